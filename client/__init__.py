@@ -1,0 +1,1 @@
+"""The node: reads a site's rows, checks its owner's policy, answers queries with integer vectors."""

@@ -1,0 +1,1 @@
+"""Privacy as arithmetic: sensitivities, the ledger, accountants, calibration and exact discrete noise."""

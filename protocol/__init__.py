@@ -1,0 +1,1 @@
+"""What all parties agree on: the plan, the queries, the wire messages, the script of a round and the errors."""

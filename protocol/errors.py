@@ -1,0 +1,114 @@
+"""Every error that a user, an operator or a peer can meet.
+
+    HedgerowError                     exit code  1
+    ├── UsageError                               2   the command line was wrong
+    ├── PlanError                                3   the plan is wrong or contradicts itself
+    ├── DataError                                4   a site's data does not fit the plan
+    ├── ModelError                               5   a model file cannot be used
+    ├── PolicyRefusal                            6   a node's owner does not allow this
+    ├── PrivacyError                             7   the ledger, an accountant or a calibration refuses
+    ├── ProtocolError                            8   a peer sent what the protocol does not allow
+    │   └── RemoteProtocolError                  8   the peer erred (a plain ProtocolError: we did)
+    ├── AggregationError                         9   a secure sum was abandoned
+    └── EnvironmentFault                        10   the machine refused: disk, memory, network, a missing extra
+
+An error carries three sentences for a person: what happened, the likely cause, and what to do. ``code`` is a stable
+word for machines; the process ends with ``exit_code``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HedgerowError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        what: what happened, as one sentence; names the file, row, column, field or peer.
+        cause: the likely cause, or "" when `what` says it already.
+        remedy: what the reader can do now.
+        code: a stable kebab-case word for machines; the class's own when not given.
+    """
+
+    exit_code: ClassVar[int] = 1
+    default_code: ClassVar[str] = "error"
+
+    def __init__(self, what: str, *, cause: str = "", remedy: str = "", code: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.cause = cause
+        self.remedy = remedy
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.what, self.cause, self.remedy) if part)
+
+
+class UsageError(HedgerowError):
+    """The command line, or a call of the Python interface, asks for something that does not exist."""
+
+    exit_code = 2
+    default_code = "usage"
+
+
+class PlanError(HedgerowError, ValueError):
+    """The plan is malformed or contradicts itself; `what` starts with the field's path."""
+
+    exit_code = 3
+    default_code = "plan"
+
+
+class DataError(HedgerowError, ValueError):
+    """A site's data cannot be read or does not fit the plan's schema."""
+
+    exit_code = 4
+    default_code = "data"
+
+
+class ModelError(HedgerowError, ValueError):
+    """A model file is empty, truncated, of a newer version, or unfit for what was asked of it."""
+
+    exit_code = 5
+    default_code = "model"
+
+
+class PolicyRefusal(HedgerowError):
+    """The policy of a site's owner does not allow what was asked."""
+
+    exit_code = 6
+    default_code = "policy"
+
+
+class PrivacyError(HedgerowError, ValueError):
+    """The ledger, an accountant or a calibration cannot vouch for what was asked."""
+
+    exit_code = 7
+    default_code = "privacy"
+
+
+class ProtocolError(HedgerowError):
+    """The protocol's rules were broken on this side."""
+
+    exit_code = 8
+    default_code = "protocol"
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer broke the protocol's rules."""
+
+    default_code = "remote-protocol"
+
+
+class AggregationError(HedgerowError):
+    """A secure sum was abandoned; nothing was released."""
+
+    exit_code = 9
+    default_code = "aggregation"
+
+
+class EnvironmentFault(HedgerowError):
+    """The machine refused: the disk is full, a file is locked, an optional dependency is missing."""
+
+    exit_code = 10
+    default_code = "environment"

@@ -1,0 +1,1 @@
+"""Training programs: generators that yield queries and receive noisy sums."""

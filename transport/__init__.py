@@ -1,0 +1,1 @@
+"""Engines: they deliver bytes or queries to nodes and return what came back by the deadline."""
