@@ -1,0 +1,143 @@
+"""Queries: questions that every node answers with one vector of integers.
+
+A program yields queries; the sum of the nodes' vectors, with noise, is what it receives. A query says everything that a
+node needs to answer it and everything that the coordinator needs to noise it: its length, the largest magnitude of one
+record's contribution to one entry, and the squared L2 sensitivity in integer units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntVector = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a query is for. Each purpose is released at most once in a run.
+
+    Attributes:
+        round: 0-based number of the exchange within the run.
+        kind: the kind of the query.
+        subject: what it is about, e.g. "trees 0-24".
+    """
+
+    round: int
+    kind: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.round}/{self.kind}/{self.subject}"
+
+
+@dataclass(frozen=True, eq=False)
+class TreeBatch:
+    """The public structures of B complete trees of one depth, over grid codes.
+
+    A record goes left at an internal node iff ``goes_left[tree, node, code]`` for its code of ``feature[tree, node]``.
+    Nodes are numbered as in a heap: the children of i are 2i+1 (left) and 2i+2; leaf l is node l + 2**depth - 1.
+
+    Attributes:
+        feature: int32 [B, 2**depth - 1], the feature each internal node asks for.
+        goes_left: uint8 [B, 2**depth - 1, n_codes], 1 where a code goes left.
+        threshold: int32 [B, 2**depth - 1]: for a split of ordered codes, the last code that goes left; -1 for a split by
+            sets of categories.
+    """
+
+    feature: NDArray[np.int32]
+    goes_left: NDArray[np.uint8]
+    threshold: NDArray[np.int32]
+
+    @property
+    def n_trees(self) -> int:
+        return int(self.feature.shape[0])
+
+    @property
+    def depth(self) -> int:
+        return int(self.feature.shape[1] + 1).bit_length() - 1
+
+    @property
+    def n_leaves(self) -> int:
+        return int(self.feature.shape[1]) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTrees:
+    """Structures with values: what a round adds to every record's scores.
+
+    Attributes:
+        trees: the structures.
+        values: int32 [B, n_leaves, n_outputs], in units of 2**-16 score.
+    """
+
+    trees: TreeBatch
+    values: NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """One question to every node.
+
+    Attributes:
+        purpose: what it is for.
+        length: entries of the answer.
+        bound: the largest magnitude that one record adds to one entry, in integer units.
+        sensitivity_squared: the largest squared L2 norm of one record's contribution, in integer units.
+        noise_multiplier: standard deviation of the noise per unit of L2 sensitivity.
+        update: trees fitted since the last query, to be added to the scores before answering; or None.
+        ensemble_size: trees already in the scores before `update`; a node that holds another number has lost a round.
+    """
+
+    purpose: Purpose
+    length: int
+    bound: int
+    sensitivity_squared: int
+    noise_multiplier: float
+    update: FittedTrees | None = None
+    ensemble_size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LeafSums(Query):
+    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
+
+    Attributes:
+        trees: the batch.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+    """
+
+    trees: TreeBatch
+    score_bound: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Histogram(Query):
+    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
+
+    Attributes:
+        features: indices of the features.
+        bin_of_code: for each of them, uint16 [n_codes], the bin of each grid code.
+        n_bins: for each of them, its number of bins.
+        score_bound: as in `LeafSums`.
+    """
+
+    features: tuple[int, ...]
+    bin_of_code: tuple[NDArray[np.uint16], ...]
+    n_bins: tuple[int, ...]
+    score_bound: int
+
+
+def describe(query: Query) -> dict[str, Any]:
+    """The public facts of a query, for logs and ledgers."""
+    return {
+        "purpose": str(query.purpose),
+        "kind": query.purpose.kind,
+        "length": query.length,
+        "bound": query.bound,
+        "sensitivity_squared": query.sensitivity_squared,
+        "noise_multiplier": query.noise_multiplier,
+    }
