@@ -1,6 +1,6 @@
 """The plan: the one public file that all parties agree on.
 
-Everything a run does follows from its plan: the schema, the trees, the noise, the order of the queries. It is public, so
+Everything a run does follows from its plan: the schema, the trees, the noise, the queries. It is public, so
 nothing in it may be read off private data; what is (for comparisons) is marked, and the report then says so.
 """
 
