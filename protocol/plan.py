@@ -81,7 +81,7 @@ class Model:
     weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
     split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian"), "adaptive")
     candidate_rounds: int = checked(integer(1, 7), 5)
-    interaction: str = checked(one_of("auto", "cyclical", "random"), "auto")
+    interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
     interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
     batch_size: int | str = checked(integer(1, 100_000, "all"), 1)
     learning_rate: float | str = checked(number(0, 10, "auto", exclusive=True), "auto")

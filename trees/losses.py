@@ -73,6 +73,12 @@ class Loss:
         reachable = self.table[:, STEPS // 2 - reach : STEPS // 2 + reach].astype(np.int64)
         return int((reachable**2).sum(axis=-1).max())
 
+    def largest_statistic(self, index: int) -> int:
+        """Largest magnitude of one of a record's statistics, in integer units."""
+        if self.kind == "table":
+            return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
+        return self.constant if self.kind == "squared" and index == 1 else self.bound()
+
     def bound(self) -> int:
         """Largest magnitude of one statistic of one record, in integer units."""
         return math.isqrt(self.norm_squared)
