@@ -15,6 +15,7 @@ from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
 from hedgerow.protocol.errors import PrivacyError
 
+
 class Accountant(Protocol):
     """Answers how much privacy a set of events costs."""
 
