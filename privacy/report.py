@@ -113,8 +113,8 @@ class PrivacyReport:
         """Whom the guarantee asks one to trust, as a sentence."""
         if self.noise_mode == "server":
             return (
-                "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the noise "
-                "and to keep those sums to itself. The guarantee holds against everybody else."
+                "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
+                "noise and to keep those sums to itself. The guarantee holds against everybody else."
             )
         sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
@@ -150,7 +150,8 @@ class PrivacyReport:
         lines = [f"Privacy guarantee: {'HOLDS' if self.guarantee == 'holds' else 'VOID'}"]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
-        lines.append(f"                    exact (gdp) {_number(self.epsilon_gdp)}, Renyi (rdp) {_number(self.epsilon_rdp)}")
+        exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
+        lines.append(f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         lines.append(f"  releases          {self.n_releases} noisy sums")
@@ -196,5 +197,5 @@ def _in_words(epsilon: float, delta: float) -> str:
         return "So large an epsilon says little: the model may give away much about one of them."
     return (
         f"Whatever one learns from the model changes the odds that one of them took part by a factor of at most "
-        f"{factor:.3g}, but for a chance of {delta:.3g}."
+        f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
     )
