@@ -67,8 +67,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     while ensemble.n_trees < settings.n_trees:
         first = ensemble.n_trees
         for _ in range(candidates.paid_rounds_before(first, settings.batch_size)):
-            query = _histogram_query(run, candidates, exchange, update, first, score_bound)
-            candidates.take_histogram((yield query))
+            candidates.take_histogram((yield _histogram_query(run, candidates, exchange, update, first, score_bound)))
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
         trees = _draw_trees(run, candidates, order, first, n_trees)

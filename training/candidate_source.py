@@ -47,7 +47,7 @@ class CandidateSource:
         return {feature: self._cuts[feature] for feature in features}
 
     def paid_rounds_before(self, tree: int, batch_size: int) -> int:
-        """Histograms to ask for before the batch that starts with `tree`: one for each tree of it, while any are left."""
+        """Histograms to ask for before the batch that starts with `tree`: one per tree of it, while any are left."""
         return min(self._rounds_left, batch_size)
 
     def bin_of_code(self, feature: int) -> NDArray[np.uint16]:

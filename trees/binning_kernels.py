@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +52,13 @@ def bin_column(
 
 @numba.njit(cache=True, nogil=True, parallel=True)
 def bin_rows(
-    matrix: NDArray[np.floating],
+    matrix: NDArray[np.floating[Any]],
     edges: NDArray[np.float32],
     offsets: NDArray[np.int64],
     lows: NDArray[np.float32],
     scales: NDArray[np.float32],
     starts: NDArray[np.int32],
-    codes: NDArray[np.uint8],
+    codes: NDArray[np.unsignedinteger[Any]],
 ) -> None:
     """Codes of a C-ordered matrix, transposed: blocks of rows stay in cache while their features are visited."""
     n_rows, n_features = matrix.shape

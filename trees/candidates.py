@@ -2,8 +2,8 @@
 
 A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.
 ``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
-``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf says
-how much Hessian lies in its cells; the density over cells is updated, and the candidates are its quantiles.
+``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf
+says how much Hessian lies in its cells; the density over cells is updated, and the candidates are its quantiles.
 
 Densities are integers, so that every party that recomputes them gets the same candidates.
 """

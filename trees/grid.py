@@ -15,6 +15,7 @@ every value, down to the last bit, to the same side.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ from hedgerow.protocol.plan import Feature, Plan
 from hedgerow.trees.binning_kernels import BUCKETS, bin_column, bin_rows
 
 FloatArray = NDArray[np.float32]
-CodeArray = NDArray[np.uint8] | NDArray[np.uint16]
+CodeArray = NDArray[np.unsignedinteger[Any]]
+"""uint8 when every code fits, else uint16."""
 
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
@@ -122,7 +124,7 @@ class Grid:
 
     def encode(self, columns: tuple[NDArray[np.generic], ...]) -> CodeArray:
         """Codes of a chunk of columns: [n_features, n], features in rows (each tree reads few features)."""
-        codes = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
+        codes: CodeArray = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
         for row, (feature, values) in enumerate(zip(self.features, columns, strict=True)):
             codes[row] = feature.encode(values)
         return codes
@@ -140,7 +142,7 @@ class Grid:
         lows = np.array([part[1] for part in parts], dtype=np.float32)
         scales = np.array([part[2] for part in parts], dtype=np.float32)
         starts = np.stack([part[3] for part in parts])
-        codes = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
+        codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
         bin_rows(np.ascontiguousarray(matrix), edges, offsets, lows, scales, starts, codes)
         return codes
 
@@ -198,6 +200,6 @@ def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
     return np.asarray(low + span * 10.0**exponents)
 
 
-def _distinct(edges: NDArray[np.float64]) -> FloatArray:
+def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
     """Ascending single-precision edges; neighbours that single precision cannot tell apart are merged."""
     return np.unique(edges.astype(np.float32))

@@ -2,19 +2,20 @@
 
 Everything is integers, so results do not depend on how records are divided among threads, blocks or sites.
 
-Records are visited in blocks that stay in the first-level cache. Within a block, routing goes bottom-up over the nodes of
-a tree rather than top-down over each record: for every node, one comparison per record decides whether the answer of the
-left or the right child is kept. That does 2**d - 1 comparisons where a walk does d, but they are branch-free comparisons
-of bytes that sit next to each other, which a processor does 16 to 64 at a time:
+Records are visited in blocks that stay in the first-level cache. Within a block, routing goes bottom-up over the nodes
+of a tree rather than top-down over each record: for every node, one comparison per record decides whether the answer of
+the left or the right child is kept. That does 2**d - 1 comparisons where a walk does d, but they are branch-free
+comparisons of bytes that sit next to each other, which a processor does 16 to 64 at a time:
 
-    child answers  [..left..] [..right..]        reached[node] = right ? reached[right child] + half : reached[left child]
-    codes of the   [3 9 0 1 ...]  > threshold    half = leaves below the left child
-    node's feature
+    reached[node] = reached[right child] + half    where the code of the node's feature goes right
+                    reached[left child]            elsewhere;  half = number of leaves below the left child
 
 Statistics are packed two to a 64-bit word while a block is summed; see `_unpack` for why nothing can spill over.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numba
 import numpy as np
@@ -50,7 +51,9 @@ def _split(codes, start, width, reached):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _route_block(codes, begin, end, feature, start, width, goes_left, single, leaf_of_code, work):  # type: ignore[no-untyped-def]
+def _route_block(  # type: ignore[no-untyped-def]
+    codes, begin, end, feature, start, width, goes_left, single, leaf_of_code, work
+):
     """Leaf of each record of a block, in work[0, :end - begin].
 
     Args:
@@ -91,9 +94,8 @@ def _route_block(codes, begin, end, feature, start, width, goes_left, single, le
         elif is_last_level:
             _split(row, code_type(start[node]), code_type(width[node]), reached)
         else:
-            _select(
-                row, code_type(start[node]), code_type(width[node]), half, work[first_child], work[first_child + 1], reached
-            )
+            left, right = work[first_child], work[first_child + 1]
+            _select(row, code_type(start[node]), code_type(width[node]), half, left, right, reached)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -112,7 +114,7 @@ def _pack(first, second):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _unpack(word):  # type: ignore[no-untyped-def]
-    """The two sums of a packed word: each statistic is below 2**15 and a block has 2**11 records, so both fit 31 bits."""
+    """The two sums of a packed word: a statistic is below 2**15 and a block has 2**11 records, so both fit 31 bits."""
     second = np.int64(np.int32(word & np.int64(0xFFFFFFFF)))
     return (word - second) >> np.int64(32), second
 
@@ -144,7 +146,9 @@ def _squared_statistics(labels, scores, begin, end, clip, constant, packed):  # 
 
 
 @numba.njit(cache=True, nogil=True)
-def _softmax_statistics(labels, scores, begin, end, exp_table, units, statistics, packed):  # type: ignore[no-untyped-def]
+def _softmax_statistics(  # type: ignore[no-untyped-def]
+    labels, scores, begin, end, exp_table, units, statistics, packed
+):
     """Softmax gradients and diagonal Hessians in integers, each record shrunk to the norm that was promised.
 
     Args:
@@ -198,7 +202,9 @@ def _shrink(statistics, count, norm):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed):  # type: ignore[no-untyped-def]
+def _statistics_block(  # type: ignore[no-untyped-def]
+    kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed
+):
     if kind == TABLE:
         _table_statistics(labels, scores, begin, end, table, packed)
     elif kind == SQUARED:
@@ -226,7 +232,7 @@ def _sum_block(packed, leaves, count, block_sums, sums):  # type: ignore[no-unty
 
 @numba.njit(cache=True, nogil=True, parallel=True)
 def update_and_sum(
-    codes: NDArray[np.uint8],
+    codes: NDArray[np.unsignedinteger[Any]],
     labels: NDArray[np.int32],
     scores: NDArray[np.int32],
     old: tuple,  # type: ignore[type-arg]
@@ -283,12 +289,12 @@ def update_and_sum(
                     single[tree], leaf_of_code[tree], work,
                 )  # fmt: skip
                 _sum_block(packed, work[0], end - begin, block_sums, sums[segment, tree])
-    return sums.sum(axis=0)
+    return sums.sum(axis=0)  # type: ignore[no-any-return]
 
 
 @numba.njit(cache=True, nogil=True)
 def hessian_histogram(
-    codes: NDArray[np.uint8],
+    codes: NDArray[np.unsignedinteger[Any]],
     labels: NDArray[np.int32],
     scores: NDArray[np.int32],
     loss: tuple,  # type: ignore[type-arg]

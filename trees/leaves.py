@@ -56,7 +56,7 @@ class NoisyLeaves:
 
 
 def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -> NoisyLeaves:
-    """Turn a release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, into real units."""
+    """A release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, in real units."""
     real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
     n_gradients = max(1, loss.n_outputs)
     gradients = real[:, :, :n_gradients]
@@ -87,7 +87,7 @@ def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.f
     total = counts.sum(axis=2, keepdims=True)
     even = np.full_like(counts, 1 / counts.shape[2])
     shares = np.divide(counts, total, out=even, where=total > 0)
-    return shares[:, :, 1:] if counts.shape[2] == 2 else shares
+    return np.asarray(shares[:, :, 1:] if counts.shape[2] == 2 else shares)
 
 
 def _to_units(values: NDArray[np.float64]) -> NDArray[np.int32]:

@@ -137,7 +137,9 @@ def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.f
 
 def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     c = hessian_scale or (SOFTMAX_HESSIAN_SCALE if newton else 0.5)
-    own = math.sqrt(2) if newton and c <= SOFTMAX_HESSIAN_SCALE else math.hypot(math.sqrt(2), c if not newton else c / 2)
+    # Above c*, diagonal Hessians add at most c**2 / 8 (two even classes); c**2 / 4 is on the safe side.
+    extra = 0.0 if newton and c <= SOFTMAX_HESSIAN_SCALE else (c / 2 if newton else c)
+    own = math.hypot(math.sqrt(2), extra)
     limit = own if joint_clip is None else min(own, joint_clip)
     scale = RECORD_NORM / limit
     n_statistics = 2 * n_classes if newton else n_classes + 1
