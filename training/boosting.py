@@ -155,6 +155,7 @@ def _rule(run: _Run, n_trees: int) -> LeafRule:
         noise_ridge=model.noise_ridge,
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
+        largest=(2**31 - 1) // run.settings.n_trees,
     )
 
 
