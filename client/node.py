@@ -69,7 +69,7 @@ class Node:
         if isinstance(query, LeafSums):
             vector = leaf_sums(self._records, query, self._loss, self._n_threads)
         elif isinstance(query, Histogram):
-            vector = histogram(self._records, query, self._loss)
+            vector = histogram(self._records, query, self._loss, self._n_threads)
         else:
             raise RemoteProtocolError(
                 f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",

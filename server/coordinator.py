@@ -6,10 +6,9 @@ release for the same purpose, and the program sees nothing but the release.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
@@ -62,7 +61,7 @@ class Releaser:
                 kind=query.purpose.kind,
                 event=event,
                 length=query.length,
-                sensitivity=float(np.sqrt(query.sensitivity_squared)),
+                sensitivity=math.sqrt(query.sensitivity_squared),
                 sigma=float(sigma),
             )
         )

@@ -98,10 +98,10 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_segments: int | No
     )  # fmt: skip
 
 
-def histogram(records: SiteRecords, query: Histogram, loss: Loss) -> IntVector:
+def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_segments: int | None = None) -> IntVector:
     """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
     if query.update is not None:
-        apply_update(records, query.update)
+        apply_update(records, query.update, n_segments)
     offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
     width = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(query.features), width), dtype=np.int64)
