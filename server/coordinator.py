@@ -91,8 +91,16 @@ def run_program(
         progress: called after every release.
 
     Raises:
-        PrivacyError: when the releases cost more than the plan allows; then there is no model.
+        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan wants
+            noise from the sites: here the coordinator adds it.
     """
+    if plan.privacy.noise != "server":
+        raise PrivacyError(
+            f'The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.',
+            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
+            remedy='Set privacy.noise to "server", if the sites trust the coordinator with exact sums.',
+            code="noise-mode-unsupported",
+        )
     releaser = Releaser(noise)
     try:
         query = next(program)
@@ -116,7 +124,7 @@ def _checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRe
             accountant=privacy.accountant,
             unit=privacy.unit,
             max_rows_per_unit=privacy.max_rows_per_unit,
-            noise_mode=privacy.noise,
+            noise_mode="server",
             seeded=noise.seeded,
             approximate_noise=noise.approximate,
             bounds_from_data=privacy.bounds_from_data,
