@@ -1,1 +1,1 @@
-"""Privacy as arithmetic: sensitivities, the ledger, accountants, calibration and exact discrete noise."""
+"""Privacy: events, the ledger, accountants, calibration and exact discrete noise; it knows no tree and no record."""

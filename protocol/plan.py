@@ -1,6 +1,6 @@
 """The plan: the one public file that all parties agree on.
 
-Everything a run does follows from its plan: the schema, the trees, the noise, the order of the queries. It is public, so
+Everything a run does follows from its plan: the schema, the trees, the noise, the queries. It is public, so
 nothing in it may be read off private data; what is (for comparisons) is marked, and the report then says so.
 """
 
@@ -81,7 +81,7 @@ class Model:
     weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
     split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian"), "adaptive")
     candidate_rounds: int = checked(integer(1, 7), 5)
-    interaction: str = checked(one_of("auto", "cyclical", "random"), "auto")
+    interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
     interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
     batch_size: int | str = checked(integer(1, 100_000, "all"), 1)
     learning_rate: float | str = checked(number(0, 10, "auto", exclusive=True), "auto")

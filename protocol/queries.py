@@ -44,7 +44,7 @@ class TreeBatch:
     Attributes:
         feature: int32 [B, 2**depth - 1], the feature each internal node asks for.
         goes_left: uint8 [B, 2**depth - 1, n_codes], 1 where a code goes left.
-        threshold: int32 [B, 2**depth - 1]: for a split of ordered codes, the last code that goes left; -1 for a split by
+        threshold: int32 [B, 2**depth - 1]: for a split of ordered codes, the last code that goes left; -1 for one by
             sets of categories.
     """
 

@@ -1,0 +1,155 @@
+"""Calibration: the least noise that keeps a promise (epsilon, delta); it rounds towards privacy and checks itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hedgerow.privacy.accountants import Accountant, get_accountant
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, GaussianEvent
+from hedgerow.privacy.gdp import check_delta, check_epsilon, mu_of
+from hedgerow.protocol.errors import PrivacyError
+
+# The relative precision to which the noise multiplier is the smallest one.
+_PRECISION = 1e-14
+
+
+@dataclass(frozen=True)
+class NoiseDemand:
+    """One or more releases that ask for noise.
+
+    Args:
+        sensitivity_squared: squared L2 sensitivity in grid units, an integer >= 1.
+        length: entries of the released vector, >= 1.
+        count: releases of this kind, >= 1.
+        weight: the share of mu² each of them takes, relative to the others; > 0. Its noise multiplier is the common one
+            divided by sqrt(weight).
+    """
+
+    sensitivity_squared: int
+    length: int
+    count: int = 1
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.sensitivity_squared, self.length, self.count) < 1 or not 0 < self.weight < math.inf:
+            raise PrivacyError(
+                f"A demand for noise is out of range: {self!r}.",
+                cause="A query without sensitivity, entries or weight needs no noise.",
+                remedy="Leave it out, or correct the query that states it.",
+                code="demand-out-of-range",
+            )
+
+
+def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float, accountant: str = "gdp") -> float:
+    """The smallest noise multiplier, rounded up, that keeps (epsilon, delta).
+
+    The releases are Gaussian with sum of (sensitivity / sd)² = total_weight / noise_multiplier²; k releases of equal
+    noise have total_weight = k. For integer noise use `calibrate_sigmas`, which pays for the grid as well.
+
+    Args:
+        epsilon: finite, > 0.
+        delta: in (0, 1).
+        total_weight: finite, > 0.
+        accountant: ``gdp`` or ``rdp``.
+
+    Raises:
+        PrivacyError: on an argument out of range, or if the result did not keep the promise when accounted for again.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    if not 0 < total_weight < math.inf:
+        raise PrivacyError(
+            f"total_weight is {total_weight!r}; it must be a finite number above 0.",
+            cause="The plan releases nothing, or a release has no sensitivity.",
+            remedy="Plan at least one release with a positive sensitivity.",
+            code="weight-out-of-range",
+        )
+    judge = get_accountant(accountant)
+    root = math.sqrt(total_weight)
+
+    def keeps(noise_multiplier: float) -> bool:
+        return judge.epsilon([GaussianEvent(noise_multiplier / root)], delta) <= epsilon
+
+    exact = root / mu_of(epsilon, delta)
+    # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
+    noise_multiplier = _smallest(keeps, start=exact, precision=_PRECISION)
+    if not keeps(noise_multiplier):
+        raise _promise_broken(epsilon, delta, judge)
+    return noise_multiplier
+
+
+def calibrate_sigmas(
+    epsilon: float, delta: float, demands: Sequence[NoiseDemand], accountant: str = "gdp"
+) -> tuple[int, ...]:
+    """The integer noise, in grid units, of each demand, such that all of them together keep (epsilon, delta).
+
+    Every sigma is rounded up, and the price of the grid is included; `releases_of` gives the events to record.
+
+    Raises:
+        PrivacyError: as `calibrate_noise_multiplier`; also if the grid is too coarse for the promise.
+    """
+    total_weight = math.fsum(demand.count * demand.weight for demand in demands)
+    noise_multiplier = calibrate_noise_multiplier(epsilon, delta, total_weight, accountant)
+    judge = get_accountant(accountant)
+
+    def sigmas_of(multiplier: float) -> tuple[int, ...]:
+        return tuple(integer_sigma(multiplier, demand.sensitivity_squared, demand.weight) for demand in demands)
+
+    def keeps(multiplier: float) -> bool:
+        return judge.epsilon(releases_of(sigmas_of(multiplier), demands), delta) <= epsilon
+
+    # Below this precision the multiplier no longer changes a sigma by more than the grid does.
+    noise_multiplier = _smallest(keeps, start=noise_multiplier, precision=1e-9)
+    if not keeps(noise_multiplier):
+        raise _promise_broken(epsilon, delta, judge)
+    return sigmas_of(noise_multiplier)
+
+
+def releases_of(sigmas: Sequence[int], demands: Sequence[NoiseDemand]) -> tuple[Event, ...]:
+    """The events of the demands when they are answered with discrete Gaussian noise of these sigmas."""
+    return tuple(
+        DiscreteGaussianEvent.of(sigma, demand.sensitivity_squared, demand.length, demand.count)
+        for sigma, demand in zip(sigmas, demands, strict=True)
+    )
+
+
+def integer_sigma(noise_multiplier: float, sensitivity_squared: int, weight: float = 1.0) -> int:
+    """The smallest integer sigma >= 1 with sigma² >= noise_multiplier² sensitivity_squared / weight, exactly."""
+    top, bottom = noise_multiplier.as_integer_ratio()
+    weight_top, weight_bottom = weight.as_integer_ratio()
+    # Integers throughout: a float product could round sigma down by one unit.
+    quotient = -(-(top * top * sensitivity_squared * weight_bottom) // (bottom * bottom * weight_top))
+    root = math.isqrt(quotient)
+    return root if root * root == quotient else root + 1
+
+
+def _smallest(keeps: Callable[[float], bool], start: float, precision: float) -> float:
+    """The smallest number from `start` on that keeps the promise, rounded up to a relative `precision`."""
+    if keeps(start):
+        return start
+    lower = start
+    step = precision
+    while not keeps(start * (1 + step)):
+        lower = start * (1 + step)
+        step *= 2
+        if step > 1e6:
+            return lower
+    upper = start * (1 + step)
+    while upper - lower > precision * upper:
+        middle = lower + (upper - lower) / 2
+        if keeps(middle):
+            upper = middle
+        else:
+            lower = middle
+    return upper
+
+
+def _promise_broken(epsilon: float, delta: float, judge: Accountant) -> PrivacyError:
+    return PrivacyError(
+        f"No noise was found that keeps epsilon = {epsilon!r} at delta = {delta!r} by the accountant {judge.name!r}.",
+        cause="The promise is too extreme for double precision, or the fixed-point grid is too coarse for it.",
+        remedy="Choose a larger delta, an epsilon between 0.001 and 100, or a finer grid.",
+        code="calibration-failed",
+    )

@@ -1,0 +1,168 @@
+"""The events that a ledger records and that an accountant reads; a meaning, once given to a type name, never changes.
+
+An event says what was released in terms of privacy alone: how much noise, how often, on which grid. It is enough to
+account for a run without knowing the algorithm. Adjacency is always "add or remove one unit"; the unit (a record, or a
+person with a bounded number of rows) and the sensitivity belong to the query that was asked.
+
+Source of the idea: google/differential-privacy, dp_accounting/dp_event.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+from hedgerow.protocol.errors import PrivacyError
+
+
+@dataclass(frozen=True)
+class EventBase:
+    """What all events share: a stable type name and a dictionary form."""
+
+    type_name: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as a dictionary of JSON values, with its type name under ``type``."""
+        return {"type": self.type_name, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; raises PrivacyError for another type, a missing, a surplus or a wrong field."""
+        if data.get("type") != cls.type_name:
+            raise _malformed(f"An event of type {data.get('type')!r} was read as {cls.type_name!r}.")
+        values = {key: value for key, value in data.items() if key != "type"}
+        expected = {field.name for field in fields(cls)}
+        if set(values) != expected:
+            raise _malformed(f"A {cls.type_name!r} event has the fields {sorted(values)}, not {sorted(expected)}.")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class GaussianEvent(EventBase):
+    """`count` adaptive releases, each of a vector q(D) + Z with Z ~ N(0, s² I) and noise_multiplier = s / S.
+
+    S is the L2 sensitivity of q under add/remove-one of the unit; noise_multiplier > 0 and finite, count >= 1.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+    type_name: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        _check_positive_float("noise_multiplier", self.noise_multiplier)
+        _check_positive_int("count", self.count)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianEvent(EventBase):
+    """`count` adaptive releases of an integer vector of `length` entries plus discrete Gaussian noise N_Z(0, sigma²).
+
+    noise_multiplier <= sigma / S, with sigma (an integer >= 1) and the L2 sensitivity S both in grid units. The
+    accountants add what the grid costs against the continuous Gaussian (docs/proofs/discrete-gaussian.md).
+    """
+
+    noise_multiplier: float
+    sigma: int
+    length: int
+    count: int = 1
+    type_name: ClassVar[str] = "discrete-gaussian"
+
+    def __post_init__(self) -> None:
+        _check_positive_float("noise_multiplier", self.noise_multiplier)
+        for name in ("sigma", "length", "count"):
+            _check_positive_int(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> DiscreteGaussianEvent:
+        """The event of integer noise `sigma` on an integer query of that squared L2 sensitivity (grid units)."""
+        return cls(multiplier_of_integers(sigma * sigma, sensitivity_squared), sigma, length, count)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianSumEvent(EventBase):
+    """Like `DiscreteGaussianEvent`, but the noise is a sum of `n_shares` independent draws from N_Z(0, share_sigma²).
+
+    Such a sum is not a discrete Gaussian; the accountants add the difference. `n_shares` counts only the shares that
+    are guaranteed to be present and unknown to the adversary (the honest survivors); further shares only help.
+    noise_multiplier <= share_sigma sqrt(n_shares) / S.
+    """
+
+    noise_multiplier: float
+    share_sigma: int
+    n_shares: int
+    length: int
+    count: int = 1
+    type_name: ClassVar[str] = "discrete-gaussian-sum"
+
+    def __post_init__(self) -> None:
+        _check_positive_float("noise_multiplier", self.noise_multiplier)
+        for name in ("share_sigma", "n_shares", "length", "count"):
+            _check_positive_int(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int) -> DiscreteGaussianSumEvent:
+        """The event of `n_shares` integer shares on an integer query of that squared L2 sensitivity (grid units)."""
+        multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, sensitivity_squared)
+        return cls(multiplier, share_sigma, n_shares, length)
+
+
+@dataclass(frozen=True)
+class UnnoisedEvent(EventBase):
+    """A release without noise: every accountant answers epsilon = infinity."""
+
+    type_name: ClassVar[str] = "unnoised"
+
+
+Event = GaussianEvent | DiscreteGaussianEvent | DiscreteGaussianSumEvent | UnnoisedEvent
+
+_EVENT_TYPES: dict[str, type[Event]] = {
+    kind.type_name: kind for kind in (GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, UnnoisedEvent)
+}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Event:
+    """The event that `to_dict` wrote; raises PrivacyError(code='unknown-event') for a type this version cannot read."""
+    name = data.get("type")
+    if not isinstance(name, str) or name not in _EVENT_TYPES:
+        raise PrivacyError(
+            f"A ledger holds an event of unknown type {name!r}.",
+            cause="It was written by a newer version of hedgerow, or the file was changed.",
+            remedy="Read it with the version that wrote it; its privacy cannot be accounted for here.",
+            code="unknown-event",
+        )
+    return _EVENT_TYPES[name].from_dict(data)
+
+
+def multiplier_of_integers(sigma_squared: int, sensitivity_squared: int) -> float:
+    """sqrt(sigma_squared / sensitivity_squared) of two positive integers, rounded down.
+
+    Rounding down claims less noise than there is, which is the safe side.
+    """
+    _check_positive_int("sigma_squared", sigma_squared)
+    _check_positive_int("sensitivity_squared", sensitivity_squared)
+    # isqrt of the quotient scaled by 4^shift is the root's floor to `shift` bits after the point; shift is such that
+    # the root has at least 53 significant bits, so the only further loss is the conversion to float, undone below.
+    shift = max(0, 60 + (sensitivity_squared.bit_length() - sigma_squared.bit_length()) // 2)
+    root = math.isqrt((sigma_squared << 2 * shift) // sensitivity_squared)
+    return math.nextafter(math.ldexp(float(root), -shift), 0.0)
+
+
+def _check_positive_float(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise _malformed(f"An event's {name} is {value!r}; it must be a finite number above 0.")
+
+
+def _check_positive_int(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _malformed(f"An event's {name} is {value!r}; it must be an integer of at least 1.")
+
+
+def _malformed(what: str) -> PrivacyError:
+    return PrivacyError(
+        what,
+        cause="The event was built or stored wrongly.",
+        remedy="Correct the release that it describes; nothing was accounted for.",
+        code="malformed-event",
+    )

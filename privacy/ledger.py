@@ -1,0 +1,152 @@
+"""The ledger: one line per release, append-only, at most one release per purpose; accountants read nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hedgerow.privacy.events import Event, UnnoisedEvent, event_from_dict
+from hedgerow.protocol.errors import PrivacyError
+
+LEDGER_VERSION = 1
+
+# An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.
+_MULTIPLIER_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Release:
+    """One noisy vector that left the aggregation.
+
+    Args:
+        purpose: what it is for; unique within a run.
+        round: the round in which it was released, >= 0.
+        kind: the query's kind, e.g. ``LeafSums``.
+        event: what the accountants are to charge.
+        length: entries of the vector, >= 1.
+        sensitivity: L2 sensitivity in grid units under add/remove-one of the unit, > 0.
+        sigma: standard deviation of the whole noise in grid units, >= 0 (0 only with an UnnoisedEvent).
+
+    Raises:
+        PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity.
+    """
+
+    purpose: str
+    round: int
+    kind: str
+    event: Event
+    length: int
+    sensitivity: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not self.purpose or self.round < 0 or self.length < 1:
+            raise _malformed(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
+        if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
+            raise _malformed(f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0.")
+        if isinstance(self.event, UnnoisedEvent):
+            return
+        if not (math.isfinite(self.sigma) and self.sigma > 0):
+            raise _malformed(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
+        if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
+            raise _malformed(
+                f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "
+                f"but sigma / sensitivity is {self.sigma / self.sensitivity!r}."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The release as a dictionary of JSON values."""
+        return {
+            "purpose": self.purpose,
+            "round": self.round,
+            "kind": self.kind,
+            "event": self.event.to_dict(),
+            "length": self.length,
+            "sensitivity": self.sensitivity,
+            "sigma": self.sigma,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Release:
+        """The inverse of `to_dict`; raises PrivacyError on an unknown event or a malformed release."""
+        try:
+            values = {name: data[name] for name in cls.__dataclass_fields__}
+            return cls(**{**values, "event": event_from_dict(data["event"])})
+        except (KeyError, TypeError, AttributeError) as fault:
+            raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """An immutable sequence of releases; `append` gives a new ledger and refuses a purpose released before."""
+
+    releases: tuple[Release, ...] = ()
+    _purposes: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for release in self.releases:
+            _refuse_second(release.purpose, seen)
+            seen.add(release.purpose)
+        object.__setattr__(self, "_purposes", frozenset(seen))
+
+    def append(self, release: Release) -> Ledger:
+        """A ledger with one more release; raises PrivacyError(code='purpose-released-twice')."""
+        _refuse_second(release.purpose, self._purposes)
+        return Ledger((*self.releases, release))
+
+    def events(self) -> Iterator[Event]:
+        """The events of all releases, in order: what an accountant charges."""
+        return (release.event for release in self.releases)
+
+    def has(self, purpose: str) -> bool:
+        """Whether this purpose was released."""
+        return purpose in self._purposes
+
+    def __len__(self) -> int:
+        return len(self.releases)
+
+    def __iter__(self) -> Iterator[Release]:
+        return iter(self.releases)
+
+    def to_json(self) -> str:
+        """The ledger as one JSON text, versioned, the same bytes for the same ledger."""
+        content = {"version": LEDGER_VERSION, "releases": [release.to_dict() for release in self.releases]}
+        return json.dumps(content, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Ledger:
+        """The inverse of `to_json`; raises PrivacyError on broken text, a newer version or a purpose told twice."""
+        try:
+            content = json.loads(text)
+        except ValueError as fault:
+            raise _malformed(f"The ledger is not JSON ({fault}).") from fault
+        if not isinstance(content, dict) or content.get("version") != LEDGER_VERSION:
+            version = content.get("version") if isinstance(content, dict) else None
+            raise _malformed(f"The ledger has version {version!r}; this hedgerow reads version {LEDGER_VERSION}.")
+        releases = content.get("releases")
+        if not isinstance(releases, list):
+            raise _malformed("The ledger has no list of releases.")
+        return cls(tuple(Release.from_dict(release) for release in releases))
+
+
+def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:
+    if purpose in seen:
+        raise PrivacyError(
+            f"The purpose {purpose!r} was already released.",
+            cause="A round was repeated with fresh noise; averaging the two answers would undo the noise.",
+            remedy="Replay the journalled release instead of asking again.",
+            code="purpose-released-twice",
+        )
+
+
+def _malformed(what: str) -> PrivacyError:
+    return PrivacyError(
+        what,
+        cause="The ledger was built wrongly, changed, or written by another version.",
+        remedy="Use the ledger as the run wrote it, with the version that wrote it.",
+        code="malformed-ledger",
+    )

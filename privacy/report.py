@@ -1,0 +1,201 @@
+"""What a run promises, in numbers for machines and in plain words for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.protocol.errors import PrivacyError
+
+ADJACENCY = "add or remove one"
+NOISE_MODES = ("server", "distributed")
+
+# JSON has no infinity.
+_INFINITE = "infinite"
+_FLOATS = ("epsilon_requested", "epsilon_gdp", "epsilon_rdp", "delta")
+
+
+@dataclass(frozen=True)
+class PrivacyContext:
+    """What the ledger does not say about a run.
+
+    Args:
+        delta: in (0, 1).
+        epsilon_requested: what the plan asked for; None when it set the noise directly.
+        accountant: the accountant whose epsilon was promised, ``gdp`` or ``rdp``.
+        unit: ``record``, or the column that names the person or thing that is protected.
+        max_rows_per_unit: rows of one unit that were used at most, >= 1.
+        noise_mode: ``server`` or ``distributed``.
+        honest_sites: with distributed noise, the sites whose shares were counted; None with server noise.
+        seeded: whether the noise came from a seed.
+        approximate_noise: whether the noise was a rounded floating-point Gaussian.
+        bounds_from_data: whether bounds or categories were read off the data.
+    """
+
+    delta: float
+    epsilon_requested: float | None = None
+    accountant: str = "gdp"
+    unit: str = "record"
+    max_rows_per_unit: int = 1
+    noise_mode: str = "server"
+    honest_sites: int | None = None
+    seeded: bool = False
+    approximate_noise: bool = False
+    bounds_from_data: bool = False
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """The privacy of one run; the fields of `PrivacyContext` and what the accountants found.
+
+    Args:
+        epsilon_gdp: spent at delta, exact accounting of Gaussian noise; infinity if something left un-noised.
+        epsilon_rdp: the same by Renyi differential privacy.
+        n_releases: noisy vectors that left the aggregation.
+        adjacency: what neighbouring data sets are.
+    """
+
+    epsilon_requested: float | None
+    epsilon_gdp: float
+    epsilon_rdp: float
+    delta: float
+    n_releases: int
+    accountant: str = "gdp"
+    unit: str = "record"
+    max_rows_per_unit: int = 1
+    adjacency: str = ADJACENCY
+    noise_mode: str = "server"
+    honest_sites: int | None = None
+    seeded: bool = False
+    approximate_noise: bool = False
+    bounds_from_data: bool = False
+
+    def __post_init__(self) -> None:
+        get_accountant(self.accountant)
+        if self.noise_mode not in NOISE_MODES:
+            raise PrivacyError(
+                f"The noise mode is {self.noise_mode!r}.",
+                cause="The plan misspells it, or a newer version wrote the report.",
+                remedy=f"Use one of {', '.join(NOISE_MODES)}.",
+                code="unknown-noise-mode",
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon spent, by the accountant of the plan."""
+        return self.epsilon_gdp if self.accountant == "gdp" else self.epsilon_rdp
+
+    @property
+    def voided_by(self) -> tuple[str, ...]:
+        """Why the guarantee does not hold; empty when it does."""
+        reasons = []
+        if self.epsilon == math.inf:
+            reasons.append("something left the aggregation without noise")
+        if self.seeded:
+            reasons.append("the noise came from a seed and can be drawn again (experimental)")
+        if self.approximate_noise:
+            reasons.append("the noise was an approximate floating-point Gaussian (experimental)")
+        if self.bounds_from_data:
+            reasons.append("bounds or categories were read off the private data")
+        return tuple(reasons)
+
+    @property
+    def guarantee(self) -> str:
+        """``holds`` or ``void``."""
+        return "void" if self.voided_by else "holds"
+
+    @property
+    def trust(self) -> str:
+        """Whom the guarantee asks one to trust, as a sentence."""
+        if self.noise_mode == "server":
+            return (
+                "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
+                "noise and to keep those sums to itself. The guarantee holds against everybody else."
+            )
+        sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
+        return (
+            f"The sites add the noise: the guarantee holds against the coordinator as well, as long as {sites} follow "
+            "the protocol and do not tell others their share of the noise."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as a dictionary of JSON values, with ``guarantee``, ``voided_by`` and ``trust`` spelled out."""
+        content = asdict(self)
+        for name in _FLOATS:
+            content[name] = _INFINITE if content[name] == math.inf else content[name]
+        return {**content, "guarantee": self.guarantee, "voided_by": list(self.voided_by), "trust": self.trust}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
+        """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
+        try:
+            values = {field.name: data[field.name] for field in fields(cls)}
+        except KeyError as missing:
+            raise PrivacyError(
+                f"The privacy report lacks {missing}.",
+                cause="It was cut off or written by another version.",
+                remedy="Read it with the version that wrote it.",
+                code="malformed-report",
+            ) from missing
+        for name in _FLOATS:
+            values[name] = math.inf if values[name] == _INFINITE else values[name]
+        return cls(**values)
+
+    def text(self) -> str:
+        """The report for a person: some lines of plain words, without a newline at the end."""
+        lines = [f"Privacy guarantee: {'HOLDS' if self.guarantee == 'holds' else 'VOID'}"]
+        lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
+        lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
+        exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
+        lines.append(f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)")
+        lines.append(f"  protects          {self._unit()}")
+        lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
+        lines.append(f"  releases          {self.n_releases} noisy sums")
+        lines.append(f"  noise             {self.noise_mode}: {self.trust}")
+        if self.guarantee == "holds":
+            lines.append(f"  in words          {_in_words(self.epsilon, self.delta)}")
+        return "\n".join(lines)
+
+    def _requested(self) -> str:
+        return "" if self.epsilon_requested is None else f" (requested: {_number(self.epsilon_requested)})"
+
+    def _unit(self) -> str:
+        if self.unit == "record":
+            return "each record (a person with several records is protected less)"
+        return f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) were used"
+
+
+def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
+    """The report of a run: both accountants read the whole ledger."""
+    return PrivacyReport(
+        epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
+        epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
+        n_releases=len(ledger),
+        **{field.name: getattr(context, field.name) for field in fields(context)},
+    )
+
+
+def _number(value: float) -> str:
+    """Six digits, rounded up: a report never shows less than was spent."""
+    if value in (0.0, math.inf):
+        return "0" if value == 0 else "infinite"
+    shown = f"{value:.6g}"
+    if float(shown) < value:
+        unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+        shown = f"{float(shown) + unit:.6g}"
+    return shown
+
+
+def _in_words(epsilon: float, delta: float) -> str:
+    """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
+    factor = math.exp(epsilon) if epsilon < 20 else math.inf
+    if factor == math.inf or factor > 1000:
+        return "So large an epsilon says little: the model may give away much about one of them."
+    return (
+        f"Whatever one learns from the model changes the odds that one of them took part by a factor of at most "
+        f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
+    )

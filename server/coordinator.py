@@ -1,0 +1,133 @@
+"""The coordinator: runs a program, adds noise to each sum, and writes every release into the ledger.
+
+It is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second
+release for the same purpose, and the program sees nothing but the release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.training.boosting import Program
+from hedgerow.transport.local import Aggregation
+from hedgerow.trees.ensemble import Ensemble
+
+Progress = Callable[[Query, Ledger], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run produced: the model, the ledger of what was released for it, and the report on both."""
+
+    ensemble: Ensemble
+    ledger: Ledger
+    report: PrivacyReport
+
+
+class Releaser:
+    """Turns sums into releases and keeps the ledger.
+
+    Args:
+        noise: where noise comes from.
+    """
+
+    def __init__(self, noise: NoiseSource) -> None:
+        self._noise = noise
+        self.ledger = Ledger()
+
+    def release(self, query: Query, total: IntVector) -> IntVector:
+        """The noisy sum, int64 [query.length]; one event in the ledger.
+
+        Raises:
+            PrivacyError: when this purpose was released before.
+        """
+        purpose = str(query.purpose)
+        event, sigma = event_of(query)
+        # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
+        self.ledger = self.ledger.append(
+            Release(
+                purpose=purpose,
+                round=query.purpose.round,
+                kind=query.purpose.kind,
+                event=event,
+                length=query.length,
+                sensitivity=float(np.sqrt(query.sensitivity_squared)),
+                sigma=float(sigma),
+            )
+        )
+        if sigma == 0:
+            return total
+        return total + self._noise.sample(sigma, query.length, purpose)
+
+
+def event_of(query: Query) -> tuple[Event, int]:
+    """What a query's release costs, and the integer standard deviation of its noise (0 without privacy)."""
+    if query.noise_multiplier == 0:
+        return UnnoisedEvent(), 0
+    sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
+    return DiscreteGaussianEvent.of(sigma, query.sensitivity_squared, query.length), sigma
+
+
+def run_program(
+    plan: Plan, program: Program, aggregation: Aggregation, noise: NoiseSource, progress: Progress | None = None
+) -> Outcome:
+    """Run a program to its end.
+
+    Args:
+        plan: the plan, for the report.
+        program: a fresh generator of queries.
+        aggregation: where sums come from.
+        noise: where noise comes from.
+        progress: called after every release.
+
+    Raises:
+        PrivacyError: when the releases cost more than the plan allows; then there is no model.
+    """
+    releaser = Releaser(noise)
+    try:
+        query = next(program)
+        while True:
+            released = releaser.release(query, aggregation.sum_of(query))
+            if progress is not None:
+                progress(query, releaser.ledger)
+            query = program.send(released)
+    except StopIteration as finished:
+        ensemble: Ensemble = finished.value
+    return Outcome(ensemble, releaser.ledger, _checked_report(plan, releaser.ledger, noise))
+
+
+def _checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
+    privacy = plan.privacy
+    report = report_of(
+        ledger,
+        PrivacyContext(
+            delta=privacy.delta,
+            epsilon_requested=privacy.epsilon,
+            accountant=privacy.accountant,
+            unit=privacy.unit,
+            max_rows_per_unit=privacy.max_rows_per_unit,
+            noise_mode=privacy.noise,
+            seeded=noise.seeded,
+            approximate_noise=noise.approximate,
+            bounds_from_data=privacy.bounds_from_data,
+        ),
+    )
+    if report.epsilon > privacy.epsilon:
+        raise PrivacyError(
+            f"The run cost epsilon = {report.epsilon:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
+            cause="A program released more than it had declared when its noise was calibrated.",
+            remedy="Do not publish the model; report the plan to the maintainers.",
+            code="budget-exceeded",
+        )
+    return report

@@ -1,0 +1,40 @@
+"""Engine `local`: every node is an object in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hedgerow.protocol.queries import IntVector, Query
+
+
+class Answering(Protocol):
+    """What the engine needs of a node."""
+
+    site: str
+
+    def answer(self, query: Query) -> IntVector:
+        """The site's vector for a query."""
+
+
+class Aggregation(Protocol):
+    """One secure sum: the exact integer sum of all sites' vectors, and nothing else about them."""
+
+    def sum_of(self, query: Query) -> IntVector:
+        """Ask every site and add up: int64 [query.length]."""
+
+
+class PlainAggregation:
+    """Sums in the clear, in this process: for simulations where every site's rows are here anyway."""
+
+    def __init__(self, nodes: Sequence[Answering]) -> None:
+        self._nodes = list(nodes)
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`."""
+        total = np.zeros(query.length, dtype=np.int64)
+        for node in self._nodes:
+            total += node.answer(query)
+        return total

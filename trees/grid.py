@@ -1,0 +1,205 @@
+"""Public grids: the cells that every value falls into, whoever holds it.
+
+A grid is fixed by the plan before any data is seen. All split candidates, thresholds and histograms are made of its
+cells, so a node bins its rows once and every later question is a table over small integers:
+
+    numeric       x < edges[0] | edges[0] <= x < edges[1] | ... | x >= edges[-1] | missing
+    code          0              1                                len(edges)       len(edges) + 1
+    categorical   categories[0] | ... | categories[-1] | not listed | missing
+    code          0               ...   K - 1            K            K + 1
+
+Edges are single precision, and values are compared as single precision, as XGBoost does: an exported model then sends
+every value, down to the last bit, to the same side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.plan import Feature, Plan
+from hedgerow.trees.binning_kernels import BUCKETS, bin_column, bin_rows
+
+FloatArray = NDArray[np.float32]
+CodeArray = NDArray[np.unsignedinteger[Any]]
+"""uint8 when every code fits, else uint16."""
+
+MAX_BYTE_CODES = 256
+UNKNOWN_CATEGORY = -1
+MISSING_CATEGORY = -2
+LOG_DECADES = 6.0
+"""Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureGrid:
+    """The cells of one feature.
+
+    Attributes:
+        edges: float32 [n_edges], ascending and distinct; empty for a categorical feature.
+        n_categories: number of listed categories; 0 for a numeric feature.
+    """
+
+    edges: FloatArray
+    n_categories: int = 0
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.n_categories > 0
+
+    @property
+    def n_cells(self) -> int:
+        """Codes that stand for values: cells of a numeric feature, categories and "not listed" of a categorical one."""
+        return self.n_categories + 1 if self.is_categorical else len(self.edges) + 1
+
+    @property
+    def missing_code(self) -> int:
+        return self.n_cells
+
+    @property
+    def n_codes(self) -> int:
+        return self.n_cells + 1
+
+    def encode(self, values: NDArray[np.generic]) -> NDArray[np.uint16]:
+        """Codes of one column.
+
+        Args:
+            values: float32 [n] with NaN for missing; for a categorical feature integers [n], -1 for a value that is
+                not listed and -2 for missing.
+
+        Returns:
+            uint16 [n].
+        """
+        if self.is_categorical:
+            indices = values.astype(np.int64)
+            codes = np.where(indices == UNKNOWN_CATEGORY, self.n_categories, indices)
+            return np.where(indices == MISSING_CATEGORY, self.missing_code, codes).astype(np.uint16)
+        codes = np.empty(len(values), dtype=np.uint16)
+        bin_column(values.astype(np.float32), *self.acceleration, codes)
+        return codes
+
+    @property
+    def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.int32]]:
+        """Edges, offset, scale and, per uniform bucket, the number of edges before it: makes binning one short search.
+
+        A bucket number is a monotone function of the value, computed alike for edges and values, so an edge in an
+        earlier bucket is never above the value; only edges of the same bucket need comparing.
+        """
+        low = self.edges[0] if len(self.edges) else np.float32(0)
+        high = self.edges[-1] if len(self.edges) else np.float32(1)
+        span = np.float32(high - low)
+        usable = np.isfinite(span) and span > 0
+        scale = np.float32((BUCKETS - 1) / span) if usable else np.float32(0)
+        if not np.isfinite(scale):
+            scale = np.float32(0)
+        with np.errstate(all="ignore"):
+            bucket = np.clip((self.edges - low) * scale, 0, BUCKETS - 1).astype(np.int32)
+        counts = np.bincount(bucket, minlength=BUCKETS)
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return self.edges, low, scale, starts
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The grids of all features, in the plan's order."""
+
+    features: tuple[FeatureGrid, ...]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.features)
+
+    @property
+    def n_codes(self) -> int:
+        """Width of a table that any feature's code can index."""
+        return max(feature.n_codes for feature in self.features)
+
+    @property
+    def dtype(self) -> type[np.uint8] | type[np.uint16]:
+        """One byte per value when every code fits."""
+        return np.uint8 if self.n_codes <= MAX_BYTE_CODES else np.uint16
+
+    def encode(self, columns: tuple[NDArray[np.generic], ...]) -> CodeArray:
+        """Codes of a chunk of columns: [n_features, n], features in rows (each tree reads few features)."""
+        codes: CodeArray = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
+        for row, (feature, values) in enumerate(zip(self.features, columns, strict=True)):
+            codes[row] = feature.encode(values)
+        return codes
+
+    def encode_matrix(self, matrix: NDArray[np.floating]) -> CodeArray:
+        """Codes of an all-numeric matrix [n, n_features] in one pass over memory: [n_features, n].
+
+        Args:
+            matrix: float32 or float64, C order, NaN for missing.
+        """
+        parts = [feature.acceleration for feature in self.features]
+        lengths = np.array([len(part[0]) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        edges = np.concatenate([part[0] for part in parts]).astype(np.float32)
+        lows = np.array([part[1] for part in parts], dtype=np.float32)
+        scales = np.array([part[2] for part in parts], dtype=np.float32)
+        starts = np.stack([part[3] for part in parts])
+        codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
+        bin_rows(np.ascontiguousarray(matrix), edges, offsets, lows, scales, starts, codes)
+        return codes
+
+
+def build_grid(plan: Plan) -> Grid:
+    """The grid that a plan fixes.
+
+    The paper's own candidate methods need their own edges: ``uniform`` and ``log`` exactly the Q candidates,
+    ``iterative_hessian`` every midpoint that its rounds of halving can reach. ``adaptive`` chooses among 253 edges.
+    """
+    return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
+
+
+def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
+    if feature.is_categorical:
+        return FeatureGrid(np.empty(0, dtype=np.float32), n_categories=len(feature.categories))
+    if feature.min is None or feature.max is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
+    low, high = feature.min, feature.max
+    method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
+    if method == "adaptive":
+        return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
+    if method == "log":
+        return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
+    if method == "iterative_hessian":
+        cells = n_candidates * 2**plan.model.candidate_rounds
+        return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+    cells = n_candidates + 1
+    return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+
+
+def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
+    """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
+    if feature.integer and high - low <= n_edges:
+        return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
+    if feature.spacing == "uniform":
+        return _distinct(low + (high - low) * np.arange(1, n_edges + 1) / (n_edges + 1))
+    if feature.spacing == "log":
+        return _distinct(_log_edges(low, high, n_edges))
+    n_uniform = n_edges // 2
+    uniform = low + (high - low) * np.arange(1, n_uniform + 1) / (n_uniform + 1)
+    return _distinct(np.concatenate([uniform, _log_edges(low, high, n_edges - n_uniform)]))
+
+
+def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
+    """Edges that grow by a constant factor away from zero when the range holds it, else away from `low`."""
+    if low < 0 < high:
+        n_below = max(1, min(n_edges - 1, round(n_edges * -low / (high - low))))
+        below = -_log_edges(0.0, -low, n_below)
+        return np.concatenate([below, _log_edges(0.0, high, n_edges - n_below)])
+    exponents = -LOG_DECADES * (1 - np.arange(1, n_edges + 1) / (n_edges + 1))
+    span = high - low
+    if high <= 0:
+        return np.asarray(high - span * 10.0**exponents)
+    return np.asarray(low + span * 10.0**exponents)
+
+
+def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
+    """Ascending single-precision edges; neighbours that single precision cannot tell apart are merged."""
+    return np.unique(edges.astype(np.float32))

@@ -1,0 +1,94 @@
+"""From a noisy leaf sum to a leaf's value: post-processing, so every choice here is free of privacy cost.
+
+    newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4
+    averaging          value = share of the class (or mean label) in the leaf            CCS'22, section 4.4.1
+
+ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
+little. A batch of B trees moves the scores by the average of its trees (CCS'22, section 5.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.trees.losses import SCORE_UNIT, Loss
+
+
+@dataclass(frozen=True)
+class LeafRule:
+    """How sums become values.
+
+    Attributes:
+        weight_update: "newton", "gradient" or "averaging".
+        learning_rate: factor on every value, > 0.
+        leaf_ridge: lambda, >= 0, in units of the Hessian.
+        noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
+        leaf_clip: largest magnitude of a value before the learning rate, > 0.
+        divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
+    """
+
+    weight_update: str
+    learning_rate: float
+    leaf_ridge: float
+    noise_ridge: float
+    leaf_clip: float
+    divisor: int
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyLeaves:
+    """Released sums in real units.
+
+    Attributes:
+        gradients: float64 [B, n_leaves, n_outputs].
+        hessians: float64 [B, n_leaves, n_outputs], negative noise cut off at zero.
+        gradient_noise: standard deviation of the noise of one gradient sum, in real units.
+        hessian_noise: of one Hessian sum.
+    """
+
+    gradients: NDArray[np.float64]
+    hessians: NDArray[np.float64]
+    gradient_noise: float
+    hessian_noise: float
+
+
+def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -> NoisyLeaves:
+    """A release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, in real units."""
+    real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
+    n_gradients = max(1, loss.n_outputs)
+    gradients = real[:, :, :n_gradients]
+    hessians = np.maximum(real[:, :, n_gradients:], 0)
+    hessians = np.broadcast_to(hessians, gradients.shape)
+    return NoisyLeaves(gradients, hessians, sigma / float(loss.scales[0]), sigma / float(loss.scales[-1]))
+
+
+def leaf_values(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int, rule: LeafRule) -> NDArray[np.int32]:
+    """Values of a batch's leaves: int32 [n_trees, n_leaves, n_outputs of the model], in units of 2**-16."""
+    if rule.weight_update == "averaging":
+        return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
+    leaves = read_sums(sums, sigma, loss, n_trees)
+    ridge = rule.leaf_ridge + rule.noise_ridge * leaves.gradient_noise
+    # A ridge of zero with an empty leaf would divide by zero; such a leaf says nothing.
+    denominator = leaves.hessians + ridge
+    ratio = np.divide(leaves.gradients, denominator, out=np.zeros_like(leaves.gradients), where=denominator > 0)
+    values = -rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip)
+    return _to_units(values / rule.divisor)
+
+
+def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.float64]:
+    real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
+    if loss.kind == "squared":
+        count = np.maximum(real[:, :, 1:], 1.0)
+        return np.clip(-real[:, :, :1] / count, -1, 1)
+    counts = np.maximum(real, 0)
+    total = counts.sum(axis=2, keepdims=True)
+    even = np.full_like(counts, 1 / counts.shape[2])
+    shares = np.divide(counts, total, out=even, where=total > 0)
+    return np.asarray(shares[:, :, 1:] if counts.shape[2] == 2 else shares)
+
+
+def _to_units(values: NDArray[np.float64]) -> NDArray[np.int32]:
+    return np.rint(values * SCORE_UNIT).astype(np.int32)

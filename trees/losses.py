@@ -1,0 +1,159 @@
+"""Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
+
+Scores are integers in units of 2**-16, so sums over trees are exact and their order does not matter. A record's
+statistics are integers too, rounded towards zero; one unit of L2 sensitivity is `RECORD_NORM` = 2**14 of them. For
+labels of two classes the statistics are a finite table over (label, score), and the sensitivity is the largest norm in
+that table: a maximum over numbers that exist, not a bound on a formula. The kernels read the same table.
+
+    weight update   binary                 multiclass (K classes)              regression (label scaled to [-1, 1])
+    newton          (g, c h)               (g_1..g_K, c h_1..c h_K)            (clip(g), c)
+    gradient        (g, c)                 (g_1..g_K, c)                       (clip(g), c)
+    averaging       (1{y=0}, 1{y=1})       (1{y=1}..1{y=K})                    (y, c)
+
+Source: Maddock et al., CCS'22, section 4.4; the scaling c of the Hessian and the joint clipping of (g, c h) are
+explained in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.plan import Plan
+
+SCORE_UNIT = 2**16
+"""Scores are integers in units of 1 / SCORE_UNIT."""
+STEP_BITS = 8
+"""The table holds one entry per 2**8 score units, that is per 1/256 of score."""
+STEPS = 4096
+"""Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004."""
+SCORE_LIMIT = STEPS // 2 << STEP_BITS
+RECORD_NORM = 2**14
+GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
+LOGISTIC_HESSIAN_SCALE = GOLDEN_RATIO**2.5
+"""Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
+SOFTMAX_HESSIAN_SCALE = 2.0
+"""The same for softmax with diagonal Hessians, where the norm of the gradient alone reaches sqrt(2)."""
+RESIDUAL_LIMIT = 1.0
+"""Residuals of a regression are clipped to this, in units in which the label's public range is [-1, 1]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """How a record's label and scores become its integer statistics.
+
+    Attributes:
+        kind: "table" (statistics depend on the class and at most one score), "softmax" or "squared".
+        n_outputs: scores per record.
+        n_statistics: integers per record and leaf.
+        scales: float64 [n_statistics], integer units per 1.0 of each statistic (the Hessian's includes c).
+        table: int16 [n_classes, STEPS, n_statistics]; for kind "table", else of length 0.
+        norm_squared: largest squared L2 norm of any record's statistics, in integer units.
+        clip: largest gradient magnitude, in integer units (kind "squared").
+        constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
+    """
+
+    kind: str
+    n_outputs: int
+    n_statistics: int
+    scales: NDArray[np.float64]
+    table: NDArray[np.int16]
+    norm_squared: int
+    clip: int = 0
+    constant: int = 0
+
+    def sensitivity_squared(self, score_bound: int) -> int:
+        """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
+        if self.kind != "table":
+            return self.norm_squared
+        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
+        reachable = self.table[:, STEPS // 2 - reach : STEPS // 2 + reach].astype(np.int64)
+        return int((reachable**2).sum(axis=-1).max())
+
+    def largest_statistic(self, index: int) -> int:
+        """Largest magnitude of one of a record's statistics, in integer units."""
+        if self.kind == "table":
+            return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
+        return self.constant if self.kind == "squared" and index == 1 else self.bound()
+
+    def bound(self) -> int:
+        """Largest magnitude of one statistic of one record, in integer units."""
+        return math.isqrt(self.norm_squared)
+
+
+def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:
+    """The loss of a plan.
+
+    Args:
+        plan: a plan; its label and weight update decide.
+        joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
+        hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
+    """
+    if plan.model.weight_update == "averaging":
+        return _averaging(plan)
+    if plan.label.type == "binary":
+        return _logistic(plan.model.weight_update == "newton", joint_clip, hessian_scale)
+    if plan.label.type == "multiclass":
+        newton = plan.model.weight_update == "newton"
+        return _softmax(plan.label.n_outputs, newton, joint_clip, hessian_scale)
+    return _squared(joint_clip, hessian_scale)
+
+
+def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    c = hessian_scale or (LOGISTIC_HESSIAN_SCALE if newton else 0.5)
+    middles = (np.arange(STEPS) - STEPS // 2 + 0.5) * (2**STEP_BITS / SCORE_UNIT)
+    probability = 1 / (1 + np.exp(-middles))
+    hessian = probability * (1 - probability) if newton else np.ones(STEPS)
+    pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
+    norms = np.linalg.norm(pairs, axis=-1)
+    limit = float(norms.max()) if joint_clip is None else joint_clip
+    pairs *= np.minimum(1, limit / norms)[..., None]
+    return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
+
+
+def _averaging(plan: Plan) -> Loss:
+    if plan.label.type == "regression":
+        c = 0.5
+        scales = RECORD_NORM / math.hypot(1, c) * np.array([1.0, c])
+        units = np.floor(scales).astype(int)
+        empty = np.empty((0, STEPS, 2), dtype=np.int16)
+        norm_squared = int(units[0] ** 2 + units[1] ** 2)
+        return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
+    counts = np.repeat(np.eye(len(plan.label.classes))[:, None, :], STEPS, axis=1)
+    return _from_table(counts, float(RECORD_NORM), np.ones(counts.shape[-1]), n_outputs=0)
+
+
+def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int) -> Loss:
+    """Round towards zero, so that no entry's norm grows; the norm is then read off the integers."""
+    table = np.trunc(values * scale * (1 - 1e-12)).astype(np.int16)
+    if n_outputs == 0:
+        table = np.rint(values * scale).astype(np.int16)
+    norm_squared = int((table.astype(np.int64) ** 2).sum(axis=-1).max())
+    return Loss("table", n_outputs, values.shape[-1], scale * weights, table, norm_squared)
+
+
+def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    c = hessian_scale or (SOFTMAX_HESSIAN_SCALE if newton else 0.5)
+    # Above c*, diagonal Hessians add at most c**2 / 8 (two even classes); c**2 / 4 is on the safe side.
+    extra = 0.0 if newton and c <= SOFTMAX_HESSIAN_SCALE else (c / 2 if newton else c)
+    own = math.hypot(math.sqrt(2), extra)
+    limit = own if joint_clip is None else min(own, joint_clip)
+    scale = RECORD_NORM / limit
+    n_statistics = 2 * n_classes if newton else n_classes + 1
+    weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
+    empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
+    constant = 0 if newton else math.floor(c * scale)
+    return Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
+
+
+def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
+    c = hessian_scale or clip / 2
+    scale = RECORD_NORM / math.hypot(clip, c)
+    gradient_clip, constant = math.floor(clip * scale), math.floor(c * scale)
+    empty = np.empty((0, STEPS, 2), dtype=np.int16)
+    scales = np.array([scale, float(constant)])
+    return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)

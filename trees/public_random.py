@@ -1,0 +1,70 @@
+"""Public randomness: a stream that anyone can expand again from the plan's seed.
+
+Trees are drawn from it, so a node can check that the coordinator did not pick them. It is SHAKE-256 of the seed and a
+label, read as 64-bit words: the same on every machine and in every release, which numpy's generators do not promise.
+It must never be used for noise, masks or subsampling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+WORDS_PER_REFILL = 512
+
+
+class PublicRandom:
+    """A deterministic stream of integers.
+
+    Args:
+        seed: the plan's structure seed, a non-negative integer.
+        label: separates the streams of one seed, e.g. "tree 17".
+    """
+
+    def __init__(self, seed: int, label: str) -> None:
+        self._key = f"hedgerow public randomness v1|{seed}|{label}".encode()
+        self._refills = 0
+        self._words: list[int] = []
+
+    def _word(self) -> int:
+        if not self._words:
+            block = hashlib.shake_256(self._key + b"|%d" % self._refills).digest(8 * WORDS_PER_REFILL)
+            self._words = [int.from_bytes(block[i : i + 8], "little") for i in range(0, len(block), 8)]
+            self._words.reverse()
+            self._refills += 1
+        return self._words.pop()
+
+    def below(self, limit: int) -> int:
+        """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
+        return (self._word() * limit) >> 64
+
+    def coin(self) -> bool:
+        """True or false, evenly."""
+        return bool(self._word() & 1)
+
+    def permutation(self, size: int) -> list[int]:
+        """0 .. size-1 in random order (Fisher and Yates)."""
+        order = list(range(size))
+        for last in range(size - 1, 0, -1):
+            other = self.below(last + 1)
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def sample(self, items: Sequence[Item], size: int) -> list[Item]:
+        """`size` distinct items, in random order."""
+        return [items[index] for index in self.permutation(len(items))[:size]]
+
+    def weighted(self, weights: Sequence[int]) -> int:
+        """An index, drawn in proportion to non-negative integer weights, not all zero."""
+        target = self.below_big(sum(weights))
+        for index, weight in enumerate(weights):
+            target -= weight
+            if target < 0:
+                return index
+        raise ValueError("weights must not all be zero")
+
+    def below_big(self, limit: int) -> int:
+        """An integer in [0, limit) for limits up to 2**96; its bias is below 2**-32."""
+        return (((self._word() << 64) | self._word()) * limit) >> 128

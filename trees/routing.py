@@ -1,0 +1,119 @@
+"""Between the protocol's tree structures and the kernels: packing, and the few calls that a node makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, TreeBatch
+from hedgerow.trees.grid import CodeArray
+from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram, update_and_sum
+from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
+
+Packed = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRecords:
+    """One site's rows as the kernels see them.
+
+    Attributes:
+        codes: uint8 or uint16 [n_features, n].
+        labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
+        scores: int32 [n_outputs, n]; the kernels update it in place.
+    """
+
+    codes: CodeArray
+    labels: NDArray[np.int32]
+    scores: NDArray[np.int32]
+
+    @property
+    def n_records(self) -> int:
+        return int(self.codes.shape[1])
+
+
+def packed(trees: TreeBatch) -> Packed:
+    """The arrays that the kernels take: per node the interval of codes that go right, per tree its leaf table.
+
+    A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
+    it: one interval, so one comparison. Sets of categories are looked up in `goes_left`.
+    """
+    n_codes = trees.goes_left.shape[2]
+    goes_right = trees.goes_left == 0
+    start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
+    width = np.where(trees.threshold >= 0, goes_right.sum(axis=2), -1).astype(np.int64)
+    same = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    single = np.where(same, trees.feature[:, 0], -1).astype(np.int64)
+    leaf = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
+    every = np.arange(trees.n_trees)[:, None]
+    for _ in range(trees.depth):
+        leaf = 2 * leaf + 2 - trees.goes_left[every, leaf, np.arange(n_codes)[None, :]]
+    leaf_of_code = (leaf - (trees.n_leaves - 1)).astype(np.uint8)
+    return trees.feature, start, width, trees.goes_left, single, leaf_of_code
+
+
+def no_trees(n_codes: int) -> TreeBatch:
+    """A batch of no trees."""
+    return TreeBatch(
+        feature=np.empty((0, 1), dtype=np.int32),
+        goes_left=np.empty((0, 1, n_codes), dtype=np.uint8),
+        threshold=np.empty((0, 1), dtype=np.int32),
+    )
+
+
+def packed_loss(loss: Loss) -> Packed:
+    """The loss as the kernels take it."""
+    steps = np.arange(EXP_STEPS) * (2**STEP_BITS / SCORE_UNIT)
+    exp_table = np.rint(2**EXP_BITS * np.exp(-steps)).astype(np.int64)
+    unit = int(loss.scales[0])
+    hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0
+    units = np.array([unit, hessian_unit, RECORD_NORM, loss.constant], dtype=np.int64)
+    return KIND_NUMBER[loss.kind], loss.table, loss.clip, loss.constant, exp_table, units
+
+
+def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int | None = None) -> IntVector:
+    """Answer a `LeafSums` query: apply its update to the scores, then sum per leaf; int64 [query.length]."""
+    old, values = _update(query.update, query.trees, records)
+    sums = update_and_sum(
+        records.codes, records.labels, records.scores, old, values, packed(query.trees),
+        packed_loss(loss), loss.n_statistics, n_segments or numba.get_num_threads(),
+    )  # fmt: skip
+    return np.asarray(sums).reshape(-1)
+
+
+def apply_update(records: SiteRecords, update: FittedTrees, n_segments: int | None = None) -> None:
+    """Add fitted trees to the scores, in place."""
+    empty = packed(no_trees(update.trees.goes_left.shape[2]))
+    nothing = (0, np.zeros((1, 1, 1), np.int16), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
+    update_and_sum(
+        records.codes, records.labels, records.scores, packed(update.trees), update.values, empty,
+        nothing, 1, n_segments or numba.get_num_threads(),
+    )  # fmt: skip
+
+
+def histogram(records: SiteRecords, query: Histogram, loss: Loss) -> IntVector:
+    """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
+    if query.update is not None:
+        apply_update(records, query.update)
+    offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
+    width = max(len(bins) for bins in query.bin_of_code)
+    bins = np.zeros((len(query.features), width), dtype=np.int64)
+    for row, bin_of_code in enumerate(query.bin_of_code):
+        bins[row, : len(bin_of_code)] = bin_of_code + offsets[row]
+    features = np.array(query.features, dtype=np.int64)
+    result = hessian_histogram(
+        records.codes, records.labels, records.scores, packed_loss(loss), loss.n_statistics, loss.n_statistics - 1,
+        features, bins, int(offsets[-1]),
+    )  # fmt: skip
+    return np.asarray(result)
+
+
+def _update(update: FittedTrees | None, trees: TreeBatch, records: SiteRecords) -> tuple[Packed, NDArray[np.int32]]:
+    if update is None:
+        nothing = np.empty((0, 1, max(1, records.scores.shape[0])), dtype=np.int32)
+        return packed(no_trees(trees.goes_left.shape[2])), nothing
+    return packed(update.trees), update.values
