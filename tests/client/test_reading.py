@@ -159,6 +159,7 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
         (["3", "3.0", "3.00", "03", "3.5", "-0.0"], ["3", "0"], [0, 0, 0, UNKNOWN, UNKNOWN, 1]),
         (["3.0", "3"], ["3", "3.0"], [1, 0]),
         (pa.array([3.0, 0.1, None, np.nan], pa.float32()), ["3", "0.1"], [0, 1, MISSING, MISSING]),
+        (pa.array([6.103515625e-05, 1e20]), ["6.103515625e-05", "100000000000000000000"], [0, 1]),
         (pa.array([3, 4], pa.uint8()), ["3.0"], [0, UNKNOWN]),
         ([Decimal("3.00"), Decimal("2.50")], ["3", "2.50"], [0, 1]),
         (["True", "FALSE", "true"], ["false", "true"], [1, 0, 1]),
