@@ -151,8 +151,8 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per value;
-    ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
+    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per
+    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
