@@ -30,6 +30,7 @@ CodeArray = NDArray[np.unsignedinteger[Any]]
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
 MISSING_CATEGORY = -2
+HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
 
@@ -152,8 +153,8 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    The paper's own candidate methods need their own edges: ``uniform`` and ``log`` exactly the Q candidates,
-    ``iterative_hessian`` every midpoint that its rounds of halving can reach. ``adaptive`` chooses among 253 edges.
+    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per
+    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -170,8 +171,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     if method == "log":
         return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
     if method == "iterative_hessian":
-        cells = n_candidates * 2**plan.model.candidate_rounds
-        return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+        return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     cells = n_candidates + 1
     return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
 
@@ -180,13 +180,12 @@ def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> Flo
     """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
     if feature.integer and high - low <= n_edges:
         return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
-    if feature.spacing == "uniform":
-        return _distinct(low + (high - low) * np.arange(1, n_edges + 1) / (n_edges + 1))
-    if feature.spacing == "log":
-        return _distinct(_log_edges(low, high, n_edges))
-    n_uniform = n_edges // 2
+    n_uniform = {"uniform": n_edges, "log": 0}.get(feature.spacing, n_edges // 2)
     uniform = low + (high - low) * np.arange(1, n_uniform + 1) / (n_uniform + 1)
-    return _distinct(np.concatenate([uniform, _log_edges(low, high, n_edges - n_uniform)]))
+    log = _log_edges(low, high, n_edges - n_uniform) if n_uniform < n_edges else np.empty(0)
+    edges = np.concatenate([uniform, log])
+    # Between two neighbouring integers one edge is enough.
+    return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
