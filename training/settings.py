@@ -143,7 +143,7 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
     if _paid_histograms(plan):
         hessian = loss.largest_statistic(loss.n_statistics - 1)
         sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
-        # Single precision can merge edges; the candidates then start with up to twice as many bins as wanted.
-        n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 2 for feature in plan.features)
+        # A round of halving leaves at most two bins for each one that is wanted.
+        n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
         releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, _paid_histograms(plan)))
     return releases

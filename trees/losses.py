@@ -81,7 +81,7 @@ class Loss:
         if self.kind == "table":
             return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
         if self.constant and index == self.n_statistics - 1:
-            return self.constant
+            return min(self.constant, self.bound())
         if self.kind == "softmax" and index >= self.n_outputs:
             # c p (1 - p) is at most c / 4, and every rounding is towards zero.
             return min(int(self.scales[index]) // 4, self.bound())

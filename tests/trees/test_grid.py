@@ -68,10 +68,10 @@ def test_codes_of_arbitrary_edges_and_values(data: st.DataObject) -> None:
 def test_values_are_compared_in_single_precision(factory: ModuleType) -> None:
     """A double between an edge and its neighbour in single precision goes where an exported model will send it."""
     grid = grid_of(factory, 0, 1, "adaptive", "auto", False)
-    edge = float(grid.edges[7])
-    below = edge - 1e-12
+    edge = float(grid.edges[90])
+    below = edge * (1 - 1e-12)
     assert below < edge and np.float32(below) == np.float32(edge)
-    assert grid.encode(np.array([below]))[0] == grid.encode(np.array([edge]))[0] == 8
+    assert grid.encode(np.array([below]))[0] == grid.encode(np.array([edge]))[0] == 91
     assert grid.encode(np.array([1e300, -1e300])).tolist() == [grid.n_cells - 1, 0]
 
 
@@ -99,18 +99,21 @@ def test_the_matrix_kernel_bins_as_columns_do(factory: ModuleType, method: str, 
         np.testing.assert_array_equal(codes, expected)
 
 
-def test_bytes_are_used_as_long_as_every_code_fits(factory: ModuleType) -> None:
-    """256 codes fit a byte, 257 do not: a code that wrapped round would be another category."""
-    for n_categories, dtype in ((250, np.uint8), (3, np.uint8)):
-        categories = [str(i) for i in range(n_categories)]
-        plan = factory.make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}])
-        assert build_grid(plan).dtype == dtype
-    for rounds, dtype in ((2, np.uint8), (3, np.uint16)):
-        model = {"split_candidates": "iterative_hessian", "n_candidates": 63, "candidate_rounds": rounds}
-        features = [{"name": "x", "type": "numeric", "min": 0, "max": 1}]
-        grid = build_grid(factory.make_plan(features=features, model=model))
-        assert grid.dtype == dtype
-        assert (grid.n_codes <= 256) == (dtype == np.uint8)
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_are_used_as_long_as_every_code_fits(factory: ModuleType, method: str, integer: bool) -> None:
+    """256 codes fit a byte, 257 do not: a code that wrapped round would be another cell."""
+    for top in (1, 100, 252, 253, 254, 10_000):
+        features = [
+            {"name": "x", "type": "numeric", "min": 0, "max": top, "integer": integer},
+            {"name": "c", "type": "categorical", "categories": [str(i) for i in range(250)]},
+        ]
+        grid = build_grid(factory.make_plan(features=features, model={"split_candidates": method, "n_candidates": 250}))
+        assert grid.n_codes == max(feature.n_codes for feature in grid.features)
+        assert grid.dtype == (np.uint8 if grid.n_codes <= 256 else np.uint16)
+        values = np.linspace(-1, top + 1, 999, dtype=np.float32)
+        codes = grid.encode((values, np.arange(999) % 250))
+        np.testing.assert_array_equal(codes[0], oracle(grid.features[0], values))
 
 
 def test_unlisted_and_missing_categories_have_codes_of_their_own(factory: ModuleType) -> None:

@@ -47,14 +47,15 @@ def check_bounds(loss: Loss, statistics: NDArray[np.int64], score_bound: int) ->
 
 
 def every_score(n_outputs: int) -> NDArray[np.int64]:
-    """One score of each entry of a table, both ends of each entry, and far beyond the table."""
+    """One score of each entry of a table, the first or the last of them, and scores far beyond the table."""
     starts = (np.arange(STEPS) - STEPS // 2) << STEP_BITS
-    scores = np.concatenate([starts, starts + 2**STEP_BITS - 1, [-(2**31), 2**31 - 1]])
+    last_of_each = starts + 2**STEP_BITS - 1
+    scores = np.concatenate([starts[::2], last_of_each[1::2], [-(2**31), 2**31 - 1]])
     return np.tile(scores, (n_outputs, 1))
 
 
-@pytest.mark.parametrize("clip", [None, 0.05, 0.25, 0.7, 5.0])
-@pytest.mark.parametrize("scale", [None, 0.05, 1.0, 3.3, 50.0])
+@pytest.mark.parametrize("clip", [None, 0.05, 0.7, 5.0])
+@pytest.mark.parametrize("scale", [None, 0.05, 50.0])
 @pytest.mark.parametrize("update", UPDATES)
 def test_no_entry_of_a_table_exceeds_the_sensitivity(
     factory: ModuleType, update: str, clip: float | None, scale: float | None
@@ -62,7 +63,7 @@ def test_no_entry_of_a_table_exceeds_the_sensitivity(
     """All labels at all scores, through the kernel: the promised norm is the largest that occurs, not one less."""
     loss = loss_of(factory, "binary", update, clip, scale)
     scores = every_score(loss.n_outputs)
-    n = 2 * STEPS + 2
+    n = scores.shape[1]
     both = [factory.contributions(loss, np.full(n, label), scores) for label in (0, 1)]
     statistics = np.concatenate(both)
     check_bounds(loss, statistics, 2**31)
