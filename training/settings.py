@@ -142,10 +142,11 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
     length = 2**settings.max_depth * loss.n_statistics
     sigma = integer_sigma(multiplier, smallest)
     releases: list[Event] = [DiscreteGaussianEvent(multiplier, sigma, length, settings.n_trees)]
-    if _paid_histograms(plan, settings):
+    n_histograms = _paid_histograms(plan, settings)
+    if n_histograms:
         hessian = loss.largest_statistic(loss.n_statistics - 1)
         sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
         # A round of halving leaves at most two bins for each one that is wanted.
         n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
-        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, _paid_histograms(plan, settings)))
+        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, n_histograms))
     return releases

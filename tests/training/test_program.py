@@ -81,7 +81,7 @@ def test_queries_follow_from_the_plan_and_the_releases(
 @settings(max_examples=120)
 @given(data=st.data(), seed=st.integers(0, 10**6), size=st.sampled_from([0, 2**20]))
 def test_a_run_never_costs_more_than_its_plan(factory: ModuleType, data: st.DataObject, seed: int, size: int) -> None:
-    """For every combination of method, batch, unit, epsilon, delta and accountant: one event each, within the promise."""
+    """For every combination of method, batch, unit, epsilon, delta, accountant: one event each, within the promise."""
     plan = data.draw(factory.plans(min_epsilon=0.01, max_epsilon=60.0))
     queries, _, ledger = replay(plan, seed, size)
     purposes = [str(query.purpose) for query in queries]
@@ -218,14 +218,15 @@ def test_facts_for_logs_are_public(factory: ModuleType) -> None:
 def test_paid_histograms_come_first_and_no_more_than_declared(factory: ModuleType) -> None:
     """Algorithm 2 pays for `candidate_rounds` histograms, before the first trees, whatever the batch size."""
     for batch_size, n_trees in ((1, 6), (3, 6), ("all", 2), (4, 5)):
-        model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3, "batch_size": batch_size, "n_trees": n_trees}
+        model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3}
+        model |= {"batch_size": batch_size, "n_trees": n_trees}
         kinds = [isinstance(query, Histogram) for query in replay(factory.make_plan(model=model), 1, 100)[0]]
         assert kinds[0] and sum(kinds) == (2 if n_trees == 2 else 3)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 10**6])
 def test_more_rows_per_unit_cost_more_noise(factory: ModuleType, rows: int) -> None:
-    """A patient with r rows can move a sum r times as far; the noise grows by r, up to the largest r that a plan allows."""
+    """A patient with r rows can move a sum r times as far; the noise grows by r, up to the largest r of any plan."""
     unit = "record" if rows == 1 else "patient"
     plan = factory.make_plan(privacy={"unit": unit, "max_rows_per_unit": rows})
     query = replay(plan, 0, 0)[0][0]

@@ -65,8 +65,8 @@ def test_an_empty_leaf_says_nothing(factory: ModuleType) -> None:
     """Without any ridge and without records the value is zero, not a division by zero."""
     for label in factory.LABELS:
         loss = loss_of(factory, label, "newton")
-        values = leaf_values(np.zeros(2 * loss.n_statistics, dtype=np.int64), 0.0, loss, 1, rule("newton", leaf_ridge=0.0))
-        assert not values.any()
+        nothing = np.zeros(2 * loss.n_statistics, dtype=np.int64)
+        assert not leaf_values(nothing, 0.0, loss, 1, rule("newton", leaf_ridge=0.0)).any()
 
 
 def test_averages_are_shares_of_the_classes(factory: ModuleType) -> None:
