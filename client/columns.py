@@ -107,6 +107,15 @@ def identifiers(column: Any, place: Place) -> NDArray[np.str_]:
     return np.asarray(texts.to_numpy(zero_copy_only=False), dtype=np.str_)
 
 
+def distinct_texts(column: Any, place: Place) -> Any:
+    """The distinct values that are not missing, as canonical text, in an Arrow array."""
+    distinct = pc.unique(to_arrow(column))
+    if pa.types.is_null(distinct.type):
+        return pa.array([], type=pa.string())
+    texts = _canonical(_texts(distinct, place))
+    return pc.unique(texts.filter(pc.invert(_is_missing(texts))))
+
+
 def value_at(column: Any, index: int) -> object:
     """One cell's plain value, for the message of an error."""
     return to_arrow(column)[index].as_py()

@@ -178,7 +178,7 @@ class _parquet_errors:
 def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
     source = str(file)
     with _parquet_errors(source):
-        reader = arrow_parquet.ParquetFile(file, pre_buffer=False)
+        reader = arrow_parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
     with reader:
         stored = {name.strip(): name for name in reader.schema_arrow.names}
         wanted = [stored[name] for name in names]
