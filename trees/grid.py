@@ -178,13 +178,12 @@ def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> Flo
     """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
     if feature.integer and high - low <= n_edges:
         return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
-    if feature.spacing == "uniform":
-        return _distinct(low + (high - low) * np.arange(1, n_edges + 1) / (n_edges + 1))
-    if feature.spacing == "log":
-        return _distinct(_log_edges(low, high, n_edges))
-    n_uniform = n_edges // 2
+    n_uniform = {"uniform": n_edges, "log": 0}.get(feature.spacing, n_edges // 2)
     uniform = low + (high - low) * np.arange(1, n_uniform + 1) / (n_uniform + 1)
-    return _distinct(np.concatenate([uniform, _log_edges(low, high, n_edges - n_uniform)]))
+    log = _log_edges(low, high, n_edges - n_uniform) if n_uniform < n_edges else np.empty(0)
+    edges = np.concatenate([uniform, log])
+    # Between two neighbouring integers one edge is enough.
+    return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
