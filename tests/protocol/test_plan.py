@@ -365,7 +365,7 @@ def test_contradictions_are_refused(changes: dict[str, Any], said: str) -> None:
 def test_a_file_that_is_no_toml_or_has_no_version() -> None:
     """The message points at the line, and a plan from the future is told from a broken one."""
     with pytest.raises(PlanError, match="line 2") as caught:
-        parse_plan("version = 1\nname = 'a\n")
+        parse_plan("version = 1\nname = a\n")
     assert caught.value.code == "plan-syntax"
     with pytest.raises(PlanError, match="version is missing"):
         parse_plan('name = "a"')
