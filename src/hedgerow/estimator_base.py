@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import PLAN_VERSION, Plan
+from hedgerow.threads import use_threads
 from hedgerow.trees.grid import CodeArray, build_grid
 
 DEFAULT_DELTA = 1e-6
@@ -100,14 +100,9 @@ class PrivateTrees(BaseEstimator):
         structure_seed, noise = self._randomness()
         plan = self._plan(table, names, {"name": _free_name("label", names), **label}, len(y), structure_seed)
         labels = self._encoded(y, plan)
-        n_threads = effective_n_jobs(self.n_jobs)
-        threads_before = numba.get_num_threads()
-        numba.set_num_threads(max(1, min(n_threads, numba.config.NUMBA_NUM_THREADS)))
-        try:
+        with use_threads(effective_n_jobs(self.n_jobs)) as n_threads:
             site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, sites)
             self.model_ = train(plan, site_data, noise=noise, n_threads=n_threads)
-        finally:
-            numba.set_num_threads(threads_before)
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 

@@ -22,7 +22,7 @@ from hedgerow.estimator_tables import FROM_DATA, finite_range
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.plan_fields import as_text
-from hedgerow.site_data import scaled_label, unscaled_label
+from hedgerow.site_data import scaled_label
 from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -170,8 +170,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     """Boosted trees for a bounded number, with differential privacy for each record.
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
-        label_bounds: the public (min, max) of y; labels beyond are clamped, and predictions stay near it. None reads it
-            off y, which is allowed with bounds="data" only.
+        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it off y,
+            which is allowed with bounds="data" only.
     """
 
     _y_is_numeric = True
@@ -252,7 +252,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predicted values, float64 [n]."""
         codes = self._codes(X)
-        return unscaled_label(self.model_.ensemble.scores(codes)[0], self.model_.plan.label)
+        return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
 
 
 def _class_indices(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int32]:

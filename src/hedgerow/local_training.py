@@ -45,7 +45,7 @@ def train(
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
     aggregation = build_aggregation(plan, nodes)
     outcome = run_program(plan, boosted_trees(plan, settings), aggregation, noise, progress)
-    return Model.from_outcome(plan, settings, outcome)
+    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Node]) -> Aggregation:

@@ -39,13 +39,6 @@ def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
     return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
 
 
-def unscaled_label(scores: NDArray[np.float64], label: Label) -> NDArray[np.float64]:
-    """The inverse: scores in units in which the label's range is [-1, 1], as labels; float64 [n]."""
-    if label.min is None or label.max is None:  # a validated plan has both
-        raise ValueError(f"the label {label.name} has no bounds")
-    return (label.max + label.min) / 2 + scores * ((label.max - label.min) / 2)
-
-
 def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
     """The labels as a node holds them: the class index, or `scaled_label`.
 
