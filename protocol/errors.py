@@ -60,10 +60,19 @@ class PlanError(HedgerowError, ValueError):
 
 
 class DataError(HedgerowError, ValueError):
-    """A site's data cannot be read or does not fit the plan's schema."""
+    """A site's data cannot be read or does not fit the plan's schema.
+
+    Its sentences are for the site's own operator: they name files, rows and columns, and `cause` may quote one cell.
+    Only `public_code` may be sent to a peer.
+    """
 
     exit_code = 4
     default_code = "data"
+
+    @property
+    def public_code(self) -> str:
+        """All that a node may tell its peers: which kind of fault, nothing about the data."""
+        return self.code
 
 
 class ModelError(HedgerowError, ValueError):

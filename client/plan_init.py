@@ -1,0 +1,209 @@
+"""Draft a plan from a table's header and types: the text behind ``hedgerow plan init``.
+
+Bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a person to
+fill in from a code book. Only when the owner says that they are public already are they read off the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+from hedgerow.client import data_errors
+from hedgerow.client.inspection import MAX_CLASSES, Summary, summarise
+from hedgerow.client.reading import column_names
+from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.plan import MAX_CATEGORIES, PLAN_VERSION
+
+_LARGEST = 3e38
+_USUAL_EPSILON = 1.0
+
+
+def draft_plan(
+    path: str | os.PathLike[str],
+    label: str,
+    *,
+    bounds_are_public: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    n_records: int | None = None,
+) -> str:
+    """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
+
+    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names the first.
+
+    Args:
+        label: the column to be predicted; every other column becomes a feature.
+        bounds_are_public: the owner says that each column's range and values may be published; they are read off the
+            file then. The number of records is not: pass `n_records`.
+        epsilon: 1 when not given.
+        delta: when not given, left open without `n_records`, else 1/n_records rounded down to a power of ten.
+        n_records: the public or declared number of training records over all sites.
+
+    Raises:
+        DataError: the file cannot be read, or has no column `label`.
+        UsageError: there is no column besides the label.
+    """
+    names = column_names(path)
+    for name in names:
+        if name and names.count(name) > 1:
+            raise data_errors.duplicate_column(os.fspath(path), name)
+    if label not in names:
+        raise data_errors.missing_columns(os.fspath(path), [label], names)
+    usable = [name for name in names if _is_usable(name)]
+    summaries = summarise(path, usable)
+    outcome = summaries.pop(label)
+    if not summaries:
+        raise UsageError(
+            f"{os.fspath(path)} has no column besides the label {label!r}.",
+            remedy="Give a table with at least one column to predict from.",
+            code="usage-no-features",
+        )
+    sections = [
+        _top(bounds_are_public),
+        _privacy(epsilon, delta, n_records),
+        _MODEL,
+        _FEDERATION,
+        *(_feature(summary, bounds_are_public) for summary in summaries.values()),
+        _label(outcome, bounds_are_public),
+    ]
+    unusable = [name for name in names if not _is_usable(name)]
+    if unusable:
+        sections.append(f"# Left out: {len(unusable)} column(s) whose name is empty or longer than a line.")
+    return "\n\n".join(sections) + "\n"
+
+
+def _is_usable(name: str) -> bool:
+    return bool(name.strip()) and "\n" not in name and "\r" not in name
+
+
+def _top(bounds_are_public: bool) -> str:
+    if bounds_are_public:
+        origin = (
+            "# Bounds, categories and classes below were read off the file, because its owner said that they are\n"
+            "# public. If they are not, take them from a code book instead: they would leak what they were read from."
+        )
+    else:
+        origin = (
+            "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
+            "# from common knowledge, never from private data: whatever stands in a plan is published."
+        )
+    return (
+        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+        f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
+    )
+
+
+def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) -> str:
+    lines = [
+        "[privacy]",
+        "# The promise: nobody who sees the model can tell whether one record was there, up to (epsilon, delta).",
+        "# Smaller is safer and less accurate; 1 is a usual choice.",
+        f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
+        "# The chance that the promise fails; well below 1 / n_records.",
+    ]
+    if delta is None and n_records is not None:
+        delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))
+    lines.append("# delta =       # FILL IN, for example 1e-6" if delta is None else f"delta = {_number(delta)}")
+    lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
+    lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
+    lines += [
+        "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
+        "# [[features]] table below, and say how many rows of a person may count.",
+        '# unit = "person_id"',
+        "# max_rows_per_unit = 5",
+    ]
+    return "\n".join(lines)
+
+
+_MODEL = """[model]
+# Everything here has a default that follows from public numbers; see docs/defaults.md.
+# n_trees = "auto"
+# max_depth = "auto"
+# learning_rate = "auto\""""
+
+_FEDERATION = """[federation]
+# Nothing is aggregated with fewer sites than this.
+min_sites = 1"""
+
+
+def _feature(summary: Summary, bounds_are_public: bool) -> str:
+    if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
+        return (
+            f"# Left out: {_quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            "# or free text teaches a model nothing general; group rarer values to use it."
+        )
+    kind = "numeric" if summary.is_numeric else "categorical"
+    lines = ["[[features]]", f"name = {_quoted(summary.name)}", f'type = "{kind}"']
+    if summary.is_numeric:
+        if summary.is_integer:
+            lines.append("integer = true")
+        lines += _bounds(summary, bounds_are_public, widen=True)
+    elif bounds_are_public and summary.values:
+        lines.append(f"categories = {_list(summary.sorted_values())}")
+    else:
+        lines.append('# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own')
+    return "\n".join(lines)
+
+
+def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[str]:
+    if not bounds_are_public or summary.low > summary.high:
+        return ["# min =   # FILL IN; lower values are clamped", "# max =   # FILL IN; higher values are clamped"]
+    low, high = max(summary.low, -_LARGEST), min(summary.high, _LARGEST)
+    if low < high:
+        return [f"min = {_number(low)}", f"max = {_number(high)}"]
+    if not widen or not low < low + 1:
+        return [f"min = {_number(low)}", "# max =   # FILL IN: the column holds one value only"]
+    return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
+
+
+def _label(summary: Summary, bounds_are_public: bool) -> str:
+    lines = ["[label]", f"name = {_quoted(summary.name)}"]
+    # Whole numbers may be classes or a quantity. Without leave to look at the values, classes are the safer guess:
+    # a regression whose label should have been a class would train without complaint.
+    is_quantity = summary.is_numeric and not summary.is_integer
+    if bounds_are_public and summary.is_numeric:
+        is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
+    if is_quantity:
+        lines += ['type = "regression"', *_bounds(summary, bounds_are_public, widen=False)]
+        return "\n".join(lines)
+    n_classes = len(summary.values)
+    if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
+        lines.append(f'type = "{"binary" if n_classes == 2 else "multiclass"}"')
+        if n_classes == 2:
+            lines.append("# The positive class comes last.")
+        lines.append(f"classes = {_list(summary.sorted_values())}")
+        return "\n".join(lines)
+    lines += [
+        '# Or "multiclass" with three classes or more, or "regression" with min and max in place of classes.',
+        'type = "binary"',
+        "# classes =   # FILL IN, the positive class last, such as [0, 1]",
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    """A TOML number; integral values without a decimal point."""
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if float(value).is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return repr(float(value))
+
+
+def _list(values: Sequence[str]) -> str:
+    return "[" + ", ".join(_quoted(value) for value in values) + "]"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string (TOML 1.0, section String): control characters, quotes and backslashes are escaped."""
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character < " " or character == "\x7f":
+        return f"\\u{ord(character):04x}"
+    return character

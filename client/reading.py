@@ -1,0 +1,259 @@
+"""Read a site's table in chunks, in bounded memory: CSV, gzipped CSV and Parquet, told apart by the file's ending.
+
+CSV is UTF-8 with commas, a header, and double quotes where needed. Columns that the plan does not name are not decoded.
+Empty lines are skipped. A missing value is an empty field or one of `columns.MISSING_WORDS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as arrow_parquet
+
+from hedgerow.client import data_errors
+from hedgerow.client.records import Records, needed_columns, records_from_columns
+from hedgerow.protocol.errors import DataError
+from hedgerow.protocol.plan import Plan
+
+CSV_ENDINGS = (".csv", ".csv.gz")
+PARQUET_ENDINGS = (".parquet", ".pq")
+
+_BLOCK_BYTES = 4 * 2**20
+_HEADER_BYTES = 2**20
+
+
+def read_records(
+    path: str | os.PathLike[str],
+    plan: Plan,
+    *,
+    with_label: bool = True,
+    with_unit: bool | None = None,
+    chunk_rows: int = 65536,
+) -> Iterator[Records]:
+    """Read a file's records in chunks of at most `chunk_rows` records, in the order of the file.
+
+    The file is opened, and its header checked, before this returns; rows are checked as they are read.
+
+    Args:
+        path: a .csv, .csv.gz or .parquet (.pq) file.
+        with_label: False for prediction; the label's column need not be there then.
+        with_unit: whether to read the identifier `plan.privacy.unit`; None means as `with_label`.
+
+    Raises:
+        DataError: see `data_errors` for every cause and its code.
+    """
+    names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    batches = read_columns(path, names, chunk_rows=chunk_rows)
+
+    def encode() -> Iterator[Records]:
+        first_row = 1
+        for batch in batches:
+            yield records_from_columns(
+                dict(zip(names, batch, strict=True)),
+                plan,
+                with_label=with_label,
+                with_unit=with_unit,
+                source=os.fspath(path),
+                first_row=first_row,
+            )
+            first_row += len(batch[0])
+
+    return encode()
+
+
+def read_columns(
+    path: str | os.PathLike[str], names: Sequence[str], *, chunk_rows: int = 65536
+) -> Iterator[tuple[Any, ...]]:
+    """Read the named columns as tuples of Arrow arrays of at most `chunk_rows` values; CSV columns are text.
+
+    Raises:
+        DataError: as `read_records`; without the checks of values.
+    """
+    file, is_csv = _opened(path)
+    present, n_skipped = _csv_header(file) if is_csv else (_parquet_header(file), 0)
+    for name in names:
+        if present.count(name) > 1:
+            raise data_errors.duplicate_column(str(file), name)
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise data_errors.missing_columns(str(file), missing, present)
+    batches = _csv_batches(file, present, names, n_skipped) if is_csv else _parquet_batches(file, names, chunk_rows)
+    return _rechunked(batches, chunk_rows, str(file))
+
+
+def column_names(path: str | os.PathLike[str]) -> list[str]:
+    """The names of a file's columns, without spaces around them, in its order.
+
+    Raises:
+        DataError: the file cannot be read, or is empty.
+    """
+    file, is_csv = _opened(path)
+    return _csv_header(file)[0] if is_csv else _parquet_header(file)
+
+
+def column_types(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The Arrow types of a Parquet file's columns; text for every column of a CSV."""
+    file, is_csv = _opened(path)
+    if is_csv:
+        return {name: pa.string() for name in _csv_header(file)[0]}
+    with _parquet_errors(str(file)):
+        schema = arrow_parquet.read_schema(file)
+    return {name.strip(): kind for name, kind in zip(schema.names, schema.types, strict=True)}
+
+
+def _opened(path: str | os.PathLike[str]) -> tuple[Path, bool]:
+    """The path, and whether it is a CSV; refused when it cannot be opened, has no bytes or an unknown ending."""
+    file = Path(path)
+    name = file.name.lower()
+    if not name.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+        raise data_errors.unknown_format(str(file))
+    try:
+        with open(file, "rb") as stream:
+            first = stream.read(1)
+    except OSError as error:
+        raise data_errors.file_error(str(file), error) from None
+    if not first:
+        raise data_errors.empty(str(file))
+    return file, name.endswith(CSV_ENDINGS)
+
+
+def _parquet_header(file: Path) -> list[str]:
+    with _parquet_errors(str(file)):
+        return [name.strip() for name in arrow_parquet.read_schema(file).names]
+
+
+def _csv_header(file: Path) -> tuple[list[str], int]:
+    """The names in the header, and the number of rows up to its end: it may follow empty lines."""
+    # A byte that is not UTF-8 matters here only if it stands in the header; Arrow checks the rows.
+    text = _first_bytes(file).decode("utf-8-sig", errors="surrogateescape")
+    stream = io.StringIO(text, newline="")
+    n_rows, names = next(((count, row) for count, row in enumerate(csv.reader(stream), start=1) if row), (0, []))
+    if not stream.read().strip():
+        raise data_errors.empty(str(file))
+    if any("\udc80" <= character <= "\udcff" for name in names for character in name):
+        raise data_errors.encoding(str(file), 0)
+    return [name.strip() for name in names], n_rows
+
+
+def _first_bytes(file: Path) -> bytes:
+    is_gzip = file.name.lower().endswith(".gz")
+    try:
+        if not is_gzip:
+            with open(file, "rb") as plain:
+                return plain.read(_HEADER_BYTES)
+        with gzip.open(file, "rb") as packed:
+            return packed.read(_HEADER_BYTES)
+    except EOFError:
+        raise data_errors.truncated(str(file)) from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise data_errors.corrupt(str(file), "gzip") from None
+    except OSError as error:
+        raise data_errors.file_error(str(file), error) from None
+
+
+class _parquet_errors:
+    """Turns what Arrow raises for a damaged Parquet file into a `DataError`; nothing is raised otherwise."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
+            raise data_errors.corrupt(self.source, "Parquet") from None
+
+
+def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
+    source = str(file)
+    with _parquet_errors(source):
+        reader = arrow_parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+    with reader:
+        stored = {name.strip(): name for name in reader.schema_arrow.names}
+        wanted = [stored[name] for name in names]
+        batches = reader.iter_batches(batch_size=chunk_rows, columns=wanted)
+        while True:
+            with _parquet_errors(source):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield tuple(batch.column(name) for name in wanted)
+
+
+def _csv_batches(
+    file: Path, present: Sequence[str], names: Sequence[str], n_skipped: int
+) -> Iterator[tuple[Any, ...]]:
+    """Text columns, block by block. Columns are called by their position, for names may be repeated or odd."""
+    ragged: list[tuple[int, int, int]] = []
+
+    def note(row: Any) -> str:
+        ragged.append((row.number, row.expected_columns, row.actual_columns))
+        return "error"
+
+    positions = [str(present.index(name)) for name in names]
+    try:
+        # One thread: only then does Arrow know the number of a row that it refuses.
+        with arrow_csv.open_csv(
+            file,
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK_BYTES,
+                column_names=[str(position) for position in range(len(present))],
+                skip_rows_after_names=n_skipped,
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                newlines_in_values=True,
+                ignore_empty_lines=len(present) > 1,
+                invalid_row_handler=note,
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=positions, column_types={position: pa.string() for position in positions}
+            ),
+        ) as reader:
+            for batch in reader:
+                yield tuple(batch.column(position) for position in positions)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _csv_error(str(file), n_skipped, ragged, error) from None
+
+
+def _csv_error(source: str, n_skipped: int, ragged: list[tuple[int, int, int]], error: Exception) -> DataError:
+    """Arrow's message may quote the whole row, so nothing of it is passed on but the row's number."""
+    message = str(error)
+    if ragged:
+        row, expected, found = ragged[0]
+        return data_errors.ragged_row(source, row - n_skipped, expected, found)
+    if "UTF8" in message:
+        row_in_message = re.search(r"Row #(\d+)", message)
+        return data_errors.encoding(source, int(row_in_message[1]) - n_skipped if row_in_message else None)
+    if "straddl" in message:
+        return data_errors.long_row(source, _BLOCK_BYTES // 2**20)
+    if "Truncated" in message:
+        return data_errors.truncated(source)
+    if "zlib" in message:
+        return data_errors.corrupt(source, "gzip")
+    if isinstance(error, OSError) and error.errno is not None:
+        return data_errors.file_error(source, error)
+    return data_errors.corrupt(source, "CSV")
+
+
+def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str) -> Iterator[tuple[Any, ...]]:
+    """Batches cut to at most `chunk_rows`, without empty ones; refused when there is nothing at all."""
+    seen = 0
+    for batch in batches:
+        n_rows = len(batch[0])
+        seen += n_rows
+        for start in range(0, n_rows, chunk_rows):
+            yield tuple(column.slice(start, chunk_rows) for column in batch)
+    if not seen:
+        raise data_errors.empty(source)

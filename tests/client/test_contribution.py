@@ -1,0 +1,111 @@
+"""The bound on rows per unit: what the noise relies on when the unit is a person."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.client.contribution import bound_contribution, rows_within_bound
+from hedgerow.client.records import Records
+from hedgerow.protocol.errors import DataError
+
+IDENTIFIERS = st.lists(st.sampled_from(["a", "b", "bb", "person-0007", "é", "", "0"]), max_size=60)
+
+
+def text(values: list[str]) -> np.ndarray:
+    return np.array(values, dtype=np.str_) if values else np.array([], dtype="<U1")
+
+
+@given(IDENTIFIERS, st.integers(1, 5), st.binary(max_size=8))
+def test_every_unit_keeps_the_smaller_of_its_rows_and_the_bound(unit: list[str], bound: int, key: bytes) -> None:
+    """No unit exceeds the bound, none loses more than it must, and the report's counts add up."""
+    kept, report = rows_within_bound(text(unit), bound, key)
+    survivors = [unit[row] for row in kept]
+    for identifier in set(unit):
+        assert survivors.count(identifier) == min(bound, unit.count(identifier))
+    assert list(kept) == sorted(set(kept))
+    assert (report.n_rows, report.n_dropped) == (len(unit), len(unit) - len(kept))
+    assert report.n_units == len(set(unit))
+    assert report.n_units_limited == sum(unit.count(identifier) > bound for identifier in set(unit))
+
+
+@given(IDENTIFIERS, st.integers(1, 3), st.sampled_from(["a", "a much longer identifier", "b"]))
+def test_one_unit_never_changes_which_rows_of_others_stay(unit: list[str], bound: int, newcomer: str) -> None:
+    """Removing all rows of one unit leaves every other unit's choice as it was."""
+    mixed = [*unit[:7], newcomer, *unit[7:], newcomer, newcomer]
+    with_it = _kept_occurrences(mixed, bound)
+    without = _kept_occurrences([name for name in mixed if name != newcomer], bound)
+    with_it.pop(newcomer)
+    assert with_it == without
+
+
+def _kept_occurrences(unit: list[str], bound: int) -> dict[str, list[int]]:
+    kept, _ = rows_within_bound(text(unit), bound, b"key")
+    chosen: dict[str, list[int]] = {}
+    for row in kept:
+        chosen.setdefault(unit[row], []).append(unit[:row].count(unit[row]))
+    return {name: chosen.get(name, []) for name in set(unit)}
+
+
+def test_the_choice_is_spread_over_a_units_rows() -> None:
+    """A table sorted by year must not train on the first year only: each of five rows is kept about equally often."""
+    unit = text([f"person {number}" for number in range(4000) for _ in range(5)])
+    kept, _ = rows_within_bound(unit, 1, b"key")
+    counts = np.bincount(kept % 5, minlength=5)
+    # 4000 draws at 1/5: the standard deviation is 25.3, so a fair choice stays within 5 of them.
+    assert np.all(np.abs(counts - 800) < 127)
+
+
+def test_the_key_alone_decides_between_choices() -> None:
+    """The same key gives the same rows on every machine, another key other rows."""
+    unit = text(["a"] * 50)
+    first, _ = rows_within_bound(unit, 10, b"one")
+    again, _ = rows_within_bound(unit, 10, b"one")
+    other, _ = rows_within_bound(unit, 10, b"two")
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_the_choice_is_pinned() -> None:
+    """A plan's result may not change with a release of this package: one key's choice is written down here."""
+    kept, _ = rows_within_bound(text(["a", "b", "a", "a", "b", "a", "b", "b"]), 2, b"hedgerow")
+    assert kept.tolist() == [0, 1, 3, 7]
+
+
+def _records(unit: list[str] | None, label: list[int]) -> Records:
+    return Records(
+        features=(np.arange(len(label), dtype=np.float32),),
+        label=np.array(label, dtype=np.int32),
+        unit=None if unit is None else text(unit),
+        n_records=len(label),
+    )
+
+
+def test_records_stay_aligned_and_the_label_plays_no_part() -> None:
+    """Feature, label and identifier of a kept record belong together, and flipping labels changes no choice."""
+    unit = ["a", "a", "b", "a", "b", "c"]
+    first, report = bound_contribution(_records(unit, [0, 1, 0, 1, 0, 1]), 1, b"key")
+    flipped, _ = bound_contribution(_records(unit, [1, 0, 1, 0, 1, 0]), 1, b"key")
+    assert report.n_dropped == 3 and first.n_records == 3
+    assert np.array_equal(first.features[0], flipped.features[0])
+    rows = first.features[0].astype(int)
+    assert first.unit is not None and first.label is not None and flipped.label is not None
+    assert [unit[row] for row in rows] == first.unit.tolist()
+    assert np.array_equal(first.label, rows % 2) and np.array_equal(flipped.label, 1 - rows % 2)
+
+
+def test_a_record_is_its_own_unit() -> None:
+    """Without identifiers there is nothing to bound, and a bound that cannot be enforced is refused."""
+    records = _records(None, [0, 1])
+    same, report = bound_contribution(records, 1, b"")
+    assert same is records and report.n_dropped == 0
+    with pytest.raises(DataError, match="no identifier"):
+        bound_contribution(records, 2, b"")
+
+
+def test_a_bound_below_one_is_refused() -> None:
+    """A bound of zero would train on nothing and call it private."""
+    with pytest.raises(ValueError, match="max_rows_per_unit is 0"):
+        rows_within_bound(text(["a"]), 0, b"")

@@ -1,0 +1,353 @@
+"""Reading a site's table: what comes out for good data, and the one clear error for each kind of bad data."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.client import data_errors
+from hedgerow.client.columns import MISSING, UNKNOWN, category_indices, identifiers, numbers
+from hedgerow.client.data_errors import Place
+from hedgerow.client.reading import column_names, read_records
+from hedgerow.client.records import Records, concatenate, records_from_columns
+from hedgerow.protocol.errors import DataError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.plan_fields import as_text
+
+MakePlan = Callable[..., Plan]
+WriteFile = Callable[[str, bytes], Path]
+
+GOOD = b"age,sex,sick\n40,f,no\n,m,yes\n61.5,x,no\n30,,yes\n"
+HERE = Place("a table", "a column")
+
+
+def read(path: Path, plan: Plan, **options: Any) -> Records:
+    return concatenate(read_records(path, plan, **options))
+
+
+def assert_good(records: Records) -> None:
+    assert records.n_records == 4
+    age, sex = records.features
+    assert age.dtype == np.float32 and sex.dtype == np.int16
+    np.testing.assert_array_equal(age, np.array([40, np.nan, 61.5, 30], dtype=np.float32))
+    assert sex.tolist() == [0, 1, UNKNOWN, MISSING]
+    assert records.label is not None and records.label.dtype == np.int32
+    assert records.label.tolist() == [0, 1, 0, 1]
+    assert records.unit is None
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz", "a.parquet"])
+def test_every_format_gives_the_same_records(name: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+    """CSV, gzipped CSV and Parquet of one table are the same to a node; an upper-case ending is no other format."""
+    if name.endswith("parquet"):
+        path = write_file(name, b"")
+        columns = {
+            "age": [40, None, 61.5, 30],
+            "sex": ["f", "m", "x", None],
+            "sick": ["no", "yes", "no", "yes"],
+            "extra": [[1], [2], [3], [4]],
+        }
+        pq.write_table(pa.table(columns), path)
+    else:
+        path = write_file(name, gzip.compress(GOOD) if name.endswith("gz") else GOOD)
+    assert_good(read(path, make_plan()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + GOOD,
+        GOOD[:-1],
+        b"\n\n" + GOOD.replace(b"61.5", b"\n 61.5 "),
+        GOOD.replace(b"m,", b'" m" , ').replace(b"sex,", b' "sex" ,'.strip()),
+        GOOD.replace(b",m,", b", m ,").replace(b"\n,", b"\nNaN,").replace(b"30,,", b" null ,NA,"),
+        b"notes,age,notes,sex,sick\n" + b"".join(b'"a,\n""b""",' + row.replace(b",", b",\xff,", 1) + b"\n"
+                                                for row in GOOD.splitlines()[1:]),
+    ],
+    ids=["crlf", "byte order mark", "no last newline", "empty lines", "quotes", "spaces and words", "extra columns"],
+)  # fmt: skip
+def test_the_accidents_of_csv_do_not_matter(content: bytes, make_plan: MakePlan, write_file: WriteFile) -> None:
+    """What spreadsheets and exports vary without meaning anything; columns outside the plan are not even decoded."""
+    records = read(write_file("a.csv", content), make_plan())
+    if b"null" in content:
+        assert np.isnan(records.features[0][[1, 3]]).all() and records.features[1].tolist() == [0, 1, UNKNOWN, MISSING]
+    else:
+        assert_good(records)
+
+
+def test_chunks_are_bounded_and_in_order(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A file larger than one block comes out in chunks of at most chunk_rows, whole and in the order of the file."""
+    rows = 120_000
+    lines = b"".join(b"%050d,f,no\n" % (i % 97) for i in range(rows))
+    path = write_file("a.csv", b"age,sex,sick\n" + lines)
+    assert path.stat().st_size > 5 * 2**20
+    chunks = list(read_records(path, make_plan(), chunk_rows=7000))
+    assert max(chunk.n_records for chunk in chunks) == 7000
+    together = concatenate(chunks)
+    np.testing.assert_array_equal(together.features[0], (np.arange(rows) % 97).astype(np.float32))
+
+
+def test_a_prediction_needs_neither_label_nor_identifier(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """Rows to be predicted have no label yet; the plan's identifier matters for training only."""
+    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    records = read(write_file("a.csv", b"sex,age\nf,3\n"), plan, with_label=False)
+    assert records.label is None and records.unit is None and records.features[0].tolist() == [3.0]
+
+
+def test_identifiers_are_read_as_text(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """The unit of privacy must not depend on how a format stores a number: 7, 7.0 and "7" are one person."""
+    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    records = read(write_file("a.csv", b"person,age,sex,sick\n7,1,f,no\n 7.0 ,2,f,no\n007,3,f,no\n"), plan)
+    assert records.unit is not None and records.unit.tolist() == ["7", "7", "007"]
+    for column in (np.array([7, 12]), np.array([7.0, 12.0]), np.array(["7", "12"]), [7, 12.0]):
+        assert identifiers(column, HERE).tolist() == ["7", "12"]
+
+
+def test_a_regression_label_is_clamped(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """The label's public bounds are what the sensitivity rests on, so no value leaves them, infinite ones included."""
+    plan = make_plan(label={"name": "cost", "type": "regression", "min": -1, "max": 10})
+    records = read(write_file("a.csv", b"age,sex,cost\n1,f,3.25\n1,f,-7\n1,f,inf\n1,f,1e400\n"), plan)
+    assert records.label is not None and records.label.dtype == np.float64
+    assert records.label.tolist() == [3.25, -1.0, 10.0, 10.0]
+
+
+def test_one_class_is_fine(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A site that has seen one class only is a site like any other: refusing it would tell the others about it."""
+    assert read(write_file("a.csv", b"age,sex,sick\n1,f,no\n2,m,no\n"), make_plan()).label is not None
+
+
+def test_infinite_and_huge_numbers_are_numbers(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """They lie beyond the bounds, and what lies beyond the bounds is clamped later."""
+    records = read(write_file("a.csv", b"age,sex,sick\ninf,f,no\n-Infinity,f,no\n1e300,f,no\n"), make_plan())
+    assert records.features[0].tolist() == [np.inf, -np.inf, np.inf]
+
+
+TEXTS = st.sampled_from(["a", "B", "3 4", "01"])
+# True and 1 are equal in Python, so an object column cannot keep them apart, and no real column mixes them.
+STORED = st.one_of(
+    st.lists(st.one_of(st.integers(-1000, 1000), st.floats(-1e6, 1e6, width=32), TEXTS), min_size=1, unique_by=as_text),
+    st.lists(st.one_of(st.booleans(), TEXTS), min_size=1, unique_by=as_text),
+)
+
+
+@given(STORED, st.data())
+def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.DataObject) -> None:
+    """A plan's [3, "a", true] meets the text, integer, float or boolean column that holds the same values."""
+    listed = [as_text(value) for value in values]
+    picks = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=12))
+    as_stored = np.array([values[pick] for pick in picks], dtype=object)
+    as_written = np.array([f" {listed[pick]}" for pick in picks])
+    assert category_indices(as_stored, listed, HERE).tolist() == picks
+    assert category_indices(as_written, listed, HERE).tolist() == picks
+
+
+@pytest.mark.parametrize(
+    ("column", "categories", "expected"),
+    [
+        (["3", "3.0", "3.00", "03", "3.5", "-0.0"], ["3", "0"], [0, 0, 0, UNKNOWN, UNKNOWN, 1]),
+        (["3.0", "3"], ["3", "3.0"], [1, 0]),
+        (pa.array([3.0, 0.1, None, np.nan], pa.float32()), ["3", "0.1"], [0, 1, MISSING, MISSING]),
+        (pa.array([3, 4], pa.uint8()), ["3.0"], [0, UNKNOWN]),
+        ([Decimal("3.00"), Decimal("2.50")], ["3", "2.50"], [0, 1]),
+        (["True", "FALSE", "true"], ["false", "true"], [1, 0, 1]),
+        (pa.array([True, False, None]), ["0", "1"], [1, 0, MISSING]),
+        (["NA", "nan", "NULL", "", " "], ["x"], [MISSING] * 5),
+        (["NA", "na", ""], ["NA"], [0, MISSING, MISSING]),
+        (pa.array(["b", None, "a"]).dictionary_encode(), ["a", "b"], [1, MISSING, 0]),
+        (pa.array([None, None]), ["a"], [MISSING, MISSING]),
+        (pa.array([b"a", b"b"], pa.binary()), ["a"], [0, UNKNOWN]),
+    ],
+)
+def test_categories_by_example(column: Any, categories: list[str], expected: list[int]) -> None:
+    """The rules at their edges: the exact text first, then the words for missing, then the canonical text."""
+    assert category_indices(column, categories, HERE).tolist() == expected
+
+
+NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**6), 10**6))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=20))
+def test_numbers_survive_text(values: list[float | int | None]) -> None:
+    """A number written as text and read back is the same float64, missing stays missing."""
+    texts = ["" if value is None else repr(value) for value in values]
+    expected = np.array([np.nan if value is None else float(value) for value in values])
+    np.testing.assert_array_equal(numbers(texts, HERE), expected)
+    np.testing.assert_array_equal(numbers(np.array(values, dtype=object), HERE), expected)
+
+
+UNCLOSED = b'age,sex,sick\n1,f,no\n2,"m,no\n' + b"secret,f,no\n" * 1_000_000
+BAD_ROWS = [
+    ("data-wrong-type", b"age,sex,sick\n1,f,no\nabc,f,no\n", "data row 2, column 'age'", "'abc'"),
+    ("data-wrong-type", b'age,sex,sick\n1,f,no\n"1,5",f,no\n', "data row 2, column 'age'", "decimal comma"),
+    ("data-label-outside", b"age,sex,sick\n1,f,no\n2,m,maybe\n", "data row 2, column 'sick'", "'maybe'"),
+    ("data-label-missing", b"age,sex,sick\n1,f,no\n2,m,\n", "data row 2, column 'sick'", "label is missing"),
+    ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,secret\n", "data row 2", "2 fields where the header has 3"),
+    ("data-ragged-row", b"age,sex,sick\n1,f,no\n2,m,no,secret\n", "data row 2", "4 fields"),
+    ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\n', "data row 2", "quotation mark"),
+    ("data-long-row", UNCLOSED, "longer than 4 MB", "never closed"),
+    ("data-encoding", b"age,sex,sick\n1,f,no\n2,\xe9,no\n", "data row 2", "UTF-8"),
+    ("data-encoding", "age,sex,sick\n1,f,no\n".encode("utf-16"), "the header", "UTF-16"),
+    ("data-empty", b"", "no data rows", "header only"),
+    ("data-empty", b"age,sex,sick\n", "no data rows", "header only"),
+    ("data-empty", b"\n\n\n", "no data rows", "header only"),
+    ("data-missing-column", b"age,sick\n1,no\n", "the column 'sex' of the plan is missing", "'age', 'sick'"),
+    ("data-missing-column", b"age;sex;sick\n1;f;no\n", "'age', 'sex', 'sick'", "semicolons"),
+    ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "Rename"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "content", "where", "said"), BAD_ROWS)
+@pytest.mark.parametrize("is_packed", [False, True], ids=["csv", "csv.gz"])
+def test_bad_csv_has_one_clear_error(
+    code: str, content: bytes, where: str, said: str, is_packed: bool, make_plan: MakePlan, write_file: WriteFile
+) -> None:
+    """Each fault has its own code and names its place, cause and remedy; no message prints a row."""
+    name = "a.csv.gz" if is_packed else "a.csv"
+    path = write_file(name, gzip.compress(content, 1) if is_packed else content)
+    with pytest.raises(DataError) as caught:
+        read(path, make_plan())
+    error = caught.value
+    assert error.code == error.public_code == code
+    assert str(path) in error.what and where in error.what
+    assert said in str(error)
+    assert error.remedy
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("value", ["Ms Smith of 4 High Street, who must not be named", "abc"])
+def test_what_happened_names_no_value(value: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A cell's content stands in the cause only, shortened: `what` may be logged where values may not."""
+    path = write_file("a.csv", f'age,sex,sick\n"{value}",f,no\n'.encode())
+    with pytest.raises(DataError) as caught:
+        read(path, make_plan())
+    assert value not in caught.value.what
+    assert (value in caught.value.cause) == (len(value) < 38)
+
+
+def test_a_missing_identifier_is_refused(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A row without an identifier belongs to nobody, so nobody's rows could be bounded."""
+    plan = make_plan(privacy={"unit": "person", "max_rows_per_unit": 2})
+    for content in (b"person,age,sex,sick\nA,1,f,no\n,2,f,no\n", b"person,age,sex,sick\nA,1,f,no\nNA,2,f,no\n"):
+        with pytest.raises(DataError, match="data row 2, column 'person'") as caught:
+            read(write_file("a.csv", content), plan)
+        assert caught.value.code == "data-unit-missing"
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.999])
+def test_a_truncated_gzip_is_named_so(keep: float, make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A broken download must not train on the rows that happen to have arrived, even if only the trailer is lost."""
+    packed = gzip.compress(GOOD + b"".join(b"%d,f,no\n" % (i * 7919 % 100_003) for i in range(300_000)))
+    path = write_file("a.csv.gz", packed[: int(len(packed) * keep)])
+    with pytest.raises(DataError, match="ends too early") as caught:
+        read(path, make_plan())
+    assert caught.value.code == "data-truncated"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("a.csv.gz", b"this is not gzip", "data-corrupt"),
+        ("a.csv.gz", gzip.compress(GOOD)[:10] + b"\xff" * 40, "data-corrupt"),
+        ("a.csv.gz", gzip.compress(GOOD)[:-8] + bytes(8), "data-corrupt"),
+        ("a.csv.gz", gzip.compress(GOOD)[:6], "data-truncated"),
+        ("a.parquet", b"", "data-empty"),
+        ("a.parquet", b"PAR1 and nothing else", "data-corrupt"),
+        ("a.xlsx", b"PK", "data-unknown-format"),
+        ("a", GOOD, "data-unknown-format"),
+    ],
+)
+def test_damaged_files(name: str, content: bytes, code: str, make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A file that is not what its name says is refused before a row is used."""
+    with pytest.raises(DataError) as caught:
+        read(write_file(name, content), make_plan())
+    assert caught.value.code == code
+
+
+def test_a_damaged_parquet_page_is_refused(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A Parquet file whose footer is whole and whose data is not gives an error, not other numbers."""
+    path = write_file("a.parquet", b"")
+    ages = np.random.default_rng(0).random(20_000)
+    table = pa.table({"age": ages, "sex": ["f"] * 20_000, "sick": ["no"] * 20_000})
+    pq.write_table(table, path, write_page_checksum=True)
+    content = bytearray(path.read_bytes())
+    content[200:40_000] = bytes(39_800)
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError) as caught:
+        read(path, make_plan())
+    assert caught.value.code == "data-corrupt"
+
+
+def test_a_parquet_column_of_dates_is_refused_by_type(make_plan: MakePlan, write_file: WriteFile) -> None:
+    """A date is no number; the error names the type and offers what to do."""
+    path = write_file("a.parquet", b"")
+    dates = pa.array([0], pa.date32())
+    pq.write_table(pa.table({"age": dates, "sex": ["f"], "sick": ["no"]}), path)
+    with pytest.raises(DataError, match=r"'age'.*date32") as caught:
+        read(path, make_plan())
+    assert caught.value.code == "data-wrong-type"
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path, make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing, forbidden, not a file: told apart, and told before the first chunk is asked for."""
+
+    def code_of(path: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            read_records(path, make_plan())
+        return caught.value.code
+
+    assert code_of(tmp_path / "none.csv") == "data-file-missing"
+    (tmp_path / "folder.csv").mkdir()
+    assert code_of(tmp_path / "folder.csv") == "data-unreadable"
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    # The tests may run as root, whom no file mode stops.
+    monkeypatch.setattr("builtins.open", forbidden)
+    assert code_of(tmp_path / "a.csv") == "data-permission"
+
+
+def test_columns_from_memory(make_plan: MakePlan) -> None:
+    """The estimators' way in: arrays of any dtype, extra ones ignored, a missing or shorter one refused."""
+    columns: dict[str, Any] = {
+        "age": np.array([40, np.nan, 61.5, 30]),
+        "sex": np.array(["f", "m", "x", None], dtype=object),
+        "sick": np.array(["no", "yes", "no", "yes"]),
+        "other": np.array([object()] * 4),
+    }
+    assert_good(records_from_columns(columns, make_plan()))
+    assert_good(records_from_columns({**columns, "age": np.array(["40", "", "61.5", "30"])}, make_plan()))
+    with pytest.raises(DataError, match="differ in length"):
+        records_from_columns({**columns, "age": np.zeros(3)}, make_plan())
+    with pytest.raises(DataError, match="column 'age' of the plan is missing"):
+        records_from_columns({name: columns[name] for name in ("sex", "sick")}, make_plan())
+
+
+def test_concatenating_nothing_is_an_error() -> None:
+    """A node without a single record must hear of it here, not as a division by zero later."""
+    with pytest.raises(DataError) as caught:
+        concatenate([])
+    assert caught.value.code == "data-empty"
+
+
+def test_header_names_are_trimmed(write_file: WriteFile) -> None:
+    """A space after a comma in the header is not part of a name."""
+    assert column_names(write_file("a.csv", b"age, sex ,sick\n1,f,no\n")) == ["age", "sex", "sick"]
+
+
+def test_every_code_is_distinct() -> None:
+    """Machines tell faults apart by their codes alone, so no two may share one."""
+    codes = [value for name, value in vars(data_errors).items() if name.isupper() and isinstance(value, str)]
+    assert len(codes) == len(set(codes)) == 17
+    assert all(code.startswith("data-") for code in codes)
