@@ -60,8 +60,9 @@ def stratified_split(label: NDArray[Any], seed: int, share: float = 0.7) -> NDAr
     """True for the rows of the training part; class shares are kept (plain random for a regression)."""
     random = np.random.default_rng(1000 + seed)
     chosen = np.zeros(len(label), dtype=bool)
-    classes = np.unique(label) if label.dtype.kind == "i" else []
-    groups = [np.flatnonzero(label == value) for value in classes] or [np.arange(len(label))]
+    groups = [np.arange(len(label))]
+    if label.dtype.kind == "i":
+        groups = [np.flatnonzero(label == value) for value in np.unique(label)]
     for rows in groups:
         chosen[random.permutation(rows)[: round(share * len(rows))]] = True
     return chosen
@@ -85,10 +86,10 @@ def plan_for(table: Table, epsilon: float, n_train: int, model: Mapping[str, Any
 def labels_of(table: Table) -> NDArray[np.int32]:
     """Labels as nodes hold them."""
     if not table.is_regression:
-        return table.label.astype(np.int32)
+        return np.asarray(table.label, dtype=np.int32)
     low, high = table.label_section["min"], table.label_section["max"]
     scaled = np.clip((table.label - low) / (high - low) * 2 - 1, -1, 1)
-    return np.rint(scaled * SCORE_UNIT).astype(np.int32)
+    return np.asarray(np.rint(scaled * SCORE_UNIT), dtype=np.int32)
 
 
 def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:

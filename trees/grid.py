@@ -30,6 +30,7 @@ CodeArray = NDArray[np.unsignedinteger[Any]]
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
 MISSING_CATEGORY = -2
+HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
 
@@ -150,8 +151,8 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    The paper's own candidate methods need their own edges: ``uniform`` and ``log`` exactly the Q candidates,
-    ``iterative_hessian`` every midpoint that its rounds of halving can reach. ``adaptive`` chooses among 253 edges.
+    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per
+    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -168,8 +169,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     if method == "log":
         return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
     if method == "iterative_hessian":
-        cells = n_candidates * 2**plan.model.candidate_rounds
-        return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+        return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     cells = n_candidates + 1
     return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
 

@@ -72,7 +72,15 @@ def packed_loss(loss: Loss) -> Packed:
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0
     units = np.array([unit, hessian_unit, RECORD_NORM, loss.constant], dtype=np.int64)
-    return KIND_NUMBER[loss.kind], loss.table, loss.clip, loss.constant, exp_table, units
+    return KIND_NUMBER[loss.kind], _packed_table(loss), loss.clip, loss.constant, exp_table, units
+
+
+def _packed_table(loss: Loss) -> NDArray[np.int64]:
+    """The loss's table with two statistics to a word: int64 [n_pairs, n_classes, STEPS]."""
+    n_classes, n_steps, n_statistics = loss.table.shape
+    even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
+    even[:, :, :n_statistics] = loss.table
+    return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
 
 
 def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int | None = None) -> IntVector:
@@ -88,7 +96,7 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int
 def apply_update(records: SiteRecords, update: FittedTrees, n_segments: int | None = None) -> None:
     """Add fitted trees to the scores, in place."""
     empty = packed(no_trees(update.trees.goes_left.shape[2]))
-    nothing = (0, np.zeros((1, 1, 1), np.int16), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
+    nothing = (0, np.zeros((1, 1, 1), np.int64), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
     update_and_sum(
         records.codes, records.labels, records.scores, packed(update.trees), update.values, empty,
         nothing, 1, n_segments or numba.get_num_threads(),
