@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return report_error(error, as_json=as_json)
     except KeyboardInterrupt:
-        print("\nInterrupted. Nothing was written after this point.", file=sys.stderr)
+        print("\nInterrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
