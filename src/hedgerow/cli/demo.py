@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from hedgerow.cli.compare import compare
 from hedgerow.cli.evaluate import evaluate
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import WIDEST, number, print_json, wrapped
+from hedgerow.cli.progress import status
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.client.reading import read_records
 from hedgerow.datasets import SiteFiles, write_rand_hie
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = model.with_sites(tuple(sites.data))
     scores = evaluate(model, read_records(data.test, plan, with_unit=False))
     others = compare(plan, sites, data, arguments) if arguments.compare else {}
-    result = _Result(model, sites, scores, others, _write(folder, data, model, scores))
+    result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=arguments.json))
     if arguments.json:
         print_json(_content(result))
     else:
@@ -74,26 +76,27 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float]) -> dict[str, Path]:
+def _write(
+    folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool
+) -> dict[str, Path]:
     files = {"model": folder / "model.json", "report": folder / "report.txt"}
     model.save(files["model"])
     opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
     files["report"].write_text(opening + wrapped(model.report.text(), columns=WIDEST) + "\n", encoding="utf-8")
     shapes = folder / "shapes.png"
-    if _draw_shapes(model, shapes):
+    if _draw_shapes(model, shapes, quiet):
         files["shapes"] = shapes
     return {**files, "plan": data.plan, "test data": data.test}
 
 
-def _draw_shapes(model: Model, path: Path) -> bool:
+def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
     """Draw what each feature does; False when matplotlib, an extra, is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("matplotlib") is None:
         return False
-    from hedgerow.plots import save_shape_plot
+    from hedgerow.plots import plot_shapes
 
-    save_shape_plot(model, path)
+    with status("Drawing", quiet=quiet):
+        plot_shapes(model, path)
     return True
 
 

@@ -20,8 +20,6 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out)
     files = named_sites(arguments.sites)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    if noise.seeded and not arguments.json:
-        warn("the noise comes from a seed, so whoever knows it can remove it. For experiments only.")
     sites = read_sites(files, plan, quiet=arguments.json)
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
     model.save(out)
@@ -37,6 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
             }
         )
         return
+    if noise.seeded:
+        warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
     _print(model, sites, str(out))
 
 
