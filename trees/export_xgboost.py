@@ -27,17 +27,18 @@ Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hedgerow.protocol.errors import ModelError
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.ensemble import LOGISTIC, PROBABILITY, SOFTMAX, Ensemble
 from hedgerow.trees.ensemble_json import single_as_decimal
 from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.pruning import Leaf, Node, Split, pruned_tree
 
 XGBOOST_VERSION = [2, 1, 0]
 """The format that the file follows; newer XGBoosts read older formats."""
@@ -58,23 +59,6 @@ class _Affine:
     clip: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    units: int
-    weight: float
-
-
-@dataclass(frozen=True)
-class _Split:
-    feature: int
-    condition: float
-    missing_left: bool
-    right_categories: tuple[int, ...] | None
-    left: _Leaf | _Split
-    right: _Leaf | _Split
-    weight: float
-
-
 @dataclass
 class _Columns:
     """XGBoost's arrays of one tree, node after node."""
@@ -92,6 +76,28 @@ class _Columns:
     category_segments: list[int] = field(default_factory=list)
     category_sizes: list[int] = field(default_factory=list)
 
+    def append_leaf(self, value: float) -> None:
+        """A leaf keeps its value where a split keeps its condition."""
+        self._append(-1, -1, 0, value, 0, 0)
+
+    def append_split(self, number: int, node: Split, left: int, never: int) -> None:
+        """A split, node `number`, whose children will be nodes `left` and `left` + 1; `never` is a code out of use."""
+        categories = None if node.right_categories is None else node.right_categories or (never,)
+        self._append(left, left + 1, node.feature, node.condition, int(node.missing_left), int(categories is not None))
+        if categories is not None:
+            self.category_nodes.append(number)
+            self.category_segments.append(len(self.categories))
+            self.category_sizes.append(len(categories))
+            self.categories.extend(categories)
+
+    def _append(self, left: int, right: int, feature: int, condition: float, default_left: int, kind: int) -> None:
+        self.left.append(left)
+        self.right.append(right)
+        self.feature.append(feature)
+        self.condition.append(condition)
+        self.default_left.append(default_left)
+        self.split_type.append(kind)
+
 
 def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     """The model as the JSON object that `xgboost.Booster.load_model` reads.
@@ -101,7 +107,7 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     """
     objective, affine = _objective(plan, ensemble)
     _check_exactness(ensemble)
-    trees, tree_info = _all_trees(plan, ensemble, affine)
+    trees, tree_info = _all_trees(ensemble, affine)
     base_score = 0.5 if objective["name"] == "binary:logistic" else 0.0
     if affine.middle and _middle_is_near(affine):
         base_score = affine.middle
@@ -178,82 +184,31 @@ def _check_exactness(ensemble: Ensemble) -> None:
     largest = int(np.abs(ensemble.fitted.values.astype(np.int64)).max(axis=1).sum(axis=0).max())
     if largest >= EXACT_UNITS:
         raise ModelError(
-            f"Scores of this model may reach {largest / SCORE_UNIT:.0f}; from {EXACT_UNITS // SCORE_UNIT} on, XGBoost's "
-            "single precision rounds them.",
+            f"Scores of this model may reach {largest / SCORE_UNIT:.0f}; from {EXACT_UNITS // SCORE_UNIT} on, "
+            "XGBoost's single precision rounds them.",
             cause="The plan allows very large leaf values, by leaf_clip, learning_rate or the number of trees.",
             remedy="Train with a smaller leaf_clip or learning_rate, or serve this model with Hedgerow.",
             code="export-inexact",
         )
 
 
-def _all_trees(plan: Plan, ensemble: Ensemble, affine: _Affine) -> tuple[list[dict[str, Any]], list[int]]:
+def _all_trees(ensemble: Ensemble, affine: _Affine) -> tuple[list[dict[str, Any]], list[int]]:
     trees: list[dict[str, Any]] = []
     tree_info: list[int] = []
-    n_features = len(plan.features)
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
-        root = _Pruner(ensemble, tree, output).root()
-        trees.append(_tree_to_dict(root, len(trees), n_features, affine.half / SCORE_UNIT))
+        root = pruned_tree(ensemble, tree, output)
+        trees.append(_tree_to_dict(ensemble, root, len(trees), affine.half / SCORE_UNIT))
         tree_info.append(output)
     if affine.middle and not _middle_is_near(affine):
         # Added last, a large middle does not cost the digits of the sums before it.
-        constant = _Leaf(SCORE_UNIT, 1.0)
-        trees.append(_tree_to_dict(constant, len(trees), n_features, affine.middle / SCORE_UNIT))
+        constant = Leaf(SCORE_UNIT, 1.0)
+        trees.append(_tree_to_dict(ensemble, constant, len(trees), affine.middle / SCORE_UNIT))
         tree_info.append(0)
     return trees, tree_info
 
 
-class _Pruner:
-    """One output of one complete tree, without what no record can reach."""
-
-    def __init__(self, ensemble: Ensemble, tree: int, output: int) -> None:
-        if ensemble.fitted is None:
-            raise ValueError("an ensemble without trees has none to prune")
-        batch = ensemble.fitted.trees
-        self._grid = ensemble.grid
-        self._feature = batch.feature[tree]
-        self._goes_left = batch.goes_left[tree].astype(bool)
-        self._threshold = batch.threshold[tree]
-        self._values = ensemble.fitted.values[tree, :, output]
-        self._weights = None if ensemble.leaf_weights is None else ensemble.leaf_weights[tree]
-
-    def root(self) -> _Leaf | _Split:
-        reachable = {
-            int(feature): np.ones(self._grid.features[feature].n_codes, dtype=bool) for feature in set(self._feature)
-        }
-        return self._node(0, reachable)
-
-    def _node(self, node: int, reachable: dict[int, NDArray[np.bool_]]) -> _Leaf | _Split:
-        if node >= len(self._feature):
-            leaf = node - len(self._feature)
-            # No weight may be 0: SHAP divides by it.
-            weight = 1.0 if self._weights is None else float(max(1, int(self._weights[leaf])))
-            return _Leaf(int(self._values[leaf]), weight)
-        feature = int(self._feature[node])
-        grid, codes = self._grid.features[feature], reachable[feature]
-        goes_left = self._goes_left[node, : grid.n_codes]
-        left_codes, right_codes = codes & goes_left, codes & ~goes_left
-        if not right_codes.any():
-            return self._node(2 * node + 1, reachable)
-        if not left_codes.any():
-            return self._node(2 * node + 2, reachable)
-        left = self._node(2 * node + 1, {**reachable, feature: left_codes})
-        right = self._node(2 * node + 2, {**reachable, feature: right_codes})
-        weight = left.weight + right.weight
-        if isinstance(left, _Leaf) and isinstance(right, _Leaf) and left.units == right.units:
-            return _Leaf(left.units, weight)
-        missing_left = bool(goes_left[grid.missing_code])
-        if not grid.is_categorical:
-            condition = single_as_decimal(grid.edges[self._threshold[node]])
-            return _Split(feature, condition, missing_left, None, left, right, weight)
-        listed = np.flatnonzero(~goes_left[: grid.n_cells]).tolist()
-        # When only missing values go right the list is empty, which XGBoost does not read; a code that never occurs
-        # stands in.
-        return _Split(feature, 0.0, missing_left, tuple(listed) or (grid.n_codes,), left, right, weight)
-
-
-def _tree_to_dict(root: _Leaf | _Split, number: int, n_features: int, unit: float) -> dict[str, Any]:
-    columns = _Columns()
-    _append(columns, root, NO_PARENT, unit)
+def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
+    columns = _columns_of(ensemble, root, unit)
     n_nodes = len(columns.left)
     return {
         "base_weights": [0.0] * n_nodes,
@@ -273,34 +228,32 @@ def _tree_to_dict(root: _Leaf | _Split, number: int, n_features: int, unit: floa
         "sum_hessian": columns.weight,
         "tree_param": {
             "num_deleted": "0",
-            "num_feature": str(n_features),
+            "num_feature": str(ensemble.grid.n_features),
             "num_nodes": str(n_nodes),
             "size_leaf_vector": "1",
         },
     }
 
 
-def _append(columns: _Columns, node: _Leaf | _Split, parent: int, unit: float) -> int:
-    """Add a node and all below it; returns its number."""
-    number = len(columns.left)
-    is_split = isinstance(node, _Split)
-    columns.left.append(-1)
-    columns.right.append(-1)
-    columns.parent.append(parent)
-    columns.feature.append(node.feature if is_split else 0)
-    columns.condition.append(node.condition if is_split else single_as_decimal(np.float32(node.units * unit)))
-    columns.default_left.append(int(is_split and node.missing_left))
-    columns.split_type.append(int(is_split and node.right_categories is not None))
-    columns.weight.append(node.weight)
-    if is_split:
-        if node.right_categories is not None:
-            columns.category_nodes.append(number)
-            columns.category_segments.append(len(columns.categories))
-            columns.category_sizes.append(len(node.right_categories))
-            columns.categories.extend(node.right_categories)
-        columns.left[number] = _append(columns, node.left, number, unit)
-        columns.right[number] = _append(columns, node.right, number, unit)
-    return number
+def _columns_of(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
+    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
+    columns = _Columns()
+    waiting: deque[tuple[Node, int]] = deque([(root, NO_PARENT)])
+    n_placed = 1
+    while waiting:
+        node, parent = waiting.popleft()
+        number = len(columns.left)
+        columns.parent.append(parent)
+        columns.weight.append(node.weight)
+        if isinstance(node, Leaf):
+            columns.append_leaf(single_as_decimal(np.float32(node.units * unit)))
+            continue
+        # An empty list XGBoost does not read: when only missing values go right, a code that never occurs stands in.
+        never = ensemble.grid.features[node.feature].n_codes
+        columns.append_split(number, node, n_placed, never)
+        waiting.extend([(node.left, number), (node.right, number)])
+        n_placed += 2
+    return columns
 
 
 def _feature_names(plan: Plan) -> list[str]:

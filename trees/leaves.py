@@ -86,7 +86,7 @@ def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_updat
     per_tree = sums.reshape(n_trees, -1, loss.n_statistics)
     only_counts = weight_update == "averaging" and loss.kind == "table"
     first = 0 if only_counts else max(1, loss.n_outputs)
-    return np.maximum(per_tree[:, :, first:].sum(axis=2), 0)
+    return np.asarray(np.maximum(per_tree[:, :, first:].sum(axis=2), 0))
 
 
 def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.float64]:

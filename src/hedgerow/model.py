@@ -130,8 +130,9 @@ class Model:
         if label.type == "regression":
             low, high = label_bounds(self.plan)
             middle, half = (low + high) / 2, (high - low) / 2
-            return np.clip(middle + half * self.ensemble.scores(codes)[0], low, high)
-        return np.array(label.classes)[self.predict_proba_codes(codes).argmax(axis=1)]
+            return np.asarray(np.clip(middle + half * self.ensemble.scores(codes)[0], low, high))
+        classes: NDArray[np.str_] = np.array(label.classes)
+        return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""

@@ -97,7 +97,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise EnvironmentFault(
             f"{path} could not be written: {fault.strerror or fault}.",
             cause="The disk or the account's quota is full." if full else "",
-            remedy="Free some space or write elsewhere." if full else "Choose a folder that exists and may be written to.",
+            remedy="Free some space or write elsewhere." if full else "Choose a folder that you may write to.",
             code="disk-full" if full else "file-not-written",
         ) from fault
 
