@@ -151,7 +151,12 @@ def test_data_frames_with_categories() -> None:
     assert model.score(frame, y) > 0.9
     assert list(model.feature_names_in_) == ["colour", "size", "open", "grade"]
     odd = pd.DataFrame(
-        {"colour": ["violet", None], "size": [np.nan, 99.0], "open": [True, False], "grade": pd.array([None, 7], "Int64")}
+        {
+            "colour": ["violet", None],
+            "size": [np.nan, 99.0],
+            "open": [True, False],
+            "grade": pd.array([None, 7], "Int64"),
+        }
     )
     assert np.isfinite(model.predict_proba(odd)).all()
     with pytest.raises(ValueError, match="feature"):
@@ -197,7 +202,9 @@ def test_multiclass_and_averaging_agree_between_scores_and_classes() -> None:
 def test_clone_pickle_and_search(numbers: tuple[np.ndarray, np.ndarray]) -> None:
     """Estimators work where scikit-learn copies them, also with numpy's own numbers as parameters."""
     X, y = numbers
-    search = GridSearchCV(declared(random_state=0), {"max_depth": np.array([1, 2]), "epsilon": np.array([0.5, 4.0])}, cv=2)
+    search = GridSearchCV(
+        declared(random_state=0), {"max_depth": np.array([1, 2]), "epsilon": np.array([0.5, 4.0])}, cv=2
+    )
     search.fit(X, y)
     best = pickle.loads(pickle.dumps(search.best_estimator_))
     assert np.array_equal(best.predict(X), search.predict(X))

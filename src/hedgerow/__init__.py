@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOME[name]), name)
     except ModuleNotFoundError as absent:
-        if absent.name is None or absent.name.partition(".")[0] not in ("sklearn", "joblib"):
+        if absent.name is None or absent.name.partition(".")[0] != "sklearn":
             raise
         from hedgerow.protocol.errors import EnvironmentFault
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
@@ -31,7 +30,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import PLAN_VERSION, Plan
-from hedgerow.threads import use_threads
+from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.grid import CodeArray, build_grid
 
 DEFAULT_DELTA = 1e-6
@@ -69,7 +68,8 @@ class PrivateTrees(BaseEstimator):
     def _table_and_label(self, X: Any, y: Any) -> tuple[Table, NDArray[Any]]:
         """What `fit` is given: the validated table, and y as a 1-d array."""
         if not self._reads_columns(X, reset=True):
-            return validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
+            matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
+            return matrix, values
         validate_data(self, X, y, skip_check_array=True, reset=True)
         check_consistent_length(X, y)
         return columns_of(X, self._feature_names()), column_or_1d(y, warn=True)
@@ -77,7 +77,8 @@ class PrivateTrees(BaseEstimator):
     def _table(self, X: Any) -> Table:
         """What a prediction is given: the validated table."""
         if not self._reads_columns(X, reset=False):
-            return validate_data(self, X, reset=False, **_AS_MATRIX)
+            matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
+            return matrix
         validate_data(self, X, skip_check_array=True, reset=False)
         return columns_of(X, self._feature_names())
 
@@ -100,7 +101,7 @@ class PrivateTrees(BaseEstimator):
         structure_seed, noise = self._randomness()
         plan = self._plan(table, names, {"name": _free_name("label", names), **label}, len(y), structure_seed)
         labels = self._encoded(y, plan)
-        with use_threads(effective_n_jobs(self.n_jobs)) as n_threads:
+        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
             site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, sites)
             self.model_ = train(plan, site_data, noise=noise, n_threads=n_threads)
         self.privacy_report_ = self.model_.report

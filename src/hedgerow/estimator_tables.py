@@ -89,7 +89,7 @@ def declared_features(table: Table, names: Sequence[str], declaration: Declarati
     features = []
     for index, name in enumerate(names):
         if name in categories:
-            feature = {"name": name, "type": "categorical", "categories": _plain(categories[name])}
+            feature: dict[str, Any] = {"name": name, "type": "categorical", "categories": _plain(categories[name])}
         elif declaration.from_data:
             feature = _read_off(column(table, name, index), name)
         else:
@@ -158,9 +158,7 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     return found
 
 
-def _bounds_by_name(
-    bounds: Any, names: Sequence[str], categories: Mapping[str, Any]
-) -> dict[str, tuple[float, float]]:
+def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     if isinstance(bounds, Mapping):
         by_name = _by_name(bounds, names, "bounds")
     else:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 
 from hedgerow.estimator_base import PrivateTrees
 from hedgerow.estimator_tables import FROM_DATA, finite_range
@@ -24,8 +26,6 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.plan_fields import as_text
 from hedgerow.site_data import scaled_label
 from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
@@ -130,7 +130,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         else:
             raise UsageError(
                 "classes is not given.",
-                cause="Which classes exist is a public input: a rare one, read off private labels, gives somebody away.",
+                cause="Which classes exist is a public input: a rare one, read off private labels, tells of somebody.",
                 remedy='Give classes=[...], or bounds="data" for a model without a guarantee.',
                 code="classes",
             )
@@ -170,8 +170,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     """Boosted trees for a bounded number, with differential privacy for each record.
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
-        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it off y,
-            which is allowed with bounds="data" only.
+        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it
+            off y, which is allowed with bounds="data" only.
     """
 
     _y_is_numeric = True

@@ -84,9 +84,7 @@ def site_data_from_records(
     return _bounded(data, np.concatenate(units) if units else None, plan)
 
 
-def _bounded(
-    data: SiteData, unit: NDArray[np.str_] | None, plan: Plan
-) -> tuple[SiteData, ContributionReport]:
+def _bounded(data: SiteData, unit: NDArray[np.str_] | None, plan: Plan) -> tuple[SiteData, ContributionReport]:
     n_rows = data.n_records
     if plan.privacy.unit == "record":
         return data, ContributionReport(n_rows, 0, n_rows, 0)

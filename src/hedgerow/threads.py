@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import numba
 
 
 def available_threads() -> int:
     """Threads that the kernels may use at most on this machine."""
-    return int(numba.config.NUMBA_NUM_THREADS)
+    return int(cast(Any, numba.config).NUMBA_NUM_THREADS)
+
+
+def threads_of_jobs(n_jobs: int | None) -> int:
+    """What scikit-learn's `n_jobs` means: None is 1, -1 all, -2 all but one."""
+    if n_jobs is None:
+        return 1
+    return max(1, available_threads() + 1 + n_jobs) if n_jobs < 0 else max(1, n_jobs)
 
 
 @contextmanager

@@ -76,9 +76,7 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _write(
-    folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool
-) -> dict[str, Path]:
+def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool) -> dict[str, Path]:
     files = {"model": folder / "model.json", "report": folder / "report.txt"}
     model.save(files["model"])
     opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"

@@ -56,4 +56,4 @@ def _remark(name: str, value: float, model: Model) -> str:
         return ""
     if np.isnan(value):
         return " (one class only)"
-    return " (chance 0.5)" if len(model.plan.label.classes) == 2 else " (mean of one class against the rest; chance 0.5)"
+    return " (chance 0.5)" if len(model.plan.label.classes) == 2 else " (mean of each class against the rest)"

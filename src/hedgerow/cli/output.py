@@ -60,7 +60,9 @@ def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
     columns = columns or width()
     lines = []
     for line in text.split("\n"):
-        pieces = textwrap.wrap(line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, drop_whitespace=True)
+        pieces = textwrap.wrap(
+            line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, drop_whitespace=True
+        )
         lines += pieces if len(line) > columns else [line]
     return "\n".join(lines)
 

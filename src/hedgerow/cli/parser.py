@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         # A shortened option would change its meaning when a longer one is added.
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message[:1].upper()}{message[1:]}.", remedy=f"See `{self.prog} --help`.", code="usage")
@@ -89,9 +90,7 @@ def _add_plan(commands: Any) -> None:
     plan = commands.add_parser("plan", help="draft a plan", description="Draft a plan.")
     plan.set_defaults(parser=plan)
     actions = plan.add_subparsers(title="commands", metavar="COMMAND")
-    init = _command(
-        actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header and types"
-    )
+    init = _command(actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header and types")
     init.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
     init.add_argument("--label", required=True, metavar="COLUMN", help="the column to be predicted")
     init.add_argument(

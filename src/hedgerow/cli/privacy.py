@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})\n")
     print("Privacy")
     print_facts(_privacy_facts(plan, expected))
-    print("\nModel, with every \"auto\" decided from public numbers (docs/defaults.md)")
+    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([(name, _shown(getattr(expected.settings, name))) for name in _DECIDED])
     print("\nEach site")
     print_facts(
