@@ -23,9 +23,9 @@ from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSum
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings, resolve
-from hedgerow.trees.ensemble import IDENTITY, LOGISTIC, PROBABILITY, SOFTMAX, Ensemble
+from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.grid import Grid, build_grid
-from hedgerow.trees.leaves import LeafRule, leaf_values, read_sums
+from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights, read_sums
 from hedgerow.trees.losses import SCORE_LIMIT, Loss
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.structures import concatenate, random_tree
@@ -80,7 +80,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             leaves = read_sums(sums, run.sigma(query), run.loss, n_trees)
             candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), run.sigma(query))
             order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
-        ensemble = ensemble.extended(fitted)
+        ensemble = ensemble.extended(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         if run.loss.n_outputs:
             update = fitted
             score_bound = min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))
@@ -89,12 +89,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
 
 
 def _empty_ensemble(run: _Run) -> Ensemble:
-    label = run.plan.label
-    if run.plan.model.weight_update == "averaging":
-        link = IDENTITY if label.type == "regression" else PROBABILITY
-    else:
-        link = {"binary": LOGISTIC, "multiclass": SOFTMAX, "regression": IDENTITY}[label.type]
-    return Ensemble(run.grid, None, label.n_outputs, link)
+    return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
 
 
 def _draw_trees(run: _Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:

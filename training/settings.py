@@ -7,11 +7,12 @@ and the schema; it never looks at data or at a released number.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
+from hedgerow.training.grid_price import demands_of, pay_for_the_grid
 from hedgerow.trees.losses import Loss, build_loss
 
 MIN_TREES, MAX_TREES = 100, 300
@@ -67,7 +68,7 @@ def resolve(plan: Plan) -> Settings:
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
-    return Settings(
+    settings = Settings(
         n_trees=n_trees,
         max_depth=_number(model.max_depth, 4),
         batch_size=min(batch_size, n_trees),
@@ -79,6 +80,10 @@ def resolve(plan: Plan) -> Settings:
         hessian_scale=_hessian_scale(plan),
         noise_multiplier=0.0 if unlimited else _noise_multiplier(plan, n_trees),
     )
+    if unlimited:
+        return settings
+    demands = demands_of(plan, settings.loss(plan), n_trees, settings.max_depth, settings.batch_size)
+    return replace(settings, noise_multiplier=pay_for_the_grid(plan, demands, settings.noise_multiplier))
 
 
 def _number(value: int | str, default: int) -> int:

@@ -106,6 +106,17 @@ def _shrinkage(leaves: NoisyLeaves, trees: TreeBatch) -> NDArray[np.float64]:
     return np.array(factors)[:, None, None]
 
 
+def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_update: str) -> NDArray[np.int64]:
+    """How much of the data lies in each leaf, as released: int64 [n_trees, n_leaves], >= 0, in integer units.
+
+    The noisy Hessians (counts, for "averaging"), added over the classes; negative noise is cut off at zero.
+    """
+    per_tree = sums.reshape(n_trees, -1, loss.n_statistics)
+    only_counts = weight_update == "averaging" and loss.kind == "table"
+    first = 0 if only_counts else max(1, loss.n_outputs)
+    return np.asarray(np.maximum(per_tree[:, :, first:].sum(axis=2), 0))
+
+
 def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.float64]:
     real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
     if loss.kind == "squared":

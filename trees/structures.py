@@ -33,7 +33,8 @@ class _Draft:
         """Cells up to `cut` go left."""
         self.feature[node] = feature
         self.goes_left[node, cut + 1 :] = 0
-        self.goes_left[node, grid.missing_code] = missing_left
+        # Codes beyond the missing one do not occur; they follow it, so that the codes that go right are one interval.
+        self.goes_left[node, grid.missing_code :] = missing_left
         self.threshold[node] = cut
 
     def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
