@@ -130,7 +130,7 @@ def _in_threads(
 def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
     if query.update is not None:
-        apply_update(records, query.update, n_segments)
+        apply_update(records, query.update, n_threads)
     offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
     width = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(query.features), width), dtype=np.int64)
