@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.grid import CodeArray, Grid
 from hedgerow.trees.losses import SCORE_UNIT
@@ -15,6 +16,13 @@ from hedgerow.trees.structures import concatenate
 
 LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY = "logistic", "softmax", "identity", "probability"
 LINKS = (LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY)
+
+
+def link_of(plan: Plan) -> str:
+    """What the scores of a plan's model mean: one of `LINKS`."""
+    if plan.model.weight_update == "averaging":
+        return IDENTITY if plan.label.type == "regression" else PROBABILITY
+    return {"binary": LOGISTIC, "multiclass": SOFTMAX, "regression": IDENTITY}[plan.label.type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,26 +35,33 @@ class Ensemble:
         n_outputs: scores per record: 1, or one per class.
         link: what a sum of values means: "logistic" (log-odds), "softmax" (one log-weight per class), "identity" (the
             label scaled to [-1, 1]) or "probability" (averaged class shares).
+        leaf_weights: int64 [n_trees, n_leaves], the released (noisy) leaf Hessians or counts, cut off at zero, in the
+            integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
+            scores do not depend on them.
     """
 
     grid: Grid
     fitted: FittedTrees | None
     n_outputs: int
     link: str
+    leaf_weights: NDArray[np.int64] | None = None
 
     @property
     def n_trees(self) -> int:
         return 0 if self.fitted is None else self.fitted.trees.n_trees
 
-    def extended(self, fitted: FittedTrees) -> Ensemble:
-        """This ensemble with further trees at its end."""
+    def extended(self, fitted: FittedTrees, leaf_weights: NDArray[np.int64] | None = None) -> Ensemble:
+        """This ensemble with further trees at its end; weights are kept only if all its trees have them."""
         if self.fitted is None:
-            return Ensemble(self.grid, fitted, self.n_outputs, self.link)
+            return Ensemble(self.grid, fitted, self.n_outputs, self.link, leaf_weights)
         joined = FittedTrees(
             trees=concatenate([self.fitted.trees, fitted.trees]),
             values=np.concatenate([self.fitted.values, fitted.values]),
         )
-        return Ensemble(self.grid, joined, self.n_outputs, self.link)
+        kept = None
+        if self.leaf_weights is not None and leaf_weights is not None:
+            kept = np.concatenate([self.leaf_weights, leaf_weights])
+        return Ensemble(self.grid, joined, self.n_outputs, self.link, kept)
 
     def scores(self, codes: CodeArray) -> NDArray[np.float64]:
         """Sums of the values that records reach: float64 [n_outputs, n]; exact, in steps of 2**-16."""

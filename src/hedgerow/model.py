@@ -1,0 +1,233 @@
+"""The model: what a run leaves behind, in memory and as a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow import __version__
+from hedgerow.client.records import records_from_columns
+from hedgerow.model_file import check_checksum, read_content, to_bytes, write_atomically
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.report import PrivacyReport
+from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError
+from hedgerow.protocol.plan import Plan
+from hedgerow.trees.ensemble import Ensemble
+from hedgerow.trees.ensemble_json import ensemble_from_dict, ensemble_to_dict, invalid
+from hedgerow.trees.export_xgboost import to_xgboost
+from hedgerow.trees.grid import CodeArray
+
+Columns = Mapping[str, Any]
+"""Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
+
+# JSON has no infinity, and a plan without privacy has an infinite epsilon.
+_INFINITE = "infinite"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained model with everything that was promised about it.
+
+    It holds what was released and nothing else: no record, no count of records, no site's share. Two models are equal
+    when their files are (`to_bytes`).
+
+    Attributes:
+        plan: what all parties had agreed on.
+        ensemble: the trees.
+        ledger: every release that went into them.
+        report: what the releases cost.
+        sites: the names of those who took part, when they agreed to be named.
+        created_with: the version of Hedgerow that trained it.
+    """
+
+    plan: Plan
+    ensemble: Ensemble
+    ledger: Ledger
+    report: PrivacyReport
+    sites: tuple[str, ...] = ()
+    created_with: str = __version__
+
+    def to_bytes(self) -> bytes:
+        """The model file: the same bytes for the same plan, releases and sites, whoever held which row."""
+        return to_bytes(
+            {
+                "created_with": self.created_with,
+                "plan": _plan_to_dict(self.plan),
+                "ensemble": ensemble_to_dict(self.ensemble),
+                "ledger": json.loads(self.ledger.to_json()),
+                "report": self.report.to_dict(),
+                "sites": list(self.sites),
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file, whole or not at all; an older file of that name stays until the new one is complete.
+
+        Raises:
+            EnvironmentFault: the disk is full or the folder cannot be written to.
+        """
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Model:
+        """Read a model file and check all of it.
+
+        Raises:
+            ModelError: with one of the codes of docs/errors.md: "model-not-found", "model-empty", "model-not-json",
+                "model-truncated", "model-wrong-kind", "model-newer-version", "model-grid-changed",
+                "model-unknown-feature", "model-leaf-range", "model-invalid", "model-checksum".
+            EnvironmentFault: the file is there but cannot be read.
+        """
+        content = read_content(Path(path))
+        model = _from_content(content)
+        check_checksum(content)
+        return model
+
+    def encode(self, columns: Columns) -> CodeArray:
+        """Grid codes of raw columns: uint8 or uint16 [n_features, n].
+
+        Raises:
+            DataError: a column is missing, of another length, or of the wrong type.
+        """
+        records = records_from_columns(columns, self.plan, with_label=False)
+        return self.ensemble.grid.encode(records.features)
+
+    def predict(self, columns: Columns) -> NDArray[Any]:
+        """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
+
+        Raises:
+            DataError: as `encode`.
+        """
+        return self.predict_codes(self.encode(columns))
+
+    def predict_proba(self, columns: Columns) -> NDArray[np.float64]:
+        """Class probabilities: float64 [n, n_classes], in the order of the plan's classes.
+
+        Raises:
+            DataError: as `encode`.
+            ModelError: code "no-probabilities", for a regression.
+        """
+        return self.predict_proba_codes(self.encode(columns))
+
+    def decision_scores(self, columns: Columns) -> NDArray[np.float64]:
+        """Sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
+
+        Log-odds of the last class (binary), log-weights per class (multiclass), the label scaled to [-1, 1] before
+        clipping (regression), or averaged class shares when the plan averages.
+        """
+        return self.decision_scores_codes(self.encode(columns))
+
+    def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
+        """As `predict`, from grid codes [n_features, n]."""
+        label = self.plan.label
+        if label.type == "regression":
+            low, high = label_bounds(self.plan)
+            middle, half = (low + high) / 2, (high - low) / 2
+            return np.asarray(np.clip(middle + half * self.ensemble.scores(codes)[0], low, high))
+        classes: NDArray[np.str_] = np.array(label.classes)
+        return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
+
+    def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """As `predict_proba`, from grid codes [n_features, n]."""
+        if self.plan.label.type == "regression":
+            raise ModelError(
+                "A regression has no class probabilities.",
+                remedy="Ask for predictions, or train on a label with classes.",
+                code="no-probabilities",
+            )
+        return self.ensemble.probabilities(codes)
+
+    def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """As `decision_scores`, from grid codes [n_features, n]."""
+        scores = self.ensemble.scores(codes)
+        return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
+
+    def to_xgboost(self) -> dict[str, Any]:
+        """The model as XGBoost's JSON; see `hedgerow.trees.export_xgboost` for what it expects of its input.
+
+        Raises:
+            ModelError: XGBoost cannot compute this model's predictions.
+        """
+        return to_xgboost(self.plan, self.ensemble)
+
+    def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
+        """Write the model as XGBoost's JSON, for `xgboost.Booster().load_model(path)`.
+
+        Args:
+            path: the file; XGBoost wants it to end in ".json".
+            verify: load the file with XGBoost afterwards and compare predictions on made-up records.
+
+        Raises:
+            ModelError: XGBoost cannot compute this model's predictions, or (verify) does not.
+            EnvironmentFault: the file cannot be written, or (verify) XGBoost is not installed.
+        """
+        write_atomically(Path(path), json.dumps(self.to_xgboost(), allow_nan=False).encode())
+        if verify:
+            from hedgerow.export_check import check_xgboost_file
+
+            check_xgboost_file(self, Path(path))
+
+    def with_sites(self, sites: tuple[str, ...]) -> Model:
+        """The same model, naming who took part."""
+        return replace(self, sites=sites)
+
+
+def label_bounds(plan: Plan) -> tuple[float, float]:
+    """The public bounds of a regression's label."""
+    if plan.label.min is None or plan.label.max is None:
+        raise invalid("its plan has no bounds for the label")
+    return plan.label.min, plan.label.max
+
+
+def _from_content(content: dict[str, Any]) -> Model:
+    sites, created_with = content.get("sites"), content.get("created_with")
+    if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
+        raise invalid("its sites are not a list of names")
+    if not isinstance(created_with, str):
+        raise invalid("it does not say which version wrote it")
+    try:
+        plan = _plan_from_dict(content.get("plan"))
+        ledger = Ledger.from_json(json.dumps(content.get("ledger")))
+        report = _report_from_dict(content.get("report"), ledger)
+    except (PlanError, PrivacyError) as fault:
+        damaged = invalid(fault.what.rstrip("."))
+        if fault.code == "plan-newer-version":
+            damaged.code, damaged.remedy = "model-newer-version", fault.remedy
+        raise damaged from fault
+    ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
+    return Model(plan, ensemble, ledger, report, tuple(sites), created_with)
+
+
+def _plan_to_dict(plan: Plan) -> dict[str, Any]:
+    table = plan.to_dict()
+    if math.isinf(plan.privacy.epsilon):
+        table["privacy"]["epsilon"] = _INFINITE
+    return table
+
+
+def _plan_from_dict(table: Any) -> Plan:
+    if not isinstance(table, dict):
+        raise invalid("it has no plan")
+    privacy = table.get("privacy")
+    if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
+        table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
+    return Plan.from_dict(table)
+
+
+def _report_from_dict(table: Any, ledger: Ledger) -> PrivacyReport:
+    if not isinstance(table, dict):
+        raise invalid("it has no privacy report")
+    report = PrivacyReport.from_dict(table)
+    numbers = (report.epsilon_gdp, report.epsilon_rdp, report.delta, report.epsilon_requested or 0.0)
+    if not all(type(number) in (int, float) and number >= 0 for number in numbers):
+        raise invalid("its privacy report has an epsilon or a delta that is no number")
+    if report.n_releases != len(ledger):
+        raise invalid(f"its privacy report speaks of {report.n_releases} releases and its ledger of {len(ledger)}")
+    return report

@@ -1,0 +1,262 @@
+"""An ensemble as plain values for a JSON file, and back.
+
+Per tree, a complete tree of 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`):
+
+    features        the feature that each node asks for
+    cuts            c: cells up to c go left; SET: the node splits a set of categories; ALL_LEFT: everything goes left
+    thresholds      for a cut, the number it stands for: values below it go left; else null
+    missing_left    1 where a missing value goes left
+    sets            node number -> the codes that go left (K: not listed, K + 1: missing)
+    values          leaf after leaf, output after output, integers in units of 2**-16 score
+    weights         per leaf, what was released of its weight; null when it was not kept
+
+The grid is not stored: it follows from the plan. A digest of its edges is, so that a program whose rule for grids has
+changed refuses the file instead of reading thresholds that mean something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.errors import ModelError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, TreeBatch
+from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.grid import FeatureGrid, Grid, build_grid
+from hedgerow.trees.structures import concatenate
+
+ENSEMBLE_VERSION = 1
+SET, ALL_LEFT = -1, -2
+MAX_DEPTH = 8
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+
+
+def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
+    """The ensemble as JSON values; equal ensembles give equal values."""
+    fitted = ensemble.fitted
+    weights = ensemble.leaf_weights
+    return {
+        "version": ENSEMBLE_VERSION,
+        "link": ensemble.link,
+        "n_outputs": ensemble.n_outputs,
+        "depth": 0 if fitted is None else fitted.trees.depth,
+        "grid_digest": grid_digest(ensemble.grid),
+        "trees": [
+            _tree_to_dict(ensemble.grid, fitted, tree, None if weights is None else weights[tree])
+            for tree in range(ensemble.n_trees)
+            if fitted is not None
+        ],
+    }
+
+
+def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
+    """The ensemble that `ensemble_to_dict` wrote for a model of `plan`; everything in it is checked.
+
+    Raises:
+        ModelError: code "model-newer-version", "model-grid-changed", "model-unknown-feature", "model-leaf-range" or
+            "model-invalid".
+    """
+    grid = build_grid(plan)
+    if not isinstance(table, Mapping):
+        raise invalid("the ensemble is not a table of fields")
+    version = _integer(table, "version", 1, INT32)
+    if version > ENSEMBLE_VERSION:
+        raise newer("ensemble", version, ENSEMBLE_VERSION)
+    if table.get("link") != link_of(plan) or table.get("n_outputs") != plan.label.n_outputs:
+        raise invalid("the ensemble's kind of scores is not that of the plan's label")
+    if table.get("grid_digest") != grid_digest(grid):
+        raise ModelError(
+            "The model's thresholds belong to another grid than the one its plan gives here.",
+            cause="The plan in the file was changed, or this version of Hedgerow cuts grids by another rule.",
+            remedy="Read the model with the version that wrote it.",
+            code="model-grid-changed",
+        )
+    depth = _integer(table, "depth", 0, MAX_DEPTH)
+    trees = table.get("trees")
+    if not isinstance(trees, list) or bool(trees) != bool(depth):
+        raise invalid("the ensemble has no list of trees that fits its depth")
+    ensemble = Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
+    if not trees:
+        return ensemble
+    read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
+    batches = concatenate([reader.structure() for reader in read])
+    values = np.stack([reader.values() for reader in read])
+    return ensemble.extended(FittedTrees(batches, values), _weights(read))
+
+
+def grid_digest(grid: Grid) -> str:
+    """SHA-256 of all edges and numbers of categories, in hexadecimal; the same on every machine."""
+    digest = hashlib.sha256(b"hedgerow grid v1")
+    for feature in grid.features:
+        digest.update(f"|{feature.n_categories},{len(feature.edges)}|".encode())
+        digest.update(feature.edges.astype("<f4").tobytes())
+    return digest.hexdigest()
+
+
+def single_as_decimal(value: np.float32) -> float:
+    """The shortest decimal that single precision reads back as `value`: readable, and exact for a float32 parser."""
+    return float(str(np.float32(value)))
+
+
+def invalid(what: str) -> ModelError:
+    """The error for content that no Hedgerow writes."""
+    return ModelError(
+        f"The model file is damaged: {what}.",
+        cause="It was edited by hand, or changed on its way here.",
+        remedy="Take a fresh copy from where the model was trained.",
+        code="model-invalid",
+    )
+
+
+def newer(part: str, found: int, known: int) -> ModelError:
+    """The error for a part of a file that a newer Hedgerow wrote."""
+    return ModelError(
+        f"The {part} has version {found}, newer than {known}, the newest that this Hedgerow reads.",
+        remedy="Install a newer Hedgerow on this machine.",
+        code="model-newer-version",
+    )
+
+
+def _tree_to_dict(
+    grid: Grid, fitted: FittedTrees, tree: int, weights: NDArray[np.int64] | None
+) -> dict[str, Any]:
+    batch = fitted.trees
+    features = batch.feature[tree].tolist()
+    cuts: list[int] = []
+    thresholds: list[float | None] = []
+    missing_left: list[int] = []
+    sets: dict[str, list[int]] = {}
+    for node, feature in enumerate(features):
+        feature_grid = grid.features[feature]
+        left = batch.goes_left[tree, node, : feature_grid.n_codes]
+        cut = int(batch.threshold[tree, node])
+        if cut >= feature_grid.n_cells - 1:
+            cut = ALL_LEFT
+        cuts.append(cut)
+        thresholds.append(single_as_decimal(feature_grid.edges[cut]) if cut >= 0 else None)
+        missing_left.append(int(left[feature_grid.missing_code]))
+        if cut == SET:
+            sets[str(node)] = np.flatnonzero(left).tolist()
+    return {
+        "features": features,
+        "cuts": cuts,
+        "thresholds": thresholds,
+        "missing_left": missing_left,
+        "sets": sets,
+        "values": fitted.values[tree].reshape(-1).tolist(),
+        "weights": None if weights is None else weights.tolist(),
+    }
+
+
+def _weights(read: list[_TreeReader]) -> NDArray[np.int64] | None:
+    parts = [reader.weights() for reader in read]
+    present = [part for part in parts if part is not None]
+    if present and len(present) != len(parts):
+        raise invalid("some trees have leaf weights and some have none")
+    return np.stack(present) if present else None
+
+
+class _TreeReader:
+    """One tree of a file while it is checked.
+
+    Args:
+        grid: of the plan.
+        depth: of every tree of the file.
+        n_outputs: values per leaf.
+        number: of the tree, for messages.
+        table: what the file says.
+    """
+
+    def __init__(self, grid: Grid, depth: int, n_outputs: int, number: int, table: object) -> None:
+        if not isinstance(table, Mapping):
+            raise invalid(f"tree {number} is not a table of fields")
+        self._grid, self._depth, self._n_outputs = grid, depth, n_outputs
+        self._name, self._table = f"tree {number}", table
+        self._n_nodes = 2**depth - 1
+
+    def structure(self) -> TreeBatch:
+        """The tree as a batch of one."""
+        features = self._features()
+        cuts = self._integers("cuts", self._n_nodes, ALL_LEFT, INT32)
+        missing_left = self._integers("missing_left", self._n_nodes, 0, 1)
+        thresholds, sets = self._table.get("thresholds"), self._table.get("sets")
+        if not isinstance(thresholds, list) or len(thresholds) != self._n_nodes or not isinstance(sets, Mapping):
+            raise invalid(f"{self._name} has no thresholds or no sets")
+        if set(sets) != {str(node) for node, cut in enumerate(cuts) if cut == SET}:
+            raise invalid(f"the sets of {self._name} are not those of its nodes")
+        width = self._grid.n_codes
+        goes_left = np.zeros((self._n_nodes, width), dtype=np.uint8)
+        threshold = np.array(cuts, dtype=np.int32)
+        for node, cut in enumerate(cuts):
+            feature = self._grid.features[features[node]]
+            if cut == ALL_LEFT:
+                goes_left[node], threshold[node] = 1, width - 1
+                consistent = missing_left[node] == 1 and thresholds[node] is None
+            elif cut == SET:
+                codes = self._codes(sets[str(node)], feature)
+                goes_left[node, codes] = 1
+                consistent = missing_left[node] == goes_left[node, feature.missing_code] and thresholds[node] is None
+            else:
+                consistent = cut < len(feature.edges) and thresholds[node] == single_as_decimal(feature.edges[cut])
+                goes_left[node, : cut + 1] = 1
+                goes_left[node, feature.missing_code :] = missing_left[node]
+            if not consistent:
+                raise invalid(f"node {node} of {self._name} contradicts itself or its feature's grid")
+        return TreeBatch(np.array([features], dtype=np.int32), goes_left[None], threshold[None])
+
+    def values(self) -> NDArray[np.int32]:
+        """Its leaf values, int32 [n_leaves, n_outputs]."""
+        length = (self._n_nodes + 1) * self._n_outputs
+        flat = self._integers("values", length, -INT32 - 1, INT32, code="model-leaf-range")
+        return np.array(flat, dtype=np.int32).reshape(-1, self._n_outputs)
+
+    def weights(self) -> NDArray[np.int64] | None:
+        """Its leaf weights, int64 [n_leaves], or None."""
+        if "weights" in self._table and self._table["weights"] is None:
+            return None
+        return np.array(self._integers("weights", self._n_nodes + 1, 0, INT64), dtype=np.int64)
+
+    def _features(self) -> list[int]:
+        features = self._integers("features", self._n_nodes, -INT32, INT32)
+        unknown = [feature for feature in features if not 0 <= feature < self._grid.n_features]
+        if unknown:
+            raise ModelError(
+                f"{self._name.capitalize()} asks for feature {unknown[0]}, but the plan has features 0 to "
+                f"{self._grid.n_features - 1}.",
+                cause="The file was edited by hand, or its plan was exchanged.",
+                remedy="Take a fresh copy from where the model was trained.",
+                code="model-unknown-feature",
+            )
+        return features
+
+    def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
+        wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
+        if not isinstance(codes, list) or not all(type(code) is int for code in codes):
+            raise invalid(wrong)
+        in_range = all(0 <= code < feature.n_codes for code in codes)
+        if not feature.is_categorical or not in_range or codes != sorted(set(codes)):
+            raise invalid(wrong)
+        return codes
+
+    def _integers(self, field: str, length: int, low: int, high: int, code: str = "model-invalid") -> list[int]:
+        """A list of `length` integers in [low, high]; JSON's true, false and 1.0 are none."""
+        numbers = self._table.get(field)
+        if not isinstance(numbers, list) or len(numbers) != length or not all(type(item) is int for item in numbers):
+            raise invalid(f"{field} of {self._name} is not a list of {length} integers")
+        if numbers and not low <= min(numbers) <= max(numbers) <= high:
+            fault = invalid(f"{field} of {self._name} has a number outside {low} to {high}")
+            fault.code = code
+            raise fault
+        return numbers
+
+
+def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:
+    value = table.get(field)
+    if type(value) is not int or not low <= value <= high:
+        raise invalid(f"{field} of the ensemble is not an integer from {low} to {high}")
+    return value

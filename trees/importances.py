@@ -1,0 +1,175 @@
+"""What a model's trees say about its features, read off the model file alone.
+
+Everything here is post-processing of released numbers: leaf values and, where the model kept them, leaf weights (noisy
+sums of Hessians, or counts). It costs no privacy (Dwork and Roth, 2014, proposition 2.1), and it needs no gains, which
+totally random trees do not compute.
+
+Trees that ask for a single feature add up to that feature's *shape function*, a step function over the cells of its
+grid, as in an explainable boosting machine (Lou, Caruana and Gehrke, KDD 2012). Its importance is its standard
+deviation over the records, whose distribution over the cells is estimated from the released leaf weights. Trees of
+several features are divided by the law of total variance: every split is credited with the variance between its two
+children. Such trees are counted as if they were independent of each other, so features that trees share are measured
+more roughly than features that have trees of their own; `Importances.interaction_share` says how much that concerns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.trees.ensemble import SOFTMAX, Ensemble
+from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.pruning import Leaf, Node, pruned_tree
+
+DENSITY_PASSES = 10
+"""Passes of expectation maximisation; later ones would sharpen the noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What the trees on one feature alone add to the scores.
+
+    Attributes:
+        borders: float32 [n_edges], the numbers between the cells; empty for a categorical feature.
+        scores: float64 [n_codes, n_outputs]: per cell (or category, then "not listed"), and last for missing values.
+        density: float64 [n_codes], estimated share of the records in each cell, adding up to 1.
+        n_trees: trees on this feature alone.
+        is_weighted: whether the density was estimated from releases; else it is even over the cells.
+    """
+
+    borders: NDArray[np.float32]
+    scores: NDArray[np.float64]
+    density: NDArray[np.float64]
+    n_trees: int
+    is_weighted: bool
+
+    def centred(self) -> NDArray[np.float64]:
+        """The scores less their mean over the records."""
+        return self.scores - self.density @ self.scores
+
+    def deviation(self) -> float:
+        """Standard deviation over the records; over several outputs, the root of their mean variance."""
+        return float(np.sqrt((self.density @ self.centred() ** 2).mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class Importances:
+    """How much each feature moves the scores, in units of the score.
+
+    Attributes:
+        values: float64 [n_features], sqrt(own**2 + shared**2).
+        own: float64 [n_features], the deviation of the feature's shape function.
+        shared: float64 [n_features], from the splits on it in trees of several features.
+        interaction_share: share of the variance that comes from trees of several features, 0 to 1.
+        is_weighted: whether released leaf weights were there to weigh with.
+    """
+
+    values: NDArray[np.float64]
+    own: NDArray[np.float64]
+    shared: NDArray[np.float64]
+    interaction_share: float
+    is_weighted: bool
+
+
+def shape_function(ensemble: Ensemble, feature: int) -> Shape:
+    """What the trees that ask for `feature` alone add up to."""
+    grid = ensemble.grid.features[feature]
+    scores = np.zeros((grid.n_codes, ensemble.n_outputs))
+    mine = [tree for tree in range(ensemble.n_trees) if features_of_tree(ensemble, tree) == {feature}]
+    leaves = [_leaf_of_code(ensemble, tree)[: grid.n_codes] for tree in mine]
+    if ensemble.fitted is not None:
+        for tree, leaf_of_code in zip(mine, leaves, strict=True):
+            scores += ensemble.fitted.values[tree, leaf_of_code] / SCORE_UNIT
+    density = np.full(grid.n_codes, 1 / grid.n_codes)
+    is_weighted = ensemble.leaf_weights is not None and bool(mine)
+    if ensemble.leaf_weights is not None and mine:
+        density = _density(density, leaves, [ensemble.leaf_weights[tree] for tree in mine])
+    return Shape(grid.edges, _comparable(scores, ensemble), density, len(mine), is_weighted)
+
+
+def importances(ensemble: Ensemble) -> Importances:
+    """The importances of all features; see the module's text for what they mean."""
+    n_features = ensemble.grid.n_features
+    own = np.array([shape_function(ensemble, feature).deviation() for feature in range(n_features)])
+    variances = np.zeros(n_features)
+    for tree in range(ensemble.n_trees):
+        if len(features_of_tree(ensemble, tree)) > 1:
+            for output in range(ensemble.n_outputs):
+                variances += _split_variances(pruned_tree(ensemble, tree, output), n_features) / ensemble.n_outputs
+    total = float((own**2).sum() + variances.sum())
+    return Importances(
+        values=np.sqrt(own**2 + variances),
+        own=own,
+        shared=np.sqrt(variances),
+        interaction_share=float(variances.sum()) / total if total > 0 else 0.0,
+        is_weighted=ensemble.leaf_weights is not None,
+    )
+
+
+def features_of_tree(ensemble: Ensemble, tree: int) -> set[int]:
+    """The features on which where a record ends in a tree can depend."""
+    if ensemble.fitted is None:
+        raise ValueError("an ensemble without trees has no features of trees")
+    batch = ensemble.fitted.trees
+    divides = ~batch.goes_left[tree].astype(bool).all(axis=1)
+    return {int(feature) for feature in batch.feature[tree][divides]}
+
+
+def _leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
+    """For a tree on a single feature, the leaf of each code."""
+    if ensemble.fitted is None:
+        raise ValueError("an ensemble without trees has no leaves")
+    batch = ensemble.fitted.trees
+    codes = np.arange(batch.goes_left.shape[2])
+    node = np.zeros(len(codes), dtype=np.int64)
+    for _ in range(batch.depth):
+        node = 2 * node + 2 - batch.goes_left[tree, node, codes]
+    return node - (batch.n_leaves - 1)
+
+
+def _comparable(scores: NDArray[np.float64], ensemble: Ensemble) -> NDArray[np.float64]:
+    """Only differences between a softmax's scores mean anything, so their mean over the classes is taken off."""
+    return scores - scores.mean(axis=1, keepdims=True) if ensemble.link == SOFTMAX else scores
+
+
+def _density(
+    start: NDArray[np.float64], leaves: list[NDArray[np.int64]], weights: list[NDArray[np.int64]]
+) -> NDArray[np.float64]:
+    """The distribution over cells that explains many coarse histograms with different cuts at once.
+
+    Every tree's leaves are one histogram. Each pass spreads each leaf's share over its cells in proportion to the
+    density so far and takes the mean over the trees: expectation maximisation for a mixture of binned samples.
+    """
+    density = start
+    for _ in range(DENSITY_PASSES):
+        explained = np.zeros_like(density)
+        n_used = 0
+        for leaf_of_code, leaf_weights in zip(leaves, weights, strict=True):
+            inside = np.bincount(leaf_of_code, weights=density, minlength=len(leaf_weights))
+            reached = np.where(inside > 0, leaf_weights, 0).astype(np.float64)
+            if reached.sum() > 0:
+                shares = reached / reached.sum()
+                explained += density * (shares / np.where(inside > 0, inside, 1))[leaf_of_code]
+                n_used += 1
+        if n_used == 0:
+            return density
+        density = explained / explained.sum()
+    return density
+
+
+def _split_variances(root: Node, n_features: int) -> NDArray[np.float64]:
+    """Per feature, the variance between the children of its splits in one tree; they add up to the tree's variance."""
+    credits = np.zeros(n_features)
+
+    def mean_of(node: Node) -> float:
+        if isinstance(node, Leaf):
+            return node.units / SCORE_UNIT
+        left, right = mean_of(node.left), mean_of(node.right)
+        share = node.left.weight / node.weight
+        credits[node.feature] += node.weight / root.weight * share * (1 - share) * (left - right) ** 2
+        return share * left + (1 - share) * right
+
+    mean_of(root)
+    return credits
