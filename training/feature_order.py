@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
@@ -80,7 +82,10 @@ class FeatureOrder:
         """
         if self._kind != "adaptive":
             return
-        gains = (leaves.gradients**2 - leaves.gradient_noise**2) / (leaves.hessians + ridge)
+        worth = leaves.gradients**2 - leaves.gradient_noise**2
+        denominator = leaves.hessians + ridge
+        # As in the leaf rule: without a ridge an empty leaf says nothing.
+        gains = np.divide(worth, denominator, out=np.zeros_like(worth), where=denominator > 0)
         for tree in range(trees.n_trees):
             self._turns.learn(tuple(subsets[tree]), math.fsum(gains[tree].ravel().tolist()))
 
