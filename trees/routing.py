@@ -98,20 +98,30 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
     _in_threads(records, n_threads, packed(update.trees), update.values, empty, nothing, 1)
 
 
-def _in_threads(records: SiteRecords, n_threads: int, *arguments: Any) -> IntVector:
+def _in_threads(
+    records: SiteRecords,
+    n_threads: int,
+    old: Packed,
+    old_values: NDArray[np.int32],
+    new: Packed,
+    loss: Packed,
+    n_statistics: int,
+) -> IntVector:
     """Divide the records among threads; the kernels release the interpreter's lock, and sums do not depend on how."""
+    if records.n_records < MIN_RECORDS_PER_THREAD * n_threads:
+        n_threads = 1
 
     def part(number: int) -> IntVector:
         first = records.n_records * number // n_threads
         last = records.n_records * (number + 1) // n_threads
-        sums = update_and_sum(records.codes, records.labels, records.scores, *arguments, first, last)
+        arrays = (records.codes, records.labels, records.scores)
+        sums = update_and_sum(*arrays, old, old_values, new, loss, n_statistics, first, last)
         return np.asarray(sums).reshape(-1)
 
-    if n_threads == 1 or records.n_records < MIN_RECORDS_PER_THREAD * n_threads:
-        n_threads = 1
+    if n_threads == 1:
         return part(0)
     with ThreadPoolExecutor(n_threads) as threads:
-        return np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64)
+        return np.asarray(np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64))
 
 
 def histogram(records: SiteRecords, query: Histogram, loss: Loss) -> IntVector:
