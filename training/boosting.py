@@ -11,6 +11,7 @@ releases computes the same queries and the same model, so a node can check that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -78,7 +79,10 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         fitted = FittedTrees(trees, leaf_values(sums, run.sigma(query), run.loss, trees, rule))
         if run.plan.model.weight_update != "averaging":
             leaves = read_sums(sums, run.sigma(query), run.loss, n_trees)
-            candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), run.sigma(query))
+            # The Hessians of K classes carry the noise of K sums.
+            n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
+            hessian_noise = run.sigma(query) * math.sqrt(n_summed)
+            candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), hessian_noise)
             order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
         ensemble = ensemble.extended(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         if run.loss.n_outputs:
@@ -111,7 +115,7 @@ def _leaf_query(
         length=n_trees * trees.n_leaves * run.loss.n_statistics,
         bound=run.loss.bound(),
         sensitivity_squared=run.loss.sensitivity_squared(score_bound) * n_trees * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / float(np.sqrt(n_trees)),
+        noise_multiplier=run.settings.noise_multiplier / math.sqrt(n_trees),
         update=update,
         ensemble_size=first - (update.trees.n_trees if update else 0),
         trees=trees,
@@ -133,7 +137,7 @@ def _histogram_query(
         length=sum(n_bins),
         bound=largest,
         sensitivity_squared=largest * largest * len(features) * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / float(np.sqrt(len(features))),
+        noise_multiplier=run.settings.noise_multiplier / math.sqrt(len(features)),
         update=update,
         ensemble_size=first - (update.trees.n_trees if update else 0),
         features=features,
@@ -154,6 +158,7 @@ def _rule(run: _Run, n_trees: int) -> LeafRule:
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
         shrink_interactions=run.settings.interaction == "adaptive",
+        largest=(2**31 - 1) // run.settings.n_trees,
     )
 
 

@@ -80,8 +80,9 @@ class CandidateSource:
         low = self._lowest[index]
         borders = [low, *(float(edges[cut]) for cut in self._cuts[index])]
         wanted = np.array(iterative_hessian(borders, hessians, self._n_candidates)[1:])
-        after = np.clip(np.searchsorted(edges, wanted), 1, len(edges) - 1) if len(edges) > 1 else np.zeros(0, dtype=int)
-        nearer = np.where(wanted - edges[after - 1] < edges[after] - wanted, after - 1, after)
+        after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
+        before = np.maximum(after - 1, 0)
+        nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
         self._cuts[index] = [int(cut) for cut in np.unique(nearer)]
 
     def take_leaves(self, trees: TreeBatch, hessians: NDArray[np.int64], sigma: float) -> None:

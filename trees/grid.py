@@ -80,7 +80,9 @@ class FeatureGrid:
             codes = np.where(indices == UNKNOWN_CATEGORY, self.n_categories, indices)
             return np.where(indices == MISSING_CATEGORY, self.missing_code, codes).astype(np.uint16)
         codes = np.empty(len(values), dtype=np.uint16)
-        bin_column(values.astype(np.float32), *self.acceleration, codes)
+        with np.errstate(over="ignore"):  # beyond single precision: an infinity, which has a cell like any value
+            single = values.astype(np.float32)
+        bin_column(single, *self.acceleration, codes)
         return codes
 
     @property
@@ -92,13 +94,13 @@ class FeatureGrid:
         """
         low = self.edges[0] if len(self.edges) else np.float32(0)
         high = self.edges[-1] if len(self.edges) else np.float32(1)
-        span = np.float32(high - low)
-        usable = np.isfinite(span) and span > 0
-        scale = np.float32((BUCKETS - 1) / span) if usable else np.float32(0)
-        if not np.isfinite(scale):
-            scale = np.float32(0)
         with np.errstate(all="ignore"):
+            span = high - low
+            scale = np.float32((BUCKETS - 1) / span) if np.isfinite(span) and span > 0 else np.float32(0)
+        if np.isfinite(scale) and scale > 0:
             bucket = np.clip((self.edges - low) * scale, 0, BUCKETS - 1).astype(np.int32)
+        else:  # single precision cannot tell the buckets apart: one of them holds every edge
+            scale, bucket = np.float32(0), np.zeros(len(self.edges), dtype=np.int32)
         counts = np.bincount(bucket, minlength=BUCKETS)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return self.edges, low, scale, starts

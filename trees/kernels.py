@@ -140,13 +140,13 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
 
 
 @numba.njit(cache=True, nogil=True)
-def _squared_statistics(labels, scores, begin, end, clip, constant, packed):  # type: ignore[no-untyped-def]
-    """(clipped residual, constant); the product of a residual and the scale is rounded towards zero."""
+def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
+    """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
     for i in range(end - begin):
         residual = -np.int64(labels[begin + i])
         if scores.shape[0] > 0:
             residual += scores[0, begin + i]
-        magnitude = min((abs(residual) * clip) >> 16, np.int64(clip))
+        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
         packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, constant)
 
 
@@ -213,7 +213,7 @@ def _statistics_block(  # type: ignore[no-untyped-def]
     if kind == TABLE:
         _table_statistics(labels, scores, begin, end, table, packed)
     elif kind == SQUARED:
-        _squared_statistics(labels, scores, begin, end, clip, constant, packed)
+        _squared_statistics(labels, scores, begin, end, units[0], clip, constant, packed)
     else:
         _softmax_statistics(labels, scores, begin, end, exp_table, units, statistics, packed)
 

@@ -31,6 +31,7 @@ class LeafRule:
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
         shrink_interactions: whether trees on several features are shrunk as a whole, see `_shrinkage`.
+        largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
     weight_update: str
@@ -40,6 +41,7 @@ class LeafRule:
     leaf_clip: float
     divisor: int
     shrink_interactions: bool = False
+    largest: int = 2**31 - 1
 
     def ridge(self, gradient_noise: float) -> float:
         """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
@@ -86,7 +88,8 @@ def leaf_values(
     ratio = np.divide(leaves.gradients, denominator, out=np.zeros_like(leaves.gradients), where=denominator > 0)
     if rule.shrink_interactions:
         ratio = ratio * _shrinkage(leaves, trees)
-    values = -rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip)
+    reach = rule.divisor * rule.largest / SCORE_UNIT
+    values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
     return _to_units(values / rule.divisor)
 
 

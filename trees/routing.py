@@ -42,12 +42,15 @@ def packed(trees: TreeBatch) -> Packed:
     """The arrays that the kernels take: per node the interval of codes that go right, per tree its leaf table.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
-    it: one interval, so one comparison. Sets of categories are looked up in `goes_left`.
+    it: one interval, so one comparison. Everything else is looked up in `goes_left`.
     """
     n_codes = trees.goes_left.shape[2]
     goes_right = trees.goes_left == 0
     start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
-    width = np.where(trees.threshold >= 0, goes_right.sum(axis=2), -1).astype(np.int64)
+    width = goes_right.sum(axis=2, dtype=np.int64)
+    offset = np.arange(n_codes) - start[:, :, None]
+    is_interval = (((offset >= 0) & (offset < width[:, :, None])) == goes_right).all(axis=2)
+    width = np.where(is_interval & (trees.threshold >= 0), width, -1)
     same = (trees.feature == trees.feature[:, :1]).all(axis=1)
     single = np.where(same, trees.feature[:, 0], -1).astype(np.int64)
     leaf = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
@@ -124,10 +127,10 @@ def _in_threads(
         return np.asarray(np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64))
 
 
-def histogram(records: SiteRecords, query: Histogram, loss: Loss) -> IntVector:
+def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
     if query.update is not None:
-        apply_update(records, query.update)
+        apply_update(records, query.update, n_threads)
     offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
     width = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(query.features), width), dtype=np.int64)
