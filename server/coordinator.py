@@ -96,7 +96,7 @@ def run_program(
     """
     if plan.privacy.noise != "server":
         raise PrivacyError(
-            f'The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.',
+            f"The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.",
             cause="Noise from the sites needs nodes that add their shares before the secure sum.",
             remedy='Set privacy.noise to "server", if the sites trust the coordinator with exact sums.',
             code="noise-mode-unsupported",

@@ -208,9 +208,7 @@ def test_the_seed_of_the_plan_changes_the_trees(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("method", ["adaptive", "iterative_hessian"])
-def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(
-    factory: ModuleType, method: str
-) -> None:
+def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(factory: ModuleType, method: str) -> None:
     """epsilon = inf is a comparison, not a guarantee: every event is un-noised and costs infinity."""
     plan = factory.make_plan(privacy={"epsilon": math.inf}, model={"split_candidates": method})
     queries, _, ledger = replay(plan, 1, 100)
