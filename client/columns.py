@@ -6,6 +6,7 @@ does not grow with the number of records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,6 +87,8 @@ def category_indices(column: Any, categories: Sequence[str], place: Place) -> ND
     if pa.types.is_boolean(kind) and not {"true", "false"} & set(listed):
         distinct = pc.if_else(pc.equal(distinct, "true"), "1", "0")
     table = _indices_of_distinct(distinct, listed)
+    if pa.types.is_floating(kind):
+        table = _matched_as_floats(encoded.dictionary, listed, table)
     codes = pc.fill_null(encoded.indices, len(table)).to_numpy(zero_copy_only=False)
     indices: NDArray[np.int16] = np.append(table, np.int16(MISSING))[codes]
     return indices
@@ -174,6 +177,25 @@ def _indices_of_distinct(distinct: Any, listed: Sequence[str]) -> NDArray[np.int
     otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING, pa.int32()), canonical)
     indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN)
     return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int16)
+
+
+def _matched_as_floats(values: Any, listed: Sequence[str], table: NDArray[np.int16]) -> NDArray[np.int16]:
+    """Where text found no category, the one that is the same float: 0.00001 and 1e-05 are two texts of one number."""
+    candidates = [(float(text), index) for index, text in enumerate(listed) if _is_finite_number(text)]
+    if not candidates:
+        return table
+    # In the column's own type, because the float32 nearest to 0.1 is not the float64 nearest to it.
+    wanted = pc.cast(pa.array([value for value, _ in candidates], pa.float64()), values.type, safe=False)
+    found = pc.fill_null(pc.index_in(values, value_set=wanted), -1).to_numpy(zero_copy_only=False)
+    indices = np.array([index for _, index in candidates], dtype=np.int16)
+    return np.where((table == UNKNOWN) & (found >= 0), indices[found], table).astype(np.int16)
+
+
+def _is_finite_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _first_that_is_no_number(texts: Any) -> int:

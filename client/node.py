@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.protocol.errors import DataError, RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, IntVector, LeafSums, Query
 from hedgerow.training.settings import Settings
-from hedgerow.trees.grid import CodeArray
+from hedgerow.trees.grid import CodeArray, build_grid
+from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
 
 
@@ -45,10 +46,15 @@ class Node:
         plan: the plan that all agreed on.
         settings: the plan's resolved settings.
         n_threads: threads to sum with.
+
+    Raises:
+        DataError: for codes or labels outside the plan: the kernels look them up without asking, so that a record
+            beyond the tables would add more than its bound.
     """
 
     def __init__(self, site: str, data: SiteData, plan: Plan, settings: Settings, n_threads: int = 1) -> None:
         self.site = site
+        _check_data(site, data, plan)
         self._loss = settings.loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
@@ -69,7 +75,7 @@ class Node:
         if isinstance(query, LeafSums):
             vector = leaf_sums(self._records, query, self._loss, self._n_threads)
         elif isinstance(query, Histogram):
-            vector = histogram(self._records, query, self._loss)
+            vector = histogram(self._records, query, self._loss, self._n_threads)
         else:
             raise RemoteProtocolError(
                 f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",
@@ -96,3 +102,28 @@ class Node:
                 remedy="Let the node resynchronise from the model so far.",
                 code="ensemble-out-of-step",
             )
+
+
+def _check_data(site: str, data: SiteData, plan: Plan) -> None:
+    grid = build_grid(plan)
+    label = plan.label
+    low, high = (-SCORE_UNIT, SCORE_UNIT) if label.type == "regression" else (0, len(label.classes) - 1)
+    fault = ""
+    if data.codes.shape != (grid.n_features, data.n_records) or data.codes.dtype != grid.dtype:
+        fault = f"{data.codes.dtype} codes of shape {data.codes.shape} for {data.n_records} labels"
+    elif data.n_records and not low <= int(data.labels.min()) <= int(data.labels.max()) <= high:
+        fault = f"a label beyond {low} to {high}"
+    elif data.n_records:
+        beyond = [
+            feature.name
+            for feature, cells, row in zip(plan.features, grid.features, data.codes, strict=True)
+            if int(row.max()) >= cells.n_codes
+        ]
+        fault = f"a code beyond the grid in {beyond[0]}" if beyond else ""
+    if fault:
+        raise DataError(
+            f"Site {site!r} holds {fault}.",
+            cause="The rows were binned by another plan, or labels were not mapped to the plan's classes.",
+            remedy="Bin and map the rows again with the plan of this run.",
+            code="data-outside-plan",
+        )

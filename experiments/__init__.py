@@ -1,1 +1,4 @@
-"""Experiments: the tables, figures and benchmarks, each run by ``python -m hedgerow.experiments NAME``."""
+"""Experiments: tables, figures and benchmarks; ``python -m hedgerow.experiments`` lists and runs them.
+
+Each experiment is one module with ``main(argv) -> int``; its first docstring line is what the list shows.
+"""

@@ -59,7 +59,7 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
         if filled < 0:
             raise _unsound("The byte source gave a value beyond 511 standard deviations.")
         stream = stream[used:]
-        if stream.size > _LARGEST_ATTEMPT:
+        if filled < length and stream.size > _LARGEST_ATTEMPT:
             raise _unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
     return out
 

@@ -4,7 +4,7 @@ Adaptive composition of Gaussian releases with noise multipliers z_i is exactly 
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
-(Balle & Wang 2018, arXiv 1805.06530, Theorem 8; Dong, Roth & Su 2019, arXiv 1905.02383, Corollaries 1 and 2).
+(Balle & Wang 2018, arXiv 1805.06530, Theorem 8; Dong, Roth & Su 2019, arXiv 1905.02383, Corollaries 2.13 and 3.3).
 
 The difference loses all digits for small delta, and e^epsilon overflows. With u = epsilon/mu - mu/2 and v = u + mu it
 is e^epsilon phi(v) = phi(u), so that delta = phi(u) [R(u) - R(v)] with Mills' ratio R(x) = Phi(-x) / phi(x), which

@@ -59,8 +59,8 @@ def sum_slack(share_sigma: int, n_shares: int, length: int, count: int = 1) -> L
 
     tau = 10 sum_{k=1}^{n-1} exp(-2 pi² share_sigma² k / (k + 1)) per entry, then `lattice_slack` of the whole variance.
 
-    Source: Kairouz, Liu & Steinke 2021, arXiv 2102.06387, Theorem 9 (the constant 10); proved again for shares of at
-    least one grid unit in docs/proofs/discrete-gaussian.md, theorem 2.
+    Source: Kairouz, Liu & Steinke 2021, arXiv 2102.06387 (this tau); proved again for shares of at least one grid unit
+    in docs/proofs/discrete-gaussian.md, theorem 2.
     """
     exponent = 2 * math.pi**2 * share_sigma * share_sigma
     steps = n_shares - 1

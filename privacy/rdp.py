@@ -22,7 +22,8 @@ def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
     """The epsilon of the events at delta by RDP, rounded up; PrivacyError for an unknown event.
 
     RDP of a Gaussian release is alpha / (2 z²), and so is the bound of the discrete Gaussian (Canonne, Kamath & Steinke
-    2020, arXiv 2004.00010, Theorem 14); RDP adds up, so any events cost what one release of the joint z costs.
+    2020, arXiv 2004.00010; docs/proofs/discrete-gaussian.md, theorem 3); RDP adds up, so that any events together cost
+    what one release with 1 / z² = sum of 1 / z_i² costs.
     """
     check_delta(delta)
     cost = cost_of(events)

@@ -6,10 +6,9 @@ release for the same purpose, and the program sees nothing but the release.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
@@ -62,7 +61,7 @@ class Releaser:
                 kind=query.purpose.kind,
                 event=event,
                 length=query.length,
-                sensitivity=float(np.sqrt(query.sensitivity_squared)),
+                sensitivity=math.sqrt(query.sensitivity_squared),
                 sigma=float(sigma),
             )
         )
@@ -92,8 +91,16 @@ def run_program(
         progress: called after every release.
 
     Raises:
-        PrivacyError: when the releases cost more than the plan allows; then there is no model.
+        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan wants
+            noise from the sites: here the coordinator adds it.
     """
+    if plan.privacy.noise != "server":
+        raise PrivacyError(
+            f'The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.',
+            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
+            remedy='Set privacy.noise to "server", if the sites trust the coordinator with exact sums.',
+            code="noise-mode-unsupported",
+        )
     releaser = Releaser(noise)
     try:
         query = next(program)
@@ -117,7 +124,7 @@ def _checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRe
             accountant=privacy.accountant,
             unit=privacy.unit,
             max_rows_per_unit=privacy.max_rows_per_unit,
-            noise_mode=privacy.noise,
+            noise_mode="server",
             seeded=noise.seeded,
             approximate_noise=noise.approximate,
             bounds_from_data=privacy.bounds_from_data,

@@ -11,6 +11,7 @@ releases computes the same queries and the same model, so a node can check that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -108,7 +109,7 @@ def _leaf_query(
         length=n_trees * trees.n_leaves * run.loss.n_statistics,
         bound=run.loss.bound(),
         sensitivity_squared=run.loss.sensitivity_squared(score_bound) * n_trees * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / float(np.sqrt(n_trees)),
+        noise_multiplier=run.settings.noise_multiplier / math.sqrt(n_trees),
         update=update,
         ensemble_size=first - (update.trees.n_trees if update else 0),
         trees=trees,
@@ -130,7 +131,7 @@ def _histogram_query(
         length=sum(n_bins),
         bound=largest,
         sensitivity_squared=largest * largest * len(features) * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / float(np.sqrt(len(features))),
+        noise_multiplier=run.settings.noise_multiplier / math.sqrt(len(features)),
         update=update,
         ensemble_size=first - (update.trees.n_trees if update else 0),
         features=features,
@@ -150,6 +151,7 @@ def _rule(run: _Run, n_trees: int) -> LeafRule:
         noise_ridge=model.noise_ridge,
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
+        largest=(2**31 - 1) // run.settings.n_trees,
     )
 
 
@@ -160,5 +162,7 @@ def _learn(run: _Run, candidates: CandidateSource, order: FeatureOrder, query: L
     sigma = run.sigma(query)
     per_tree = sums.reshape(query.trees.n_trees, query.trees.n_leaves, run.loss.n_statistics)
     hessians: NDArray[np.int64] = per_tree[:, :, max(1, run.loss.n_outputs) :].sum(axis=2)
-    candidates.take_leaves(query.trees, hessians, sigma)
+    # The Hessians of K classes carry the noise of K sums.
+    n_summed = per_tree.shape[2] - max(1, run.loss.n_outputs)
+    candidates.take_leaves(query.trees, hessians, sigma * math.sqrt(n_summed))
     order.take_leaves(query.trees, read_sums(sums, sigma, run.loss, query.trees.n_trees))

@@ -28,6 +28,8 @@ class CandidateSource:
         self._grid = grid
         pays = self._method == "iterative_hessian" and plan.model.weight_update != "averaging"
         self._rounds_left = plan.model.candidate_rounds if pays else 0
+        self._lowest = [0.0 if feature.min is None else feature.min for feature in plan.features]
+        self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive: list[AdaptiveCandidates] = [initial_candidates(feature) for feature in grid.features]
         self._cuts: list[list[int]] = [self._initial_cuts(index) for index in range(grid.n_features)]
 
@@ -38,8 +40,10 @@ class CandidateSource:
         if self._method == "adaptive":
             return self._adaptive[index].cuts(self._n_candidates)
         if self._method == "iterative_hessian":
-            step = max(1, feature.n_cells // self._n_candidates)
-            return list(range(step - 1, feature.n_cells - 1, step))
+            low, high = self._lowest[index], self._highest[index]
+            uniform = low + (high - low) * np.arange(1, self._n_candidates) / self._n_candidates
+            cuts = np.unique(np.searchsorted(feature.edges, uniform.astype(np.float32)))
+            return [int(cut) for cut in cuts if cut < len(feature.edges)]
         return list(range(feature.n_cells - 1))
 
     def cuts(self, features: Sequence[int]) -> dict[int, list[int]]:
@@ -67,8 +71,19 @@ class CandidateSource:
             n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
             if not grid.is_categorical:
                 hessians = sums[position : position + n_bins - 1]
-                self._cuts[index] = iterative_hessian(self._cuts[index], hessians, grid.n_cells, self._n_candidates)
+                self._refine(index, hessians)
             position += n_bins
+
+    def _refine(self, index: int, hessians: IntVector) -> None:
+        """One round of iterative Hessian splitting; midpoints are moved to the nearest edge of the grid."""
+        edges = self._grid.features[index].edges.astype(np.float64)
+        low = self._lowest[index]
+        borders = [low, *(float(edges[cut]) for cut in self._cuts[index])]
+        wanted = np.array(iterative_hessian(borders, hessians, self._n_candidates)[1:])
+        after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
+        before = np.maximum(after - 1, 0)
+        nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
+        self._cuts[index] = [int(cut) for cut in np.unique(nearer)]
 
     def take_leaves(self, trees: TreeBatch, hessians: NDArray[np.int64], sigma: float) -> None:
         """Refine by the released leaf Hessians of trees on a single feature.
@@ -99,45 +114,29 @@ def leaves_of_codes(trees: TreeBatch, tree: int) -> NDArray[np.int64]:
     return node - (trees.n_leaves - 1)
 
 
-def iterative_hessian(cuts: list[int], hessians: IntVector, n_cells: int, n_candidates: int) -> list[int]:
+def iterative_hessian(borders: list[float], hessians: IntVector, n_candidates: int) -> list[float]:
     """One round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, fill up by splitting evenly.
 
     Args:
-        cuts: the candidates so far.
-        hessians: int64 [len(cuts) + 1], the noisy Hessian of each bin.
-        n_cells: cells of the feature.
+        borders: ascending; bin i runs from borders[i] to the next border, the last one to the feature's maximum. The
+            first border is the feature's minimum.
+        hessians: int64 [len(borders)], the noisy Hessian of each bin.
         n_candidates: Q, the number of bins wanted.
 
     Returns:
-        The new candidates, at most Q - 1.
+        The new borders, ascending, the feature's minimum first.
     """
-    target = max(1, int(hessians.sum())) / n_candidates
-    borders = [0, *(cut + 1 for cut in cuts), n_cells]
-    kept = [0]
-    halved: set[int] = set()
+    target = sum(max(0, hessian) for hessian in hessians.tolist()) / n_candidates
+    kept = [borders[0]]
     carried = 0
-    for (low, high), hessian in zip(pairwise(borders), hessians.tolist(), strict=True):
+    for index, hessian in enumerate(hessians.tolist()):
         carried += max(0, hessian)
-        if carried < target and high < n_cells:
-            continue
-        begin = kept[-1]
-        # Only the bin that is heavy is halved; light ones before it were merged into it.
-        middle = (max(begin, low) + high) // 2
-        if carried >= target and max(begin, low) < middle < high:
-            halved.add(middle)
-        kept.append(high)
-        carried = 0
-    if kept[-1] != n_cells:
-        kept.append(n_cells)
-    filled = sorted({*kept, *halved})
-    while len(filled) - 1 < n_candidates:
-        widest = max(pairwise(filled), key=lambda bin_: bin_[1] - bin_[0])
-        if widest[1] - widest[0] < 2:
-            break
-        filled = sorted({*filled, (widest[0] + widest[1]) // 2})
-    cuts_wanted = [border - 1 for border in filled[1:-1]]
-    if len(cuts_wanted) < n_candidates:
-        return cuts_wanted
-    # More bins than wanted: keep those that the target size asks for, evenly through the list.
-    picks = np.linspace(0, len(cuts_wanted) - 1, n_candidates - 1).round().astype(int)
-    return [cuts_wanted[pick] for pick in dict.fromkeys(picks.tolist())]
+        if index == len(borders) - 1:
+            kept.append(borders[index])
+        elif carried > target:
+            kept += [borders[index], (borders[index] + borders[index + 1]) / 2]
+            carried = 0
+    kept = sorted(set(kept))
+    pieces = -(-n_candidates // len(kept))
+    filled = {low + (high - low) * piece / pieces for low, high in pairwise(kept) for piece in range(pieces)}
+    return sorted({*filled, kept[-1]})

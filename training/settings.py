@@ -7,16 +7,21 @@ and the schema; it never looks at data or at a released number.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hedgerow.privacy.calibration import calibrate_noise_multiplier
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.losses import Loss, build_loss
 
 MIN_TREES, MAX_TREES = 50, 200
 CALIBRATION_MARGIN = 1e-7
-"""Relative extra noise that pays for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
+"""Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
+
+ROUNDING = 1e-12
+"""Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def resolve(plan: Plan) -> Settings:
     size = {"auto": 1, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
-    return Settings(
+    settings = Settings(
         n_trees=n_trees,
         max_depth=_number(model.max_depth, 4),
         batch_size=min(batch_size, n_trees),
@@ -70,8 +75,9 @@ def resolve(plan: Plan) -> Settings:
         interaction_size=int(size),
         joint_clip=_joint_clip(plan),
         hessian_scale=None if isinstance(model.hessian_scale, str) else model.hessian_scale,
-        noise_multiplier=0.0 if unlimited else _noise_multiplier(plan, n_trees),
+        noise_multiplier=0.0,
     )
+    return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
 
 
 def _number(value: int | str, default: int) -> int:
@@ -93,11 +99,51 @@ def _joint_clip(plan: Plan) -> float | None:
     return None
 
 
-def _noise_multiplier(plan: Plan, n_trees: int) -> float:
-    """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise."""
-    weight = float(n_trees)
-    if plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging":
-        weight += plan.model.candidate_rounds * len(plan.features)
+def _noise_multiplier(plan: Plan, settings: Settings) -> float:
+    """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise.
+
+    Raises:
+        PrivacyError: when no noise keeps it.
+    """
     privacy = plan.privacy
-    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, weight, privacy.accountant)
-    return exact * (1 + CALIBRATION_MARGIN)
+    weight = settings.n_trees + _paid_histograms(plan) * len(plan.features)
+    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant)
+    judge = get_accountant(privacy.accountant)
+
+    def keeps(margin: float) -> bool:
+        releases = _dearest_releases(plan, settings, exact * (1 + margin))
+        return judge.epsilon(releases, privacy.delta) <= privacy.epsilon
+
+    # A large epsilon or a small delta leaves so little noise that the grid costs more than the least margin.
+    low, margin = 0.0, CALIBRATION_MARGIN
+    while not keeps(margin):
+        low, margin = margin, 2 * margin
+    while low > 0 and margin - low > 0.01 * low:
+        middle = (low + margin) / 2
+        low, margin = (low, middle) if keeps(middle) else (middle, margin)
+    return exact * (1 + margin)
+
+
+def _paid_histograms(plan: Plan) -> int:
+    pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
+    return plan.model.candidate_rounds if pays else 0
+
+
+def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
+    """The releases of a run with this noise at their dearest: with the smallest sensitivity, so the coarsest grid.
+
+    The sensitivity of a round depends on how far the scores have come; it is smallest at the start.
+    """
+    loss, rows, m = settings.loss(plan), plan.privacy.max_rows_per_unit, len(plan.features)
+    multiplier = noise_multiplier * (1 - ROUNDING)
+    smallest = loss.sensitivity_squared(0) * rows * rows
+    length = 2**settings.max_depth * loss.n_statistics
+    sigma = integer_sigma(multiplier, smallest)
+    releases: list[Event] = [DiscreteGaussianEvent(multiplier, sigma, length, settings.n_trees)]
+    if _paid_histograms(plan):
+        hessian = loss.largest_statistic(loss.n_statistics - 1)
+        sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
+        # A round of halving leaves at most two bins for each one that is wanted.
+        n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
+        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, _paid_histograms(plan)))
+    return releases

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.queries import IntVector, Query
 
 
@@ -33,8 +34,18 @@ class PlainAggregation:
         self._nodes = list(nodes)
 
     def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
+        """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""
         total = np.zeros(query.length, dtype=np.int64)
         for node in self._nodes:
-            total += node.answer(query)
+            vector = node.answer(query)
+            # A shorter vector would be stretched by numpy instead of being refused.
+            if vector.shape != (query.length,) or vector.dtype != np.int64:
+                raise RemoteProtocolError(
+                    f"Site {node.site!r} answered {query.purpose} with {vector.dtype} of shape {vector.shape}; "
+                    f"{query.length} integers of 64 bits were asked for.",
+                    cause="It runs another version, or another plan.",
+                    remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
+                    code="answer-shape",
+                )
+            total += vector
         return total

@@ -58,7 +58,8 @@ class AdaptiveCandidates:
         inside = np.zeros(n_leaves, dtype=np.int64)
         np.add.at(inside, leaf_of_cell, self.density)
         # Within a leaf the old density keeps its shape; Python's integers do not overflow.
-        total, leaf_mass = int(kept.sum()), kept.tolist()
+        leaf_mass = kept.tolist()
+        total = sum(leaf_mass)
         new = [
             DENSITY_TOTAL * leaf_mass[leaf] * old // (total * max(1, int(inside[leaf])))
             for leaf, old in zip(leaf_of_cell.tolist(), self.density.tolist(), strict=True)

@@ -30,6 +30,7 @@ CodeArray = NDArray[np.unsignedinteger[Any]]
 MAX_BYTE_CODES = 256
 UNKNOWN_CATEGORY = -1
 MISSING_CATEGORY = -2
+HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
 
@@ -78,7 +79,9 @@ class FeatureGrid:
             codes = np.where(indices == UNKNOWN_CATEGORY, self.n_categories, indices)
             return np.where(indices == MISSING_CATEGORY, self.missing_code, codes).astype(np.uint16)
         codes = np.empty(len(values), dtype=np.uint16)
-        bin_column(values.astype(np.float32), *self.acceleration, codes)
+        with np.errstate(over="ignore"):  # beyond single precision: an infinity, which has a cell like any value
+            single = values.astype(np.float32)
+        bin_column(single, *self.acceleration, codes)
         return codes
 
     @property
@@ -90,13 +93,13 @@ class FeatureGrid:
         """
         low = self.edges[0] if len(self.edges) else np.float32(0)
         high = self.edges[-1] if len(self.edges) else np.float32(1)
-        span = np.float32(high - low)
-        usable = np.isfinite(span) and span > 0
-        scale = np.float32((BUCKETS - 1) / span) if usable else np.float32(0)
-        if not np.isfinite(scale):
-            scale = np.float32(0)
         with np.errstate(all="ignore"):
+            span = high - low
+            scale = np.float32((BUCKETS - 1) / span) if np.isfinite(span) and span > 0 else np.float32(0)
+        if np.isfinite(scale) and scale > 0:
             bucket = np.clip((self.edges - low) * scale, 0, BUCKETS - 1).astype(np.int32)
+        else:  # single precision cannot tell the buckets apart: one of them holds every edge
+            scale, bucket = np.float32(0), np.zeros(len(self.edges), dtype=np.int32)
         counts = np.bincount(bucket, minlength=BUCKETS)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return self.edges, low, scale, starts
@@ -150,8 +153,8 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    The paper's own candidate methods need their own edges: ``uniform`` and ``log`` exactly the Q candidates,
-    ``iterative_hessian`` every midpoint that its rounds of halving can reach. ``adaptive`` chooses among 253 edges.
+    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per
+    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -168,8 +171,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     if method == "log":
         return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
     if method == "iterative_hessian":
-        cells = n_candidates * 2**plan.model.candidate_rounds
-        return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+        return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     cells = n_candidates + 1
     return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
 
@@ -178,13 +180,12 @@ def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> Flo
     """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
     if feature.integer and high - low <= n_edges:
         return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
-    if feature.spacing == "uniform":
-        return _distinct(low + (high - low) * np.arange(1, n_edges + 1) / (n_edges + 1))
-    if feature.spacing == "log":
-        return _distinct(_log_edges(low, high, n_edges))
-    n_uniform = n_edges // 2
+    n_uniform = {"uniform": n_edges, "log": 0}.get(feature.spacing, n_edges // 2)
     uniform = low + (high - low) * np.arange(1, n_uniform + 1) / (n_uniform + 1)
-    return _distinct(np.concatenate([uniform, _log_edges(low, high, n_edges - n_uniform)]))
+    log = _log_edges(low, high, n_edges - n_uniform) if n_uniform < n_edges else np.empty(0)
+    edges = np.concatenate([uniform, log])
+    # Between two neighbouring integers one edge is enough.
+    return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
 
 
 def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:

@@ -121,27 +121,32 @@ def _unpack(word):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignore[no-untyped-def]
-    """Statistics that depend on the class and one score: two reads per record."""
-    n_steps = table.shape[1]
-    n_statistics = table.shape[2]
-    for i in range(end - begin):
-        label = labels[begin + i]
-        step = 0
+    """Statistics that depend on the class and one score: one read of the packed table per pair and record."""
+    n_steps = table.shape[2]
+    half = np.int32(n_steps // 2)
+    last = np.int32(n_steps - 1)
+    classes = labels[begin:end]
+    for pair in range(packed.shape[0]):
+        words = table[pair].ravel()
+        row = packed[pair]
         if scores.shape[0] > 0:
-            step = min(max((scores[0, begin + i] >> STEP_BITS) + n_steps // 2, 0), n_steps - 1)
-        for pair in range(packed.shape[0]):
-            second = table[label, step, 2 * pair + 1] if 2 * pair + 1 < n_statistics else np.int16(0)
-            packed[pair, i] = _pack(table[label, step, 2 * pair], second)
+            values = scores[0, begin:end]
+            for i in range(len(classes)):
+                step = min(max((values[i] >> np.int32(STEP_BITS)) + half, np.int32(0)), last)
+                row[i] = words[classes[i] * n_steps + step]
+        else:
+            for i in range(len(classes)):
+                row[i] = words[classes[i] * n_steps]
 
 
 @numba.njit(cache=True, nogil=True)
-def _squared_statistics(labels, scores, begin, end, clip, constant, packed):  # type: ignore[no-untyped-def]
-    """(clipped residual, constant); the product of a residual and the scale is rounded towards zero."""
+def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
+    """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
     for i in range(end - begin):
         residual = -np.int64(labels[begin + i])
         if scores.shape[0] > 0:
             residual += scores[0, begin + i]
-        magnitude = min((abs(residual) * clip) >> 16, np.int64(clip))
+        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
         packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, constant)
 
 
@@ -208,7 +213,7 @@ def _statistics_block(  # type: ignore[no-untyped-def]
     if kind == TABLE:
         _table_statistics(labels, scores, begin, end, table, packed)
     elif kind == SQUARED:
-        _squared_statistics(labels, scores, begin, end, clip, constant, packed)
+        _squared_statistics(labels, scores, begin, end, units[0], clip, constant, packed)
     else:
         _softmax_statistics(labels, scores, begin, end, exp_table, units, statistics, packed)
 

@@ -28,6 +28,7 @@ class LeafRule:
         noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
+        largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
     weight_update: str
@@ -36,6 +37,7 @@ class LeafRule:
     noise_ridge: float
     leaf_clip: float
     divisor: int
+    largest: int = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,8 @@ def leaf_values(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int,
     # A ridge of zero with an empty leaf would divide by zero; such a leaf says nothing.
     denominator = leaves.hessians + ridge
     ratio = np.divide(leaves.gradients, denominator, out=np.zeros_like(leaves.gradients), where=denominator > 0)
-    values = -rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip)
+    reach = rule.divisor * rule.largest / SCORE_UNIT
+    values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
     return _to_units(values / rule.divisor)
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan import Plan
 
 SCORE_UNIT = 2**16
@@ -32,6 +33,8 @@ STEPS = 4096
 """Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004."""
 SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
+LARGEST_UNIT = 2**28
+"""Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 LOGISTIC_HESSIAN_SCALE = GOLDEN_RATIO**2.5
 """Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
@@ -77,7 +80,12 @@ class Loss:
         """Largest magnitude of one of a record's statistics, in integer units."""
         if self.kind == "table":
             return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
-        return self.constant if self.kind == "squared" and index == 1 else self.bound()
+        if self.constant and index == self.n_statistics - 1:
+            return min(self.constant, self.bound())
+        if self.kind == "softmax" and index >= self.n_outputs:
+            # c p (1 - p) is at most c / 4, and every rounding is towards zero.
+            return min(int(self.scales[index]) // 4, self.bound())
+        return self.bound()
 
     def bound(self) -> int:
         """Largest magnitude of one statistic of one record, in integer units."""
@@ -91,6 +99,9 @@ def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float
         plan: a plan; its label and weight update decide.
         joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
         hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
+
+    Raises:
+        PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.
     """
     if plan.model.weight_update == "averaging":
         return _averaging(plan)
@@ -110,6 +121,7 @@ def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | Non
     pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
     norms = np.linalg.norm(pairs, axis=-1)
     limit = float(norms.max()) if joint_clip is None else joint_clip
+    _check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]
     return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
@@ -142,6 +154,7 @@ def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_sca
     own = math.hypot(math.sqrt(2), extra)
     limit = own if joint_clip is None else min(own, joint_clip)
     scale = RECORD_NORM / limit
+    _check_units(scale, c * scale)
     n_statistics = 2 * n_classes if newton else n_classes + 1
     weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
     empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
@@ -153,7 +166,21 @@ def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
     clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
     c = hessian_scale or clip / 2
     scale = RECORD_NORM / math.hypot(clip, c)
+    _check_units(scale, clip * scale, c * scale)
     gradient_clip, constant = math.floor(clip * scale), math.floor(c * scale)
     empty = np.empty((0, STEPS, 2), dtype=np.int16)
-    scales = np.array([scale, float(constant)])
+    scales = np.array([float(math.floor(scale)), float(constant)])
     return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)
+
+
+def _check_units(*units: float) -> None:
+    """Units of 1.0 of a gradient, of 1.0 of a Hessian, and what else must have at least one unit."""
+    if min(units) >= 1 and max(units) <= LARGEST_UNIT:
+        return
+    raise PlanError(
+        f"model.joint_clip with model.hessian_scale: 1.0 of a statistic would have {min(units):.3g} to "
+        f"{max(units):.3g} integer units; between 1 and {LARGEST_UNIT} are possible.",
+        cause="A clip far from the size of the statistics, or a scale far from 1, leaves no integers to count in.",
+        remedy='Set both to "auto", or model.joint_clip to 0.01 to 2 and model.hessian_scale to 0.1 to 10.',
+        code="plan-field",
+    )

@@ -40,12 +40,15 @@ def packed(trees: TreeBatch) -> Packed:
     """The arrays that the kernels take: per node the interval of codes that go right, per tree its leaf table.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
-    it: one interval, so one comparison. Sets of categories are looked up in `goes_left`.
+    it: one interval, so one comparison. Everything else is looked up in `goes_left`.
     """
     n_codes = trees.goes_left.shape[2]
     goes_right = trees.goes_left == 0
     start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
-    width = np.where(trees.threshold >= 0, goes_right.sum(axis=2), -1).astype(np.int64)
+    width = goes_right.sum(axis=2, dtype=np.int64)
+    offset = np.arange(n_codes) - start[:, :, None]
+    is_interval = (((offset >= 0) & (offset < width[:, :, None])) == goes_right).all(axis=2)
+    width = np.where(is_interval & (trees.threshold >= 0), width, -1)
     same = (trees.feature == trees.feature[:, :1]).all(axis=1)
     single = np.where(same, trees.feature[:, 0], -1).astype(np.int64)
     leaf = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
@@ -72,7 +75,15 @@ def packed_loss(loss: Loss) -> Packed:
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0
     units = np.array([unit, hessian_unit, RECORD_NORM, loss.constant], dtype=np.int64)
-    return KIND_NUMBER[loss.kind], loss.table, loss.clip, loss.constant, exp_table, units
+    return KIND_NUMBER[loss.kind], _packed_table(loss), loss.clip, loss.constant, exp_table, units
+
+
+def _packed_table(loss: Loss) -> NDArray[np.int64]:
+    """The loss's table with two statistics to a word: int64 [n_pairs, n_classes, STEPS]."""
+    n_classes, n_steps, n_statistics = loss.table.shape
+    even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
+    even[:, :, :n_statistics] = loss.table
+    return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
 
 
 def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int | None = None) -> IntVector:
@@ -88,17 +99,17 @@ def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int
 def apply_update(records: SiteRecords, update: FittedTrees, n_segments: int | None = None) -> None:
     """Add fitted trees to the scores, in place."""
     empty = packed(no_trees(update.trees.goes_left.shape[2]))
-    nothing = (0, np.zeros((1, 1, 1), np.int16), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
+    nothing = (0, np.zeros((1, 1, 1), np.int64), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
     update_and_sum(
         records.codes, records.labels, records.scores, packed(update.trees), update.values, empty,
         nothing, 1, n_segments or numba.get_num_threads(),
     )  # fmt: skip
 
 
-def histogram(records: SiteRecords, query: Histogram, loss: Loss) -> IntVector:
+def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_segments: int | None = None) -> IntVector:
     """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
     if query.update is not None:
-        apply_update(records, query.update)
+        apply_update(records, query.update, n_segments)
     offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
     width = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(query.features), width), dtype=np.int64)

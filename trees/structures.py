@@ -33,7 +33,7 @@ class _Draft:
         """Cells up to `cut` go left."""
         self.feature[node] = feature
         self.goes_left[node, cut + 1 :] = 0
-        # Codes beyond the missing one do not occur; they follow it, so that the codes that go right are one interval.
+        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
         self.goes_left[node, grid.missing_code :] = missing_left
         self.threshold[node] = cut
 

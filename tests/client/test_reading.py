@@ -23,6 +23,7 @@ from hedgerow.client.records import Records, concatenate, records_from_columns
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.plan_fields import as_text
+from hedgerow.trees.grid import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 MakePlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]
@@ -158,6 +159,7 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
         (["3", "3.0", "3.00", "03", "3.5", "-0.0"], ["3", "0"], [0, 0, 0, UNKNOWN, UNKNOWN, 1]),
         (["3.0", "3"], ["3", "3.0"], [1, 0]),
         (pa.array([3.0, 0.1, None, np.nan], pa.float32()), ["3", "0.1"], [0, 1, MISSING, MISSING]),
+        (pa.array([6.103515625e-05, 1e20]), ["6.103515625e-05", "100000000000000000000"], [0, 1]),
         (pa.array([3, 4], pa.uint8()), ["3.0"], [0, UNKNOWN]),
         ([Decimal("3.00"), Decimal("2.50")], ["3", "2.50"], [0, 1]),
         (["True", "FALSE", "true"], ["false", "true"], [1, 0, 1]),
@@ -172,6 +174,11 @@ def test_a_category_matches_however_it_is_stored(values: list[Any], data: st.Dat
 def test_categories_by_example(column: Any, categories: list[str], expected: list[int]) -> None:
     """The rules at their edges: the exact text first, then the words for missing, then the canonical text."""
     assert category_indices(column, categories, HERE).tolist() == expected
+
+
+def test_reader_and_grid_agree_on_codes() -> None:
+    """The reader's indices for unknown and missing are those that the grids bin apart."""
+    assert (UNKNOWN, MISSING) == (UNKNOWN_CATEGORY, MISSING_CATEGORY)
 
 
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False), st.integers(-(10**6), 10**6))

@@ -1,0 +1,49 @@
+"""The one entry point of all experiments: ``python -m hedgerow.experiments NAME [--data DIR] [options]``."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from hedgerow.protocol.errors import HedgerowError
+
+HERE = Path(__file__).parent
+
+
+def available() -> dict[str, str]:
+    """The experiments by name, with the first line of each module's docstring; found without importing them."""
+    found = {}
+    for path in sorted(HERE.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
+        if has_main and not path.stem.startswith("_"):
+            found[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
+    return found
+
+
+def run(argv: list[str]) -> int:
+    """List the experiments, or run the one that is named first."""
+    experiments = available()
+    if not argv or argv[0] in ("-h", "--help", "list"):
+        print("Usage: python -m hedgerow.experiments NAME [--data DIR] [options]\n")
+        width = max(len(name) for name in experiments)
+        for name, summary in experiments.items():
+            print(f"  {name:{width}}  {summary}")
+        return 0
+    name = argv[0].replace("-", "_")
+    if name not in experiments:
+        print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
+        return 2
+    try:
+        module = importlib.import_module(f"hedgerow.experiments.{name}")
+        return int(module.main(argv[1:]))
+    except HedgerowError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""Small plans, random rows of them, hand-made trees, and runs of the real protocol in process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
+from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+from hedgerow.trees.grid import build_grid
+from hedgerow.trees.losses import SCORE_UNIT, Loss
+from hedgerow.trees.routing import SiteRecords, leaf_sums
+
+FEATURES: list[dict[str, Any]] = [
+    {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True},
+    {"name": "income", "type": "numeric", "min": 0, "max": 1e6, "spacing": "log"},
+    {"name": "region", "type": "categorical", "categories": ["north", "south", "west"]},
+    {"name": "change", "type": "numeric", "min": -1, "max": 1},
+]
+LABELS: dict[str, dict[str, Any]] = {
+    "binary": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
+    "multiclass": {"name": "y", "type": "multiclass", "classes": ["a", "b", "c", "d"]},
+    "regression": {"name": "y", "type": "regression", "min": -3, "max": 5},
+}
+
+
+def make_plan(
+    label: str = "binary",
+    model: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
+    features: list[dict[str, Any]] | None = None,
+) -> Plan:
+    """A plan over two to four small features; `model` and `privacy` override single fields."""
+    table: dict[str, Any] = {
+        "version": 1,
+        "name": "test",
+        "features": features or FEATURES,
+        "label": LABELS[label],
+        "model": {"n_trees": 4, "max_depth": 2, **(model or {})},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "n_records": 100, **(privacy or {})},
+    }
+    return Plan.from_dict(table)
+
+
+@st.composite
+def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0) -> Plan:
+    """Plans of every combination: label, update, candidates, features per tree, batches, unit, accountant, scales."""
+    pick = st.sampled_from
+    n_features = draw(st.integers(1, len(FEATURES)))
+    n_trees = draw(st.integers(1, 7))
+    rows = draw(st.integers(1, 3))
+    model = {
+        "n_trees": n_trees,
+        "max_depth": draw(st.integers(1, 4)),
+        "n_candidates": draw(st.integers(1, 40)),
+        "weight_update": draw(pick(["newton", "gradient", "averaging"])),
+        "split_candidates": draw(pick(["adaptive", "uniform", "log", "iterative_hessian"])),
+        "candidate_rounds": draw(st.integers(1, 5)),
+        "interaction": draw(pick(["auto", "cyclical", "random", "adaptive"])),
+        "interaction_size": draw(pick([1, "all", "auto", min(2, n_features)])),
+        "batch_size": draw(st.one_of(st.integers(1, n_trees), st.just("all"))),
+        "joint_clip": draw(pick(["auto", "none", 0.2, 0.8, 3.0])),
+        "hessian_scale": draw(pick(["auto", 0.3, 1.0, 5.0])),
+        "structure_seed": draw(st.integers(0, 2**63 - 1)),
+    }
+    privacy = {
+        "epsilon": draw(st.floats(min_epsilon, max_epsilon)),
+        "delta": draw(pick([1e-3, 1e-5, 1e-9, 1e-12])),
+        "accountant": draw(pick(["gdp", "rdp"])),
+        "unit": "record" if rows == 1 else "patient",
+        "max_rows_per_unit": rows,
+    }
+    # Drawn from the end as well, so that a lone categorical feature occurs.
+    features = draw(st.permutations(FEATURES))[:n_features]
+    return make_plan(draw(pick(sorted(LABELS))), model, privacy, features)
+
+
+def make_data(plan: Plan, n: int, seed: int) -> SiteData:
+    """Random rows: every code of every feature occurs, missing and unlisted ones too."""
+    random = np.random.default_rng(seed)
+    grid = build_grid(plan)
+    codes = np.empty((grid.n_features, n), dtype=grid.dtype)
+    for row, feature in enumerate(grid.features):
+        codes[row] = random.integers(0, feature.n_codes, n)
+    if plan.label.type == "regression":
+        labels = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
+    else:
+        labels = random.integers(0, len(plan.label.classes), n)
+    return SiteData(codes, labels.astype(np.int32))
+
+
+def take(data: SiteData, rows: NDArray[np.integer[Any]]) -> SiteData:
+    """Some rows of a site, in the order given."""
+    return SiteData(np.ascontiguousarray(data.codes[:, rows]), data.labels[rows])
+
+
+def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = None) -> Outcome:
+    """A run of the real protocol in process, with seeded noise unless other noise is given."""
+    settings = resolve(plan)
+    nodes = [Node(f"site {i}", data, plan, settings) for i, data in enumerate(sites)]
+    noise = SeededNoise(1) if noise is None else noise
+    return run_program(plan, boosted_trees(plan, settings), PlainAggregation(nodes), noise)
+
+
+def random_trees(
+    random: np.random.Generator, n_trees: int, depth: int, n_codes: Sequence[int], one_feature: bool = False
+) -> TreeBatch:
+    """Arbitrary trees: ordered splits with missing values to either side, and sets; `n_codes` of each feature."""
+    n_nodes, width = 2**depth - 1, max(n_codes)
+    feature = random.integers(0, len(n_codes), (n_trees, n_nodes)).astype(np.int32)
+    if one_feature:
+        feature[:] = feature[:, :1]
+    goes_left = random.integers(0, 2, (n_trees, n_nodes, width)).astype(np.uint8)
+    threshold = np.full((n_trees, n_nodes), -1, dtype=np.int32)
+    for tree, node in np.ndindex(n_trees, n_nodes):
+        own = n_codes[feature[tree, node]]
+        if random.random() < 0.7:
+            cut = int(random.integers(0, own))
+            threshold[tree, node] = cut
+            goes_left[tree, node] = np.arange(width) <= cut
+            goes_left[tree, node, own - 1] = random.integers(0, 2)  # missing values; may even break the interval
+    return TreeBatch(feature, goes_left, threshold)
+
+
+def random_fitted(random: np.random.Generator, trees: TreeBatch, n_outputs: int, size: int = 2**16) -> FittedTrees:
+    """Trees with random values of at most `size`."""
+    shape = (trees.n_trees, trees.n_leaves, n_outputs)
+    return FittedTrees(trees, random.integers(-size, size + 1, shape).astype(np.int32))
+
+
+def query_of(trees: TreeBatch, loss: Loss, update: FittedTrees | None = None) -> LeafSums:
+    """A query for the sums of a loss over some trees."""
+    return LeafSums(
+        purpose=Purpose(0, "LeafSums", "test"),
+        length=trees.n_trees * trees.n_leaves * loss.n_statistics,
+        bound=loss.bound(),
+        sensitivity_squared=loss.norm_squared,
+        noise_multiplier=1.0,
+        update=update,
+        trees=trees,
+        score_bound=0,
+    )
+
+
+def separating_tree() -> TreeBatch:
+    """A tree of depth 8 whose leaf l holds exactly the records of code l of feature 0."""
+    codes = np.arange(256)
+    goes_left = np.zeros((1, 255, 256), dtype=np.uint8)
+    for node in range(255):
+        level = (node + 1).bit_length() - 1
+        span = 256 >> level
+        goes_left[0, node] = codes < (node + 1 - 2**level) * span + span // 2
+    threshold = goes_left.sum(axis=2).astype(np.int32) - 1
+    return TreeBatch(np.zeros((1, 255), dtype=np.int32), goes_left, threshold)
+
+
+def contributions(loss: Loss, labels: NDArray[Any], scores: NDArray[Any]) -> NDArray[np.int64]:
+    """What the real kernel adds for each record: int64 [n, n_statistics]; scores int [n_outputs, n]."""
+    tree, parts = separating_tree(), []
+    for begin in range(0, len(labels), 256):
+        n = len(labels[begin : begin + 256])
+        records = SiteRecords(
+            np.arange(n, dtype=np.uint8)[None, :],
+            np.ascontiguousarray(labels[begin : begin + 256], dtype=np.int32),
+            np.ascontiguousarray(scores[:, begin : begin + 256], dtype=np.int32),
+        )
+        parts.append(leaf_sums(records, query_of(tree, loss), loss, 1).reshape(256, -1)[:n])
+    return np.concatenate(parts)

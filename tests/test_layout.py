@@ -1,0 +1,226 @@
+"""The house rules that a reader relies on: where things are, what may import what, and which rooms are pure."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "hedgerow"
+
+# Which room may import which others. A room is never listed for itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "protocol": set(),
+    "trees": {"protocol"},
+    "privacy": {"protocol"},
+    "secagg": {"protocol"},
+    "transport": {"protocol"},
+    "training": {"protocol", "trees", "privacy"},
+    "client": {"protocol", "trees", "privacy", "secagg", "transport", "training"},
+    "server": {"protocol", "trees", "privacy", "secagg", "transport", "training"},
+    "experiments": {"protocol", "trees", "privacy", "secagg", "transport", "training", "client", "server"},
+}
+
+# A pure room computes: whatever it imports from outside stands here, so that nothing slips in unseen. No module on this
+# list opens a socket or a file, reads a clock or draws a random number by itself.
+PURE_STANDARD = {
+    "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "decimal", "enum", "fractions",
+    "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "tomllib",
+    "types", "typing", "warnings",
+}  # fmt: skip
+PURE: dict[str, set[str]] = {
+    "protocol": {"numpy"},
+    "trees": {"numpy", "numba"},
+    "training": {"numpy"},
+    "privacy": {"numpy", "numba", "scipy", "autodp"},
+    "secagg": {"numpy", "numba", "cryptography"},
+}
+IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
+# Libraries that the pure rooms may import can still draw randomness or touch files by these names.
+IMPURE_ATTRIBUTES = {
+    "default_rng", "seed", "generate", "generate_key", "urandom", "token_bytes", "rvs",
+    "load", "save", "savez", "loadtxt", "savetxt", "genfromtxt", "fromfile", "tofile", "memmap", "import_module",
+}  # fmt: skip
+
+
+# A generator that is given its whole state as an argument is as pure as a hash function.
+KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
+
+
+def rooms() -> list[str]:
+    found = (path.parent.name for path in ROOT.glob("*/__init__.py"))
+    return sorted(name for name in found if name not in {"tests", "src"})
+
+
+def sources(room: str) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ROOT / room).rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported, in functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import makes two modules of one"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_every_room_is_linked_and_has_its_rules() -> None:
+    """A room without its link is missing from the package; one without a row in the tables here has no rules."""
+    assert rooms() == sorted(MAY_IMPORT)
+    for room in rooms():
+        link = PACKAGE / room
+        assert link.is_symlink() and link.readlink() == Path("../..") / room
+    assert sorted(path.name for path in PACKAGE.iterdir() if path.is_symlink()) == rooms()
+
+
+def test_no_bare_room_name_can_be_imported() -> None:
+    """`import server` from elsewhere would be a second copy of the room, or would clash with somebody else's."""
+    code = (
+        "import importlib.util, json, sys\n"
+        "specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}\n"
+        "print(json.dumps({name: [str(spec.origin), *(spec.submodule_search_locations or [])]"
+        " for name, spec in specs.items() if spec}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, *rooms()], cwd=PACKAGE, env={"PYTHONPATH": str(ROOT / "src")}, text=True,
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    # The working directory is the package itself, where links by these names lie: -c puts it on the path.
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code, *rooms()], cwd="/", env={"PYTHONPATH": str(ROOT / "src")}, text=True,
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    assert str(PACKAGE) in found
+    assert str(ROOT) not in elsewhere
+
+
+def test_the_table_of_imports_is_closed() -> None:
+    """What a room may import may itself import no more than that room may: else the table would hide a way round."""
+    for room, allowed in MAY_IMPORT.items():
+        for other in allowed:
+            assert MAY_IMPORT[other] <= allowed | {room}
+            assert room not in MAY_IMPORT[other]
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_rooms_import_only_what_they_may(room: str) -> None:
+    """A program that saw a record, or a secure sum that knew trees, would undo the design."""
+    allowed = MAY_IMPORT[room] | {room}
+    # The experiments stand outside like a user and may use whatever users may, the shipped data and estimators too.
+    outside = {"experiments"} & {room}
+    for path, tree in sources(room):
+        for line, name in imported(tree):
+            head, *rest = name.split(".")
+            assert head not in MAY_IMPORT, f"{path}:{line}: import hedgerow.{head}, never the bare {head}"
+            if head == "hedgerow" and rest != ["__version__"] and not outside:
+                assert rest and rest[0] in allowed, f"{path}:{line}: {room} may not import {name}"
+
+
+@pytest.mark.parametrize("room", sorted(PURE))
+def test_pure_rooms_stay_pure(room: str) -> None:
+    """No socket, clock, file or random number of their own: what they do can be replayed, and tested, exactly."""
+    n_files = 0
+    for path, tree in sources(room):
+        n_files += 1
+        for line, name in imported(tree):
+            head = name.split(".")[0]
+            assert head in PURE_STANDARD | PURE[room] | {"hedgerow"}, f"{path}:{line}: {room} is pure; not {name}"
+            assert "random" not in name.split(".")[:2] or head == "hedgerow", f"{path}:{line}: not {name}"
+        for line, name in impure_uses(tree):
+            raise AssertionError(f"{path}:{line}: {room} is pure; {name} belongs at the edge")
+    assert n_files
+
+
+def impure_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    keyed = {id(node.value) for node in attributes if node.attr in KEYED_GENERATORS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            yield node.lineno, node.func.id
+        if isinstance(node, ast.Attribute) and node.attr in IMPURE_ATTRIBUTES:
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node, ast.Attribute) and node.attr == "random" and id(node) not in keyed:
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node, ast.Call) and not node.args and not node.keywords:
+            # Without an argument such a generator seeds itself from the operating system.
+            if isinstance(node.func, ast.Attribute) and node.func.attr in KEYED_GENERATORS:
+                yield node.lineno, ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = open('a')",
+        "x = np.random.default_rng(0)",
+        "x = numpy.random.normal()",
+        "def f():\n    return X25519PrivateKey.generate()",
+        "x = np.random.Generator(np.random.Philox())",
+        "x = np.load('a.npy')",
+    ],
+)
+def test_the_check_of_purity_sees(line: str) -> None:
+    """The check itself is checked: each of these would make a pure room impure, the last line would not."""
+    assert list(impure_uses(ast.parse(line)))
+    assert not list(impure_uses(ast.parse("x = np.random.Generator(np.random.Philox(key=key)).standard_normal(3)")))
+
+
+def test_importing_the_package_is_light() -> None:
+    """`hedgerow --help` and a node start without the estimators and without compiling kernels."""
+    code = "import sys, hedgerow; print(sorted({'sklearn', 'numba', 'pandas', 'scipy'} & set(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "src")}, text=True, capture_output=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    """docs/dependencies.md and pyproject.toml name the same packages, in the same extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    always, extras = text.split("## Extras")
+
+    def names(requirements: list[str]) -> set[str]:
+        found = {re.split(r"[\[<>=!~ ;]", requirement)[0] for requirement in requirements}
+        return found - {"hedgerow"}
+
+    assert set(re.findall(r"^\| `([\w-]+)` \|", always, re.MULTILINE)) == names(project["dependencies"])
+    documented = set(re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \|", extras, re.MULTILINE))
+    declared = {(extra, name) for extra, listed in project["optional-dependencies"].items() for name in names(listed)}
+    assert documented == declared
+
+
+def test_modules_stay_small() -> None:
+    """A module is at most 400 lines, a function at most 50, its parameters at most seven, as CONTRIBUTING.md says.
+
+    Compiled kernels are the exception for parameters: numba takes arrays one by one.
+    """
+    for room in (*rooms(), "src/hedgerow"):
+        for path, tree in sources(room):
+            if path.is_symlink() or any(parent.is_symlink() for parent in path.parents):
+                continue
+            n_lines = len(path.read_text(encoding="utf-8").splitlines())
+            assert n_lines <= 400, f"{path}: {n_lines} lines"
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    check_size(path, node)
+
+
+def check_size(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    arguments = node.args
+    n_parameters = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
+    own = [argument.arg for argument in arguments.posonlyargs + arguments.args][:1] in (["self"], ["cls"])
+    documented = ast.get_docstring(node, clean=False) or ""
+    n_lines = (node.end_lineno or node.lineno) - node.lineno + 1 - len(documented.splitlines())
+    assert n_lines <= 50, f"{path}:{node.lineno}: {node.name} has {n_lines} lines without its docstring"
+    too_many = n_parameters - own > 7 and not path.stem.endswith("kernels")
+    assert not too_many, f"{path}:{node.lineno}: {node.name} has {n_parameters - own} parameters"

@@ -1,0 +1,139 @@
+"""Grids: every value falls into the cell that a plain search over single-precision edges names."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hedgerow.trees.grid import FeatureGrid, build_grid
+
+METHODS = ["adaptive", "uniform", "log", "iterative_hessian"]
+RANGES = [
+    (0, 1), (-1, 1), (0, 4), (-3e38, 3e38), (0, 3e38), (-3e38, 0), (0, 1e-44), (-1e-40, 1e-40), (0, 1e-38),
+    (1e30, 1.0000000001e30), (1e6, 1e6 + 1), (-5, -4), (-1e-3, 1e6), (16777216, 16777220),
+]  # fmt: skip
+
+
+def grid_of(factory: ModuleType, low: float, high: float, method: str, spacing: str, integer: bool) -> FeatureGrid:
+    feature = {"name": "x", "type": "numeric", "min": low, "max": high, "spacing": spacing, "integer": integer}
+    grid = build_grid(factory.make_plan(features=[feature], model={"split_candidates": method})).features[0]
+    assert grid.edges.dtype == np.float32 and len(grid.edges) >= 1
+    assert (np.diff(grid.edges.astype(np.float64)) > 0).all()
+    return grid
+
+
+def oracle(grid: FeatureGrid, values: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Number of edges at or below the single-precision value; one more than all for missing values."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return np.where(np.isnan(single), grid.missing_code, np.searchsorted(grid.edges, single, side="right"))
+
+
+def telling_values(grid: FeatureGrid) -> NDArray[np.float32]:
+    """Values where a mistake would show: at every edge and next to it, and at the ends of the number line."""
+    infinity = np.float32(np.inf)
+    ends = np.array([-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        return np.concatenate([ends, grid.edges, np.nextafter(grid.edges, -infinity), np.nextafter(grid.edges, infinity)])
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("spacing", ["auto", "uniform", "log"])
+@pytest.mark.parametrize("method", METHODS)
+def test_codes_are_those_of_a_plain_search(factory: ModuleType, method: str, spacing: str, integer: bool) -> None:
+    """The buckets that make binning fast must never move a value to another cell, at any range of any feature."""
+    for low, high in RANGES:
+        grid = grid_of(factory, low, high, method, spacing, integer)
+        values = telling_values(grid)
+        np.testing.assert_array_equal(grid.encode(values), oracle(grid, values), err_msg=f"{low} to {high}")
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_codes_of_arbitrary_edges_and_values(data: st.DataObject) -> None:
+    """The same for any edges that a grid could ever hold, not only for those of today's rules."""
+    number = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    edges = np.unique(np.array(data.draw(st.lists(number, min_size=1, max_size=40)), dtype=np.float32) + np.float32(0))
+    grid = FeatureGrid(edges)
+    values = np.array(data.draw(st.lists(st.floats(width=32), max_size=20)), dtype=np.float32)
+    values = np.concatenate([values, telling_values(grid)])
+    np.testing.assert_array_equal(grid.encode(values), oracle(grid, values))
+
+
+def test_values_are_compared_in_single_precision(factory: ModuleType) -> None:
+    """A double between an edge and its neighbour in single precision goes where an exported model will send it."""
+    grid = grid_of(factory, 0, 1, "adaptive", "auto", False)
+    edge = float(grid.edges[90])
+    below = edge * (1 - 1e-12)
+    assert below < edge and np.float32(below) == np.float32(edge)
+    assert grid.encode(np.array([below]))[0] == grid.encode(np.array([edge]))[0] == 91
+    assert grid.encode(np.array([1e300, -1e300])).tolist() == [grid.n_cells - 1, 0]
+
+
+@pytest.mark.parametrize("method", ["adaptive", "iterative_hessian"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_matrix_kernel_bins_as_columns_do(factory: ModuleType, method: str, dtype: type) -> None:
+    """Two ways in, one result: the fast path for matrices and the column by column one of tables."""
+    features = [
+        {"name": f"x{i}", "type": "numeric", "min": low, "max": high, "spacing": spacing}
+        for i, (low, high) in enumerate(RANGES)
+        for spacing in ["auto" if i % 2 else "log"]
+    ]
+    grid = build_grid(factory.make_plan(features=features, model={"split_candidates": method}))
+    assert grid.dtype == (np.uint8 if method == "adaptive" else np.uint16)
+    random = np.random.default_rng(0)
+    for n in (0, 1, 511, 512, 513, 1300):
+        matrix = random.normal(size=(n, len(features))) * 10.0 ** random.integers(-30, 30, (n, len(features)))
+        matrix[random.random(matrix.shape) < 0.1] = np.nan
+        matrix[random.random(matrix.shape) < 0.05] = np.inf
+        matrix = matrix.astype(dtype)
+        codes = grid.encode_matrix(matrix)
+        assert codes.dtype == grid.dtype and codes.shape == (len(features), n)
+        np.testing.assert_array_equal(codes, grid.encode(tuple(matrix.T)))
+        expected = np.stack([oracle(grid.features[i], matrix[:, i]) for i in range(len(features))])
+        np.testing.assert_array_equal(codes, expected)
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_are_used_as_long_as_every_code_fits(factory: ModuleType, method: str, integer: bool) -> None:
+    """256 codes fit a byte, 257 do not: a code that wrapped round would be another cell."""
+    for top in (1, 100, 252, 253, 254, 10_000):
+        features = [
+            {"name": "x", "type": "numeric", "min": 0, "max": top, "integer": integer},
+            {"name": "c", "type": "categorical", "categories": [str(i) for i in range(250)]},
+        ]
+        grid = build_grid(factory.make_plan(features=features, model={"split_candidates": method, "n_candidates": 250}))
+        assert grid.n_codes == max(feature.n_codes for feature in grid.features)
+        assert grid.dtype == (np.uint8 if grid.n_codes <= 256 else np.uint16)
+        values = np.linspace(-1, top + 1, 999, dtype=np.float32)
+        codes = grid.encode((values, np.arange(999) % 250))
+        np.testing.assert_array_equal(codes[0], oracle(grid.features[0], values))
+
+
+def test_unlisted_and_missing_categories_have_codes_of_their_own(factory: ModuleType) -> None:
+    """A value that nobody listed must not share a code with a listed one, nor with a missing one."""
+    grid = build_grid(factory.make_plan()).features[2]
+    assert grid.encode(np.array([0, 1, 2, -1, -2])).tolist() == [0, 1, 2, 3, 4]
+    assert (grid.n_cells, grid.missing_code, grid.n_codes) == (4, 4, 5)
+
+
+def test_a_grid_depends_on_the_plan_alone(factory: ModuleType) -> None:
+    """Two parties with the same plan hold the same edges, bit by bit."""
+    first, second = build_grid(factory.make_plan()), build_grid(factory.make_plan())
+    for one, other in zip(first.features, second.features, strict=True):
+        assert one.edges.tobytes() == other.edges.tobytes()
+
+
+@pytest.mark.parametrize("method", ["uniform", "log"])
+def test_fixed_candidates_are_the_edges(factory: ModuleType, method: str) -> None:
+    """For the paper's fixed candidates the grid holds exactly the Q wanted ones, inside the range."""
+    features = [{"name": "x", "type": "numeric", "min": 2, "max": 10}]
+    model = {"split_candidates": method, "n_candidates": 7}
+    edges = build_grid(factory.make_plan(features=features, model=model)).features[0].edges
+    assert len(edges) == 7 and (edges > 2).all() and (edges < 10).all()
