@@ -45,7 +45,7 @@ class HedgerowError(Exception):
         return " ".join(part for part in (self.what, self.cause, self.remedy) if part)
 
 
-class UsageError(HedgerowError):
+class UsageError(HedgerowError, ValueError):
     """The command line, or a call of the Python interface, asks for something that does not exist."""
 
     exit_code = 2

@@ -37,7 +37,8 @@ PURE_STANDARD = {
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "protocol": {"numpy"},
-    "trees": {"numpy", "numba"},
+    # Threads divide integer sums, which do not depend on how they are divided.
+    "trees": {"numpy", "numba", "concurrent"},
     "training": {"numpy"},
     "privacy": {"numpy", "numba", "scipy", "autodp"},
     "secagg": {"numpy", "numba", "cryptography"},
@@ -202,7 +203,7 @@ def test_every_dependency_has_its_reason() -> None:
 def test_modules_stay_small() -> None:
     """A module is at most 400 lines, a function at most 50, its parameters at most seven, as CONTRIBUTING.md says.
 
-    Compiled kernels are the exception for parameters: numba takes arrays one by one.
+    Two exceptions for parameters: numba takes a kernel's arrays one by one, and scikit-learn an estimator's parameters.
     """
     for room in (*rooms(), "src/hedgerow"):
         for path, tree in sources(room):
@@ -222,5 +223,5 @@ def check_size(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None
     documented = ast.get_docstring(node, clean=False) or ""
     n_lines = (node.end_lineno or node.lineno) - node.lineno + 1 - len(documented.splitlines())
     assert n_lines <= 50, f"{path}:{node.lineno}: {node.name} has {n_lines} lines without its docstring"
-    too_many = n_parameters - own > 7 and not path.stem.endswith("kernels")
+    too_many = n_parameters - own > 7 and not path.stem.endswith(("kernels", "estimators"))
     assert not too_many, f"{path}:{node.lineno}: {node.name} has {n_parameters - own} parameters"

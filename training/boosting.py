@@ -71,16 +71,23 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             candidates.take_histogram((yield _histogram_query(run, candidates, exchange, update, first, score_bound)))
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
-        trees = _draw_trees(run, candidates, order, first, n_trees)
+        subsets = [order.features_of(number) for number in range(first, first + n_trees)]
+        trees = _draw_trees(run, candidates, subsets, first)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
-        values = leaf_values(sums, run.sigma(query), run.loss, n_trees, _rule(run, n_trees))
-        fitted = FittedTrees(trees, values)
-        _learn(run, candidates, order, query, sums)
+        rule = _rule(run, n_trees)
+        fitted = FittedTrees(trees, leaf_values(sums, run.sigma(query), run.loss, trees, rule))
+        if run.plan.model.weight_update != "averaging":
+            leaves = read_sums(sums, run.sigma(query), run.loss, n_trees)
+            # The Hessians of K classes carry the noise of K sums.
+            n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
+            hessian_noise = run.sigma(query) * math.sqrt(n_summed)
+            candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), hessian_noise)
+            order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
         ensemble = ensemble.extended(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         if run.loss.n_outputs:
             update = fitted
-            score_bound = min(SCORE_LIMIT, score_bound + int(np.abs(values).max(axis=(1, 2)).sum()))
+            score_bound = min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))
         exchange += 1
     return ensemble
 
@@ -89,10 +96,9 @@ def _empty_ensemble(run: _Run) -> Ensemble:
     return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
 
 
-def _draw_trees(run: _Run, candidates: CandidateSource, order: FeatureOrder, first: int, n_trees: int) -> TreeBatch:
+def _draw_trees(run: _Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
     trees = []
-    for number in range(first, first + n_trees):
-        features = order.features_of(number)
+    for number, features in enumerate(subsets, start=first):
         randomness = PublicRandom(run.plan.model.structure_seed, f"tree {number}")
         cuts = candidates.cuts(features)
         trees.append(random_tree(randomness, features, cuts, run.grid, run.settings.max_depth))
@@ -151,18 +157,12 @@ def _rule(run: _Run, n_trees: int) -> LeafRule:
         noise_ridge=model.noise_ridge,
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
+        shrink_interactions=run.settings.interaction == "adaptive",
         largest=(2**31 - 1) // run.settings.n_trees,
     )
 
 
-def _learn(run: _Run, candidates: CandidateSource, order: FeatureOrder, query: LeafSums, sums: IntVector) -> None:
-    """Let candidates and the order of features follow what was released; free, as post-processing."""
-    if run.plan.model.weight_update == "averaging":
-        return
-    sigma = run.sigma(query)
-    per_tree = sums.reshape(query.trees.n_trees, query.trees.n_leaves, run.loss.n_statistics)
-    hessians: NDArray[np.int64] = per_tree[:, :, max(1, run.loss.n_outputs) :].sum(axis=2)
-    # The Hessians of K classes carry the noise of K sums.
-    n_summed = per_tree.shape[2] - max(1, run.loss.n_outputs)
-    candidates.take_leaves(query.trees, hessians, sigma * math.sqrt(n_summed))
-    order.take_leaves(query.trees, read_sums(sums, sigma, run.loss, query.trees.n_trees))
+def _integer_hessians(run: _Run, sums: IntVector, n_trees: int) -> NDArray[np.int64]:
+    """Per tree and leaf the released Hessians, in integer units: int64 [n_trees, n_leaves]."""
+    per_leaf = sums.reshape(n_trees, -1, run.loss.n_statistics)
+    return np.asarray(per_leaf[:, :, max(1, run.loss.n_outputs) :].sum(axis=2), dtype=np.int64)

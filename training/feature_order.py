@@ -2,8 +2,12 @@
 
     cyclical   tree t takes the next k features of a public random order (CCS'22, section 5.1; k = 1 gives an EBM)
     random     tree t takes k features at random
-    adaptive   the next feature is the one whose turn is most overdue, when features take turns in proportion to the
-               square root of the gain that their released sums showed, noise subtracted; free, as post-processing
+    adaptive   single features take turns in proportion to what their released sums have shown to be gained by them; in
+               the last part of the run every second tree tries k features together, and a subset that gains joins the
+               turns. All of it is post-processing of released sums, so it costs no privacy.
+
+The gain of a tree is the sum over leaves of (G**2 - noise**2) / (H + ridge): what the Newton step was worth, with the
+share that noise alone would show taken off. docs/defaults.md has the evidence.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.public_random import PublicRandom
 
 EVEN_SHARE = 0.1
-"""Share of the turns that are given out evenly, so that no feature is given up for good."""
-MEMORY = 0.5
-"""Weight of a feature's past gain against its newest."""
+"""Share of the turns that single features get whatever they gained, so that none is given up for good."""
+NEWEST_WEIGHT = 0.7
+"""Weight of the newest gain against the older ones."""
+
+Subset = tuple[int, ...]
 
 
 class FeatureOrder:
@@ -26,62 +32,84 @@ class FeatureOrder:
 
     Args:
         seed: the plan's structure seed.
-        settings: interaction and interaction_size.
+        settings: n_trees, interaction, interaction_size and interaction_share.
         n_features: features of the plan.
     """
 
     def __init__(self, seed: int, settings: Settings, n_features: int) -> None:
         self._seed = seed
         self._kind = settings.interaction
-        self._size = settings.interaction_size
+        self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
-        self._gain = [0.0] * n_features
-        self._visits = [0] * n_features
-        self._last_turn = [-1] * n_features
+        self._turns = _Turns(n_features)
+        explores = self._kind == "adaptive" and self._size > 1
+        share = settings.interaction_share if explores else 0.0
+        self._first_exploring_tree = settings.n_trees - round(share * settings.n_trees)
 
     def features_of(self, tree: int) -> list[int]:
         """The features of tree number `tree`; call once per tree, in order."""
         n_features = len(self._order)
+        if self._kind == "adaptive":
+            return list(self._adaptive_subset(tree))
         if self._size >= n_features:
             return list(range(n_features))
-        randomness = PublicRandom(self._seed, f"features of tree {tree}")
         if self._kind == "random":
-            return randomness.sample(range(n_features), self._size)
-        if self._kind == "cyclical" or min(self._visits) == 0:
-            first = self._first_unvisited(tree)
+            return PublicRandom(self._seed, f"features of tree {tree}").sample(range(n_features), self._size)
+        start = tree * self._size
+        return [self._order[(start + i) % n_features] for i in range(self._size)]
+
+    def _adaptive_subset(self, tree: int) -> Subset:
+        if tree < len(self._order):
+            subset: Subset = (self._order[tree],)
+        elif tree >= self._first_exploring_tree and (tree - self._first_exploring_tree) % 2 == 0:
+            randomness = PublicRandom(self._seed, f"features of tree {tree}")
+            subset = tuple(sorted(randomness.sample(range(len(self._order)), self._size)))
         else:
-            first = self._most_overdue(tree)
-        self._visits[first] += 1
-        self._last_turn[first] = tree
-        if self._kind == "cyclical":
-            start = tree * self._size
-            return [self._order[(start + i) % n_features] for i in range(self._size)]
-        others = [feature for feature in range(n_features) if feature != first]
-        return [first, *randomness.sample(others, self._size - 1)]
+            subset = self._turns.most_overdue(tree)
+        self._turns.take(subset, tree)
+        return subset
 
-    def _first_unvisited(self, tree: int) -> int:
-        return next((f for f in self._order if self._visits[f] == 0), self._order[tree % len(self._order)])
+    def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves, ridge: float, subsets: list[list[int]]) -> None:
+        """Learn from a release.
 
-    def _most_overdue(self, tree: int) -> int:
-        roots = [math.sqrt(max(0.0, gain)) for gain in self._gain]
-        total = math.fsum(roots)
-        even = 1 / len(roots)
-        shares = [EVEN_SHARE * even + (1 - EVEN_SHARE) * (root / total if total > 0 else even) for root in roots]
-        overdue = [share * (tree - last) for share, last in zip(shares, self._last_turn, strict=True)]
-        return max(range(len(overdue)), key=lambda feature: (overdue[feature], -feature))
-
-    def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves) -> None:
-        """Learn from a release: the gain of a tree is the sum over leaves of (G² - noise²) / (H + ridge)."""
+        Args:
+            trees: the released batch.
+            leaves: its sums in real units.
+            ridge: the ridge of the leaf rule, in units of the Hessian.
+            subsets: the features that each tree was allowed.
+        """
         if self._kind != "adaptive":
             return
-        noise = leaves.gradient_noise
-        ridge = 1 + 2 * noise
-        gains = (leaves.gradients**2 - noise**2) / (leaves.hessians + ridge)
+        gains = (leaves.gradients**2 - leaves.gradient_noise**2) / (leaves.hessians + ridge)
         for tree in range(trees.n_trees):
-            feature = int(trees.feature[tree, 0])
-            if (trees.feature[tree] != feature).any():
-                continue
-            gain = math.fsum(gains[tree].ravel().tolist())
-            old = self._gain[feature]
-            first = self._visits[feature] <= 1
-            self._gain[feature] = gain if first else MEMORY * old + (1 - MEMORY) * gain
+            self._turns.learn(tuple(subsets[tree]), math.fsum(gains[tree].ravel().tolist()))
+
+
+class _Turns:
+    """Subsets of features that take turns, each as often as the square root of its gain asks for."""
+
+    def __init__(self, n_features: int) -> None:
+        self._n_features = n_features
+        self._last_turn: dict[Subset, int] = {}
+        self._gain: dict[Subset, float] = {}
+
+    def take(self, subset: Subset, tree: int) -> None:
+        """Note that `tree` is this subset's turn."""
+        self._last_turn[subset] = tree
+
+    def learn(self, subset: Subset, gain: float) -> None:
+        """Note what a turn gained."""
+        old = self._gain.get(subset)
+        self._gain[subset] = gain if old is None else (1 - NEWEST_WEIGHT) * old + NEWEST_WEIGHT * gain
+
+    def most_overdue(self, tree: int) -> Subset:
+        """The subset whose share of the turns, times the trees since its last one, is largest."""
+        roots = {subset: math.sqrt(max(0.0, self._gain.get(subset, 0.0))) for subset in self._last_turn}
+        total = math.fsum(roots.values())
+
+        def overdue(subset: Subset) -> float:
+            earned = roots[subset] / total if total > 0 else 1 / len(roots)
+            even = 1 / self._n_features if len(subset) == 1 else 0.0
+            return ((1 - EVEN_SHARE) * earned + EVEN_SHARE * even) * (tree - self._last_turn[subset])
+
+        return max(roots, key=overdue)

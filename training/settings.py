@@ -16,7 +16,9 @@ from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.losses import Loss, build_loss
 
-MIN_TREES, MAX_TREES = 50, 200
+MIN_TREES, MAX_TREES = 100, 300
+ADAPTIVE_SUBSET = 3
+INTERACTION_SHARE = 0.5
 CALIBRATION_MARGIN = 1e-7
 """Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
 
@@ -31,7 +33,8 @@ class Settings:
     Attributes:
         n_trees, max_depth, batch_size, learning_rate: as in the plan.
         interaction: "cyclical", "random" or "adaptive".
-        interaction_size: features per tree.
+        interaction_size: features per tree; for "adaptive", of the subsets that it tries besides single features.
+        interaction_share: share of the trees, at the end of the run, among which "adaptive" tries subsets.
         joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
         hessian_scale: c; None for the loss's own.
         noise_multiplier: per tree; 0 when epsilon is infinite.
@@ -43,6 +46,7 @@ class Settings:
     learning_rate: float
     interaction: str
     interaction_size: int
+    interaction_share: float
     joint_clip: float | None
     hessian_scale: float | None
     noise_multiplier: float
@@ -62,19 +66,22 @@ def resolve(plan: Plan) -> Settings:
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)
     mu = math.inf if unlimited else mu_of(privacy.epsilon, privacy.delta)
-    n_trees = _number(model.n_trees, MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m))
-    size = {"auto": 1, "all": m}.get(str(model.interaction_size), model.interaction_size)
+    n_trees = _number(model.n_trees, MAX_TREES if unlimited else _default_trees(mu, privacy.n_records))
+    interaction = "adaptive" if model.interaction == "auto" else model.interaction
+    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
+    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     averaging = model.weight_update == "averaging"
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
     settings = Settings(
         n_trees=n_trees,
         max_depth=_number(model.max_depth, 4),
         batch_size=min(batch_size, n_trees),
-        learning_rate=0.3 if isinstance(model.learning_rate, str) else model.learning_rate,
-        interaction="cyclical" if model.interaction == "auto" else model.interaction,
+        learning_rate=0.25 if isinstance(model.learning_rate, str) else model.learning_rate,
+        interaction=interaction,
         interaction_size=int(size),
+        interaction_share=INTERACTION_SHARE,
         joint_clip=_joint_clip(plan),
-        hessian_scale=None if isinstance(model.hessian_scale, str) else model.hessian_scale,
+        hessian_scale=_hessian_scale(plan),
         noise_multiplier=0.0,
     )
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
@@ -84,8 +91,9 @@ def _number(value: int | str, default: int) -> int:
     return default if isinstance(value, str) else value
 
 
-def _default_trees(mu: float, n_records: int, n_features: int) -> int:
-    return 100
+def _default_trees(mu: float, n_records: int) -> int:
+    """More trees where there is more signal: 100 (n mu / 1000)**(1/4), within [100, 300]."""
+    return max(MIN_TREES, min(MAX_TREES, round(100 * math.sqrt(math.sqrt(n_records * mu / 1000)))))
 
 
 def _joint_clip(plan: Plan) -> float | None:
@@ -99,6 +107,15 @@ def _joint_clip(plan: Plan) -> float | None:
     return None
 
 
+def _hessian_scale(plan: Plan) -> float | None:
+    choice = plan.model.hessian_scale
+    if not isinstance(choice, str):
+        return choice
+    # Under the joint clip a smaller c than c* leaves more of the norm to the gradient.
+    clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
+    return 2.0 if clipped else None
+
+
 def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise.
 
@@ -106,7 +123,7 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
         PrivacyError: when no noise keeps it.
     """
     privacy = plan.privacy
-    weight = settings.n_trees + _paid_histograms(plan) * len(plan.features)
+    weight = settings.n_trees + _paid_histograms(plan, settings) * len(plan.features)
     exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant)
     judge = get_accountant(privacy.accountant)
 
@@ -124,9 +141,11 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     return exact * (1 + margin)
 
 
-def _paid_histograms(plan: Plan) -> int:
+def _paid_histograms(plan: Plan, settings: Settings) -> int:
     pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
-    return plan.model.candidate_rounds if pays else 0
+    # A batch of B trees asks for up to B histograms first; a run of few trees may end before all are asked.
+    n_batches = -(-settings.n_trees // settings.batch_size)
+    return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays else 0
 
 
 def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
@@ -140,10 +159,11 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
     length = 2**settings.max_depth * loss.n_statistics
     sigma = integer_sigma(multiplier, smallest)
     releases: list[Event] = [DiscreteGaussianEvent(multiplier, sigma, length, settings.n_trees)]
-    if _paid_histograms(plan):
+    n_histograms = _paid_histograms(plan, settings)
+    if n_histograms:
         hessian = loss.largest_statistic(loss.n_statistics - 1)
         sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
         # A round of halving leaves at most two bins for each one that is wanted.
         n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
-        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, _paid_histograms(plan)))
+        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, n_histograms))
     return releases

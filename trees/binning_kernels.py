@@ -12,27 +12,25 @@ BUCKETS = 1024
 ROWS_PER_BLOCK = 512
 
 
-@numba.njit(cache=True, inline="always")
-def _code(value, edges, first, last, low, scale, starts):  # type: ignore[no-untyped-def]
-    """Number of edges that are <= value; `first` and `last` delimit the feature's edges; NaN gives the missing code."""
-    if np.isnan(value):
-        return last - first + 1
-    position = (value - low) * scale
-    # The comparisons also send a NaN from inf * 0 to bucket 0, whose search range is then everything.
-    bucket = 0
-    if position >= BUCKETS - 1:
-        bucket = BUCKETS - 1
-    elif position > 0:
-        bucket = int(position)
-    left = first + starts[bucket]
-    right = first + starts[bucket + 1]
-    while left < right:
-        middle = (left + right) >> 1
-        if edges[middle] <= value:
-            left = middle + 1
-        else:
-            right = middle
-    return left - first
+@numba.njit(cache=True, nogil=True)
+def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
+    """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell."""
+    missing = np.int64(len(edges) + 1)
+    top = np.float32(BUCKETS - 1)
+    for i in range(len(values)):
+        value = np.float32(values[i])
+        position = min(max((value - low) * scale, np.float32(0)), top)
+        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
+        bucket = np.int64(position) if position == position else np.int64(0)
+        left = np.int64(starts[bucket])
+        right = np.int64(starts[bucket + 1])
+        while left < right:
+            middle = (left + right) >> 1
+            if edges[middle] <= value:
+                left = middle + 1
+            else:
+                right = middle
+        codes[i] = left if value == value else missing
 
 
 @numba.njit(cache=True, nogil=True)
@@ -45,12 +43,10 @@ def bin_column(
     codes: NDArray[np.uint16],
 ) -> None:
     """Write the code of each value; see `FeatureGrid.acceleration` for the arguments."""
-    last = len(edges)
-    for i in range(len(values)):
-        codes[i] = _code(values[i], edges, 0, last, low, scale, starts)
+    _encode(values, edges, low, scale, starts, codes)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@numba.njit(cache=True, nogil=True)
 def bin_rows(
     matrix: NDArray[np.floating[Any]],
     edges: NDArray[np.float32],
@@ -59,19 +55,13 @@ def bin_rows(
     scales: NDArray[np.float32],
     starts: NDArray[np.int32],
     codes: NDArray[np.unsignedinteger[Any]],
+    first_row: int,
+    last_row: int,
 ) -> None:
-    """Codes of a C-ordered matrix, transposed: blocks of rows stay in cache while their features are visited."""
-    n_rows, n_features = matrix.shape
-    n_blocks = (n_rows + ROWS_PER_BLOCK - 1) // ROWS_PER_BLOCK
-    for block in numba.prange(n_blocks):
-        begin = block * ROWS_PER_BLOCK
-        end = min(begin + ROWS_PER_BLOCK, n_rows)
-        for feature in range(n_features):
-            first = offsets[feature]
-            last = offsets[feature + 1]
-            low = lows[feature]
-            scale = scales[feature]
-            table = starts[feature]
-            for row in range(begin, end):
-                value = np.float32(matrix[row, feature])
-                codes[feature, row] = _code(value, edges, first, last, low, scale, table)
+    """Codes of some rows of a C-ordered matrix, transposed: a block of rows stays in cache for all its features."""
+    for begin in range(first_row, last_row, ROWS_PER_BLOCK):
+        end = min(begin + ROWS_PER_BLOCK, last_row)
+        for feature in range(matrix.shape[1]):
+            own_edges = edges[offsets[feature] : offsets[feature + 1]]
+            column = matrix[begin:end, feature]
+            _encode(column, own_edges, lows[feature], scales[feature], starts[feature], codes[feature, begin:end])

@@ -14,6 +14,7 @@ every value, down to the last bit, to the same side.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,11 +133,12 @@ class Grid:
             codes[row] = feature.encode(values)
         return codes
 
-    def encode_matrix(self, matrix: NDArray[np.floating]) -> CodeArray:
+    def encode_matrix(self, matrix: NDArray[np.floating[Any]], n_threads: int = 1) -> CodeArray:
         """Codes of an all-numeric matrix [n, n_features] in one pass over memory: [n_features, n].
 
         Args:
             matrix: float32 or float64, C order, NaN for missing.
+            n_threads: threads to divide the rows among.
         """
         parts = [feature.acceleration for feature in self.features]
         lengths = np.array([len(part[0]) for part in parts])
@@ -146,7 +148,14 @@ class Grid:
         scales = np.array([part[2] for part in parts], dtype=np.float32)
         starts = np.stack([part[3] for part in parts])
         codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
-        bin_rows(np.ascontiguousarray(matrix), edges, offsets, lows, scales, starts, codes)
+        rows = np.ascontiguousarray(matrix)
+
+        def part(number: int) -> None:
+            first, last = len(rows) * number // n_threads, len(rows) * (number + 1) // n_threads
+            bin_rows(rows, edges, offsets, lows, scales, starts, codes, first, last)
+
+        with ThreadPoolExecutor(n_threads) as threads:
+            list(threads.map(part, range(n_threads)))
         return codes
 
 

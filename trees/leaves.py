@@ -9,11 +9,13 @@ little. A batch of B trees moves the scores by the average of its trees (CCS'22,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.losses import SCORE_UNIT, Loss
 
 
@@ -28,6 +30,7 @@ class LeafRule:
         noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
+        shrink_interactions: whether trees on several features are shrunk as a whole, see `_shrinkage`.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
@@ -37,7 +40,12 @@ class LeafRule:
     noise_ridge: float
     leaf_clip: float
     divisor: int
+    shrink_interactions: bool = False
     largest: int = 2**31 - 1
+
+    def ridge(self, gradient_noise: float) -> float:
+        """lambda plus the noise-aware part, for gradient sums with noise of this standard deviation."""
+        return self.leaf_ridge + self.noise_ridge * gradient_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +75,38 @@ def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -
     return NoisyLeaves(gradients, hessians, sigma / float(loss.scales[0]), sigma / float(loss.scales[-1]))
 
 
-def leaf_values(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int, rule: LeafRule) -> NDArray[np.int32]:
+def leaf_values(
+    sums: NDArray[np.int64], sigma: float, loss: Loss, trees: TreeBatch, rule: LeafRule
+) -> NDArray[np.int32]:
     """Values of a batch's leaves: int32 [n_trees, n_leaves, n_outputs of the model], in units of 2**-16."""
+    n_trees = trees.n_trees
     if rule.weight_update == "averaging":
         return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
     leaves = read_sums(sums, sigma, loss, n_trees)
-    ridge = rule.leaf_ridge + rule.noise_ridge * leaves.gradient_noise
     # A ridge of zero with an empty leaf would divide by zero; such a leaf says nothing.
-    denominator = leaves.hessians + ridge
+    denominator = leaves.hessians + rule.ridge(leaves.gradient_noise)
     ratio = np.divide(leaves.gradients, denominator, out=np.zeros_like(leaves.gradients), where=denominator > 0)
+    if rule.shrink_interactions:
+        ratio = ratio * _shrinkage(leaves, trees)
     reach = rule.divisor * rule.largest / SCORE_UNIT
     values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
     return _to_units(values / rule.divisor)
+
+
+def _shrinkage(leaves: NoisyLeaves, trees: TreeBatch) -> NDArray[np.float64]:
+    """The positive-part James-Stein factor of each tree on several features, 1 for others: float64 [n_trees, 1, 1].
+
+    A subset of features that do not interact releases little but noise; the factor takes such a tree out as a whole.
+    Source: James & Stein 1961 with the positive part of Baranchik 1964, for the gradient sums of known noise.
+    """
+    single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    size = leaves.gradients[0].size
+    factors = []
+    for tree, is_single in zip(leaves.gradients, single.tolist(), strict=True):
+        energy = math.fsum((tree.ravel() ** 2).tolist())
+        useless = (size - 2) * leaves.gradient_noise**2
+        factors.append(1.0 if is_single or energy <= 0 else max(0.0, 1 - useless / energy))
+    return np.array(factors)[:, None, None]
 
 
 def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_update: str) -> NDArray[np.int64]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +15,8 @@ from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, 
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
 
 Packed = tuple[Any, ...]
+MIN_RECORDS_PER_THREAD = 20_000
+"""Below this, starting a thread takes longer than the work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,30 +88,49 @@ def _packed_table(loss: Loss) -> NDArray[np.int64]:
     return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
 
 
-def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_segments: int | None = None) -> IntVector:
+def leaf_sums(records: SiteRecords, query: LeafSums, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `LeafSums` query: apply its update to the scores, then sum per leaf; int64 [query.length]."""
     old, values = _update(query.update, query.trees, records)
-    sums = update_and_sum(
-        records.codes, records.labels, records.scores, old, values, packed(query.trees),
-        packed_loss(loss), loss.n_statistics, n_segments or numba.get_num_threads(),
-    )  # fmt: skip
-    return np.asarray(sums).reshape(-1)
+    return _in_threads(records, n_threads, old, values, packed(query.trees), packed_loss(loss), loss.n_statistics)
 
 
-def apply_update(records: SiteRecords, update: FittedTrees, n_segments: int | None = None) -> None:
+def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) -> None:
     """Add fitted trees to the scores, in place."""
     empty = packed(no_trees(update.trees.goes_left.shape[2]))
     nothing = (0, np.zeros((1, 1, 1), np.int64), 0, 0, np.zeros(1, np.int64), np.zeros(4, np.int64))
-    update_and_sum(
-        records.codes, records.labels, records.scores, packed(update.trees), update.values, empty,
-        nothing, 1, n_segments or numba.get_num_threads(),
-    )  # fmt: skip
+    _in_threads(records, n_threads, packed(update.trees), update.values, empty, nothing, 1)
 
 
-def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_segments: int | None = None) -> IntVector:
+def _in_threads(
+    records: SiteRecords,
+    n_threads: int,
+    old: Packed,
+    old_values: NDArray[np.int32],
+    new: Packed,
+    loss: Packed,
+    n_statistics: int,
+) -> IntVector:
+    """Divide the records among threads; the kernels release the interpreter's lock, and sums do not depend on how."""
+    if records.n_records < MIN_RECORDS_PER_THREAD * n_threads:
+        n_threads = 1
+
+    def part(number: int) -> IntVector:
+        first = records.n_records * number // n_threads
+        last = records.n_records * (number + 1) // n_threads
+        arrays = (records.codes, records.labels, records.scores)
+        sums = update_and_sum(*arrays, old, old_values, new, loss, n_statistics, first, last)
+        return np.asarray(sums).reshape(-1)
+
+    if n_threads == 1:
+        return part(0)
+    with ThreadPoolExecutor(n_threads) as threads:
+        return np.asarray(np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64))
+
+
+def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
     if query.update is not None:
-        apply_update(records, query.update, n_segments)
+        apply_update(records, query.update, n_threads)
     offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
     width = max(len(bins) for bins in query.bin_of_code)
     bins = np.zeros((len(query.features), width), dtype=np.int64)

@@ -1,0 +1,174 @@
+"""``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from hedgerow.cli.compare import compare
+from hedgerow.cli.evaluate import evaluate
+from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.output import WIDEST, number, print_json, wrapped
+from hedgerow.cli.progress import status
+from hedgerow.cli.training import Sites, read_sites, train_with_progress
+from hedgerow.client.reading import read_records
+from hedgerow.datasets import SiteFiles, write_rand_hie
+from hedgerow.model import Model
+from hedgerow.privacy.noise import SystemNoise
+from hedgerow.protocol.errors import UsageError
+
+_QUESTION = (
+    "Will this person see a doctor this year? Six sites of the RAND Health Insurance Experiment hold 20,190 real "
+    "person-years and train one model together. No site shows a row to anyone: what leaves a site is summed with the "
+    "others, and what leaves the sum is noised."
+)
+_BAR = 24
+"""Columns of the longest bar of rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    model: Model
+    sites: Sites
+    scores: dict[str, float]
+    others: Mapping[str, float]
+    files: dict[str, Path]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train, test, write model.json, report.txt and shapes.png, and show all of it."""
+    folder = _folder(arguments.out)
+    console = Console(width=min(WIDEST, Console().width), quiet=arguments.json, highlight=False)
+    _print_opening(console)
+    data = write_rand_hie(folder / "data")
+    plan = read_plan(str(data.plan))
+    sites = read_sites(data.train, plan, quiet=arguments.json)
+    _print_sites(console, sites)
+    noise = SystemNoise(os.urandom)
+    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
+    model = model.with_sites(tuple(sites.data))
+    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
+    others = compare(plan, sites, data, arguments) if arguments.compare else {}
+    result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=arguments.json))
+    if arguments.json:
+        print_json(_content(result))
+    else:
+        _print_result(console, result, folder)
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{path} is not a folder.", remedy="Give another one: --out FOLDER.", code="out-not-folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool) -> dict[str, Path]:
+    files = {"model": folder / "model.json", "report": folder / "report.txt"}
+    model.save(files["model"])
+    opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
+    files["report"].write_text(opening + wrapped(model.report.text(), columns=WIDEST) + "\n", encoding="utf-8")
+    shapes = folder / "shapes.png"
+    if _draw_shapes(model, shapes, quiet):
+        files["shapes"] = shapes
+    return {**files, "plan": data.plan, "test data": data.test}
+
+
+def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
+    """Draw what each feature does; False when matplotlib, an extra, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return False
+    from hedgerow.plots import plot_shapes
+
+    with status("Drawing", quiet=quiet):
+        plot_shapes(model, path)
+    return True
+
+
+def _print_opening(console: Console) -> None:
+    console.print()
+    console.print(Text("Hedgerow", style="bold green") + Text("  six sites, one private model", style="bold"))
+    console.print()
+    console.print(Text(_QUESTION))
+
+
+def _print_sites(console: Console, sites: Sites) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("takes part")
+    table.add_column("rows", justify="right")
+    table.add_column("")
+    largest = max(site.n_records for site in sites.data.values())
+    for name, site in sites.data.items():
+        bar = "█" * round(_BAR * site.n_records / largest)
+        table.add_row(name, f"{site.n_records:,}", Text(bar, style="green"))
+    table.add_row("together", f"{sites.n_records:,}", "", style="bold")
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _print_result(console: Console, result: _Result, folder: Path) -> None:
+    report, scores = result.model.report, result.scores
+    console.print()
+    console.print(
+        Panel(
+            Text(wrapped(report.text(), columns=console.width - 6)),
+            title="what the model promises",
+            title_align="left",
+            border_style="green" if report.guarantee == "holds" else "red",
+            padding=(0, 2),
+        )
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"test AUC on {scores['n_records']:,} held-out rows")
+    table.add_column("", justify="right")
+    table.add_column("")
+    rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
+    above_chance = max(rows.values()) - 0.5 if result.others else 0.5
+    for name, area in rows.items():
+        style = "bold" if area == scores["auc"] else ""
+        bar = "█" * round(_BAR * max(0.0, area - 0.5) / above_chance)
+        table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    if not result.others:
+        console.print(Text("  hedgerow demo --compare trains without privacy as well.\n", style="dim"))
+    _print_files(console, result, folder)
+
+
+def _print_files(console: Console, result: _Result, folder: Path) -> None:
+    console.print(Text("Written", style="bold"))
+    for name, path in result.files.items():
+        console.print(Text(f"  {name:<10} {path}", overflow="fold"))
+    if "shapes" not in result.files:
+        console.print(Text('  (for shapes.png: pip install "hedgerow[plots]")', style="dim"))
+    console.print()
+    console.print(Text("Next", style="bold"))
+    model, plan = folder / "model.json", result.files["plan"]
+    for line in (
+        f"hedgerow predict {model} {result.files['test data']} --proba",
+        f"hedgerow privacy {plan}",
+        "hedgerow plan init YOUR.csv --label COLUMN",
+    ):
+        console.print(Text(f"  {line}", overflow="fold", no_wrap=True))
+    console.print()
+
+
+def _content(result: _Result) -> dict[str, Any]:
+    return {
+        "sites": {name: site.n_records for name, site in result.sites.data.items()},
+        "test": result.scores,
+        "compared": {name: float(number(area, 6)) for name, area in result.others.items()},
+        "files": {name: str(path) for name, path in result.files.items()},
+        "report": result.model.report.to_dict(),
+    }

@@ -1,0 +1,99 @@
+"""The entry point: parse, call the command's module, and turn every outcome into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from hedgerow.cli.output import report_error
+from hedgerow.cli.parser import build_parser
+from hedgerow.protocol.errors import EnvironmentFault, HedgerowError
+
+OWN_FAULT = 70
+"""EX_SOFTWARE of sysexits.h: an error that no one thought of."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: whoever read the output has gone."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the arguments without the program's name; None takes the process's own.
+
+    Returns:
+        The exit code; docs/errors.md lists them.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # An error of parsing must know these two before there is a namespace.
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    try:
+        _run(arguments)
+        sys.stdout.flush()
+        return 0
+    except SystemExit as done:  # argparse, after --help and --version
+        return done.code if isinstance(done.code, int) else 0
+    except HedgerowError as error:
+        if debug:
+            raise
+        return report_error(error, as_json=as_json)
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout again when it ends; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _file_number_of_stdout())
+        return BROKEN_PIPE
+    except OSError as error:
+        if debug:
+            raise
+        return report_error(_from_system(error), as_json=as_json)
+    except Exception as error:
+        if debug:
+            raise
+        return report_error(_own_fault(error), as_json=as_json, exit_code=OWN_FAULT)
+
+
+def _run(arguments: list[str]) -> None:
+    namespace: argparse.Namespace = build_parser().parse_args(arguments)
+    if namespace.module is None:
+        namespace.parser.print_help()
+        if namespace.parser.prog != "hedgerow":
+            namespace.parser.error("a command is missing")
+        return
+    importlib.import_module(namespace.module).run(namespace)
+
+
+def _file_number_of_stdout() -> int:
+    try:
+        return sys.stdout.fileno()
+    except (OSError, ValueError):
+        return 1
+
+
+def _from_system(error: OSError) -> HedgerowError:
+    name = f"{error.filename}: " if error.filename else ""
+    return EnvironmentFault(
+        f"{name}{error.strerror or type(error).__name__}.",
+        cause="The system refused a file operation.",
+        remedy="Check the path, its permissions and the space on the disk.",
+        code="file-operation",
+    )
+
+
+def _own_fault(error: Exception) -> HedgerowError:
+    return HedgerowError(
+        f"An unexpected error, {type(error).__name__}: {error}",
+        cause="This is a fault of Hedgerow, not of what you gave it.",
+        remedy="Run it again with --debug and report the traceback, without private data in it.",
+        code="internal",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""The commands and their arguments. Nothing here may import numpy: ``hedgerow --help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from hedgerow import __version__
+from hedgerow.protocol.errors import UsageError
+
+_TRAIN_EXAMPLE = """\
+example:
+  hedgerow train plan.toml --site north=north.csv --site south=south.csv.gz --out model.json
+
+A site's name stands before "="; without one it is the file's name. Files are .csv, .csv.gz or .parquet.
+"""
+
+_EXIT_CODES = """\
+exit codes:
+  0 done              4 data           8 protocol        70 a fault of Hedgerow's own
+  1 other error       5 model file     9 secure sum     130 interrupted
+  2 command line      6 site policy   10 the machine
+  3 plan              7 privacy       (docs/errors.md lists every error)
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong command line is a `UsageError` like every other error."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # A shortened option would change its meaning when a longer one is added.
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message[:1].upper()}{message[1:]}.", remedy=f"See `{self.prog} --help`.", code="usage")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; the chosen command's module is `namespace.module`."""
+    parser = Parser(
+        prog="hedgerow",
+        description="Train, check and use boosted trees over data that several sites hold and none may share,\n"
+        "with differential privacy.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"hedgerow {__version__}")
+    parser.set_defaults(module=None, parser=parser, debug=False, json=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_demo(commands)
+    _add_plan(commands)
+    _add_privacy(commands)
+    _add_train(commands)
+    _add_evaluate(commands)
+    _add_predict(commands)
+    _add_report(commands)
+    _add_plot(commands)
+    _add_export(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, module: str, help_line: str, **kwargs: Any) -> argparse.ArgumentParser:
+    """A command that the module `module` carries out."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.", **kwargs
+    )
+    command.set_defaults(module=module, parser=command)
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return command
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_running(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", type=_at_least_one, metavar="N", help="threads to compute with (default: all)")
+
+
+def _add_demo(commands: Any) -> None:
+    demo = _command(commands, "demo", "hedgerow.cli.demo", "six sites train a private model on real data")
+    demo.add_argument("--out", default="hedgerow-demo", metavar="FOLDER", help="folder for the results (%(default)s)")
+    demo.add_argument("--compare", action="store_true", help="also train without privacy, to see what it costs")
+    _add_running(demo)
+    _add_json(demo)
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser("plan", help="draft a plan", description="Draft a plan.")
+    plan.set_defaults(parser=plan)
+    actions = plan.add_subparsers(title="commands", metavar="COMMAND")
+    init = _command(actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header and types")
+    init.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
+    init.add_argument("--label", required=True, metavar="COLUMN", help="the column to be predicted")
+    init.add_argument(
+        "--bounds-are-public",
+        action="store_true",
+        help="bounds, categories and classes may be published, so read them off the file",
+    )
+    init.add_argument("--epsilon", type=float, metavar="E", help="the promise")
+    init.add_argument("--delta", type=float, metavar="D", help="the chance that it fails")
+    init.add_argument("--n-records", type=_at_least_one, metavar="N", help="the public or declared number of records")
+    init.add_argument("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
+
+
+def _add_privacy(commands: Any) -> None:
+    privacy = _command(commands, "privacy", "hedgerow.cli.privacy", "say what a plan costs before anyone runs it")
+    privacy.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
+    _add_json(privacy)
+
+
+def _add_train(commands: Any) -> None:
+    train = _command(
+        commands, "train", "hedgerow.cli.train", "train over sites whose tables are all on this machine",
+        epilog=_TRAIN_EXAMPLE,
+    )  # fmt: skip
+    train.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
+    train.add_argument(
+        "--site", action="append", required=True, dest="sites", metavar="[NAME=]FILE", help="one site's table; repeat"
+    )
+    train.add_argument("--out", required=True, metavar="MODEL", help="the model file to write")
+    train.add_argument(
+        "--seed", type=_seed, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
+    )
+    _add_running(train)
+    _add_json(train)
+
+
+def _add_evaluate(commands: Any) -> None:
+    evaluate = _command(commands, "evaluate", "hedgerow.cli.evaluate", "say how well a model predicts a table's labels")
+    evaluate.add_argument("model", metavar="MODEL")
+    evaluate.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file with labels")
+    _add_json(evaluate)
+
+
+def _add_predict(commands: Any) -> None:
+    predict = _command(commands, "predict", "hedgerow.cli.predict", "predict each row of a table")
+    predict.add_argument("model", metavar="MODEL")
+    predict.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
+    predict.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
+    predict.add_argument("--out", metavar="FILE", help="CSV file to write (default: print it)")
+    _add_json(predict)
+
+
+def _add_report(commands: Any) -> None:
+    report = _command(commands, "report", "hedgerow.cli.report", "print what a model promises")
+    report.add_argument("model", metavar="MODEL")
+    _add_json(report)
+
+
+def _add_plot(commands: Any) -> None:
+    plot = _command(commands, "plot", "hedgerow.cli.plot", "draw how each feature moves a model's prediction")
+    plot.add_argument("model", metavar="MODEL")
+    plot.add_argument("--out", required=True, metavar="PNG", help="picture to write: .png, .svg or .pdf")
+    _add_json(plot)
+
+
+def _add_export(commands: Any) -> None:
+    export = _command(commands, "export", "hedgerow.cli.export", "write a model for another program")
+    export.add_argument("model", metavar="MODEL")
+    export.add_argument("--to", choices=["xgboost"], default="xgboost", help="whose format (%(default)s)")
+    export.add_argument("--out", required=True, metavar="FILE", help="file to write; XGBoost wants .json")
+    _add_json(export)
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative; a seed is 0 or more")
+    return value

@@ -1,0 +1,72 @@
+"""``hedgerow predict``: predict each row of a table."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from hedgerow.cli.inputs import check_can_write
+from hedgerow.cli.output import note, print_json
+from hedgerow.client.reading import read_records
+from hedgerow.model import Model
+from hedgerow.protocol.errors import ModelError
+
+Rows = list[list[Any]]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write one line per row: the predicted class or value, or the probabilities."""
+    out = None if arguments.out is None else check_can_write(arguments.out)
+    model = Model.load(arguments.model)
+    header = _header(model, arguments.proba)
+    chunks = _predictions(model, arguments.data, arguments.proba)
+    if arguments.json and out is None:
+        rows = [row if arguments.proba else row[0] for chunk in chunks for row in chunk]
+        print_json({"columns": header, "predictions": rows})
+        return
+    with _stream(out) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        n_rows = 0
+        for chunk in chunks:
+            writer.writerows(chunk)
+            n_rows += len(chunk)
+    if arguments.json:
+        print_json({"out": str(out), "n_rows": n_rows, "columns": header})
+    elif out is not None:
+        note(f"Wrote {n_rows:,} predictions to {out}.")
+
+
+def _header(model: Model, proba: bool) -> list[str]:
+    if not proba:
+        return [f"predicted_{model.plan.label.name}"]
+    if model.plan.label.type == "regression":
+        raise ModelError(
+            "A regression has no class probabilities.",
+            remedy="Leave out --proba.",
+            code="no-probabilities",
+        )
+    return [f"probability_{name}" for name in model.plan.label.classes]
+
+
+def _predictions(model: Model, path: str, proba: bool) -> Iterator[Rows]:
+    for records in read_records(path, model.plan, with_label=False):
+        codes = model.ensemble.grid.encode(records.features)
+        if proba:
+            yield model.predict_proba_codes(codes).tolist()
+        else:
+            yield [[value] for value in model.predict_codes(codes).tolist()]
+
+
+@contextmanager
+def _stream(out: Path | None) -> Iterator[TextIO]:
+    if out is None:
+        yield sys.stdout
+        return
+    with open(out, "w", encoding="utf-8", newline="") as stream:
+        yield stream

@@ -1,0 +1,92 @@
+"""``hedgerow privacy``: what a plan costs, before anyone runs it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from typing import Any
+
+from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.output import megabytes, number, print_facts, print_json
+from hedgerow.forecasting import Forecast, forecast
+from hedgerow.privacy.gdp import mu_of
+from hedgerow.protocol.plan import Plan
+
+_DECIDED = ("n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the cost of a plan."""
+    plan = read_plan(arguments.plan)
+    expected = forecast(plan)
+    if arguments.json:
+        print_json(_content(plan, expected))
+        return
+    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})\n")
+    print("Privacy")
+    print_facts(_privacy_facts(plan, expected))
+    print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
+    print_facts([(name, _shown(getattr(expected.settings, name))) for name in _DECIDED])
+    print("\nEach site")
+    print_facts(
+        [
+            ("exchanges", f"{expected.n_exchanges} ({_kinds(expected)})"),
+            ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
+             f"{megabytes(expected.bytes_per_node)} over the whole run"),
+        ]
+    )  # fmt: skip
+
+
+def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
+    privacy = plan.privacy
+    if math.isinf(privacy.epsilon):
+        return [("epsilon", "infinite: this plan adds no noise and promises nothing")]
+    unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s)"
+    facts = [
+        ("protects", f"{unit}, against whoever sees the model"),
+        ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
+        ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
+         f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
+        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per tree (mu {_mu(plan)} in all)"),
+    ]  # fmt: skip
+    if privacy.delta * privacy.n_records >= 1:
+        facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
+    if privacy.bounds_from_data:
+        facts.append(("warning", "bounds were read off private data: the guarantee is void"))
+    return facts
+
+
+def _mu(plan: Plan) -> str:
+    return number(mu_of(plan.privacy.epsilon, plan.privacy.delta))
+
+
+def _features(plan: Plan) -> str:
+    categorical = sum(feature.is_categorical for feature in plan.features)
+    count = len(plan.features)
+    return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
+
+
+def _kinds(expected: Forecast) -> str:
+    return ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
+
+
+def _shown(value: object) -> str:
+    return "the loss's own" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _content(plan: Plan, expected: Forecast) -> dict[str, Any]:
+    return {
+        "plan": plan.name,
+        "digest": plan.digest,
+        "epsilon": plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "epsilon_gdp": expected.epsilon_gdp,
+        "epsilon_rdp": expected.epsilon_rdp,
+        "settings": dataclasses.asdict(expected.settings),
+        "exchanges": expected.n_exchanges,
+        "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],
+        "numbers_per_node": expected.numbers_per_node,
+        "bits_per_number": expected.bits_per_number,
+        "bytes_per_node": expected.bytes_per_node,
+    }

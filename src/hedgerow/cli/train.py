@@ -1,0 +1,62 @@
+"""``hedgerow train``: train over sites whose tables are all on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+
+from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
+from hedgerow.cli.output import print_facts, print_json, warn, wrapped
+from hedgerow.cli.training import Sites, read_sites, train_with_progress
+from hedgerow.model import Model
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.training.settings import resolve
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train, write the model, print what it promises."""
+    plan = read_plan(arguments.plan)
+    out = check_can_write(arguments.out)
+    files = named_sites(arguments.sites)
+    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    sites = read_sites(files, plan, quiet=arguments.json)
+    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
+    model.save(out)
+    if arguments.json:
+        print_json(
+            {
+                "model": str(out),
+                "plan_digest": plan.digest,
+                "sites": list(files),
+                "rows_left_out": {name: report.n_dropped for name, report in sites.contributions.items()},
+                "settings": dataclasses.asdict(resolve(plan)),
+                "report": model.report.to_dict(),
+            }
+        )
+        return
+    if noise.seeded:
+        warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
+    _print(model, sites, str(out))
+
+
+def _print(model: Model, sites: Sites, out: str) -> None:
+    print_facts(
+        [
+            ("sites", f"{len(sites.data)}: {listed(sites.data)}"),
+            ("model", f"{model.ensemble.n_trees} trees of depth {_depth(model)}, written to {out}"),
+            *_left_out(sites),
+        ]
+    )
+    print("\n" + wrapped(model.report.text()))
+
+
+def _depth(model: Model) -> int:
+    return 0 if model.ensemble.fitted is None else model.ensemble.fitted.trees.depth
+
+
+def _left_out(sites: Sites) -> list[tuple[str, str]]:
+    dropped = sum(report.n_dropped for report in sites.contributions.values())
+    if not dropped:
+        return []
+    return [("left out", f"{dropped} rows beyond privacy.max_rows_per_unit")]

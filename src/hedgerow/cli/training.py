@@ -1,0 +1,55 @@
+"""What `train` and `demo` share: reading sites' files, training with progress, and the lines about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hedgerow.cli.progress import TrainingProgress, status
+from hedgerow.client.contribution import ContributionReport
+from hedgerow.client.node import SiteData
+from hedgerow.local_training import train
+from hedgerow.model import Model
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.protocol.plan import Plan
+from hedgerow.site_data import read_site_data
+from hedgerow.threads import available_threads, use_threads
+from hedgerow.trees.grid import build_grid
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """The sites' rows, and what the bound on rows per unit left out at each."""
+
+    data: Mapping[str, SiteData]
+    contributions: Mapping[str, ContributionReport]
+
+    @property
+    def n_records(self) -> int:
+        return sum(site.n_records for site in self.data.values())
+
+
+def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool) -> Sites:
+    """Read and bin every site's file.
+
+    Raises:
+        DataError: a file cannot be read or does not fit the plan.
+    """
+    grid = build_grid(plan)
+    data, contributions = {}, {}
+    for name, path in files.items():
+        with status(f"Reading {path.name}", quiet=quiet):
+            data[name], contributions[name] = read_site_data(path, plan, grid)
+    return Sites(data, contributions)
+
+
+def train_with_progress(
+    plan: Plan, sites: Sites, noise: NoiseSource, *, n_threads: int | None, quiet: bool, title: str = "Training"
+) -> Model:
+    """Train over the sites with a progress bar."""
+    with (
+        use_threads(n_threads or available_threads()) as allowed,
+        TrainingProgress(plan, len(sites.data), quiet=quiet, title=title) as progress,
+    ):
+        return train(plan, sites.data, noise=noise, n_threads=allowed, progress=progress)

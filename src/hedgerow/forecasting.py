@@ -1,0 +1,82 @@
+"""What a plan asks of everyone and what it costs, known before anyone runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import Query
+from hedgerow.server.coordinator import event_of
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import Settings, resolve
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan asks of everyone.
+
+    Attributes:
+        settings: with every "auto" decided.
+        n_exchanges: times that every node is asked for a vector.
+        numbers_per_node: integers that one node sends over the whole run.
+        bits_per_number: enough for any sum over the declared number of records.
+        bytes_per_node: what one node sends, without the envelope of a transport.
+        queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
+        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by each accountant.
+    """
+
+    settings: Settings
+    n_exchanges: int
+    numbers_per_node: int
+    bits_per_number: int
+    bytes_per_node: int
+    queries: tuple[tuple[str, int, int], ...]
+    epsilon_gdp: float
+    epsilon_rdp: float
+
+
+def forecast(plan: Plan) -> Forecast:
+    """Run the plan's program on sums of nothing and count what it asks.
+
+    What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
+    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates.
+    """
+    settings = resolve(plan)
+    queries = dry_run(plan, settings)
+    largest = max(query.bound for query in queries) * plan.privacy.n_records * plan.privacy.max_rows_per_unit
+    bits = largest.bit_length() + 1
+    numbers = sum(query.length for query in queries)
+    events = [event_of(query)[0] for query in queries]
+    kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
+    return Forecast(
+        settings=settings,
+        n_exchanges=len(queries),
+        numbers_per_node=numbers,
+        bits_per_number=bits,
+        bytes_per_node=sum(-(-query.length * bits // 8) for query in queries),
+        queries=tuple(_tally(kind, queries) for kind in kinds),
+        epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
+        epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
+    )
+
+
+def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
+    lengths = [query.length for query in queries if query.purpose.kind == kind]
+    return kind, len(lengths), max(lengths)
+
+
+def dry_run(plan: Plan, settings: Settings) -> list[Query]:
+    """The queries of a plan when every answer is zero."""
+    program = boosted_trees(plan, settings)
+    queries: list[Query] = []
+    try:
+        query = next(program)
+        while True:
+            queries.append(query)
+            query = program.send(np.zeros(query.length, dtype=np.int64))
+    except StopIteration:
+        return queries

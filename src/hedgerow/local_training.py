@@ -1,0 +1,64 @@
+"""Train a plan over sites that are objects in this process: what estimators, commands and the demonstration call.
+
+It is the real protocol (nodes that see their own rows only, an aggregation, a coordinator that adds the noise); only
+the network is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.model import Model
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.server.coordinator import Progress, run_program
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import Aggregation, PlainAggregation
+
+
+def train(
+    plan: Plan,
+    sites: Mapping[str, SiteData],
+    *,
+    noise: NoiseSource,
+    n_threads: int = 1,
+    progress: Progress | None = None,
+) -> Model:
+    """Train one model over all sites; deterministic but for `noise`.
+
+    Args:
+        plan: the plan.
+        sites: each site's rows by the site's name.
+        noise: `SystemNoise(os.urandom)` for a real run; a seeded source makes a model without a guarantee.
+        n_threads: threads each node sums with, >= 1.
+        progress: called after every release with its query and the ledger so far.
+
+    Raises:
+        UsageError: fewer sites than the plan asks for.
+        PrivacyError: when the plan's promise cannot be kept.
+    """
+    _check_sites(plan, sites)
+    settings = resolve(plan)
+    nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
+    aggregation = build_aggregation(plan, nodes)
+    outcome = run_program(plan, boosted_trees(plan, settings), aggregation, noise, progress)
+    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+
+def build_aggregation(plan: Plan, nodes: Sequence[Node]) -> Aggregation:
+    """How the nodes' vectors are added up; the one place that decides it for everything in this process."""
+    return PlainAggregation(nodes)
+
+
+def _check_sites(plan: Plan, sites: Mapping[str, SiteData]) -> None:
+    wanted = plan.federation.min_sites
+    if len(sites) < wanted:
+        raise UsageError(
+            f"{len(sites)} site(s) take part, but the plan asks for at least {wanted} (federation.min_sites).",
+            cause="A sum over few sites says much about each of them.",
+            remedy="Give the tables of more sites, or agree on a plan with a smaller federation.min_sites.",
+            code="too-few-sites",
+        )

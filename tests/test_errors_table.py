@@ -1,0 +1,269 @@
+"""Every row of the tables of bad input in docs/errors.md, through the real command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hedgerow.cli.main import main
+
+TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
+
+PLAN = """version = 1
+[model]
+n_trees = 3
+max_depth = 2
+[privacy]
+epsilon = 1
+delta = 1e-6
+n_records = 100
+[federation]
+min_sites = 1
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+[[features]]
+name = "ward"
+type = "categorical"
+categories = ["a", "b"]
+[label]
+name = "ill"
+type = "binary"
+classes = [0, 1]
+"""
+REGRESSION = PLAN.replace('type = "binary"\nclasses = [0, 1]', 'type = "regression"\nmin = 0\nmax = 1')
+HEADER = "age,ward,ill"
+ROWS = [f"{20 + i},{'ab'[i % 2]},{i % 2}" for i in range(40)]
+
+
+class Row(NamedTuple):
+    """One row of the document."""
+
+    input: str
+    code: str
+    exit_code: int
+
+
+def documented() -> list[Row]:
+    """The rows of all tables with four columns."""
+    rows = []
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 4 and not cells[0].startswith(("---", "input")):
+            rows.append(Row(cells[0], cells[2], int(cells[3])))
+    return rows
+
+
+class Scene:
+    """A folder with a good plan, a good table and, when asked for, a good model; a case spoils one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.write("plan.toml", PLAN)
+        self.write("site.csv", "\n".join([HEADER, *ROWS]) + "\n")
+
+    def write(self, name: str, content: str | bytes) -> str:
+        """A file's path, after writing it."""
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def train(self, site: str = "site.csv", out: str = "model.json", plan: str = "plan.toml") -> list[str]:
+        """The arguments that train on a file of the folder."""
+        return ["train", self.path(plan), "--site", self.path(site), "--out", self.path(out), "--seed", "1"]
+
+    def table(self, *rows: str, header: str = HEADER, name: str = "odd.csv") -> list[str]:
+        """Train on the good rows and these."""
+        self.write(name, "\n".join([header, *(ROWS if header == HEADER else []), *rows]) + "\n")
+        return self.train(name)
+
+    def plan(self, old: str, new: str, text: str = PLAN) -> list[str]:
+        """Train by a plan in which something is replaced."""
+        assert old in text
+        self.write("plan.toml", text.replace(old, new, 1))
+        return self.train()
+
+    def model(self, change: Callable[[bytes], bytes]) -> list[str]:
+        """Predict with a model file that was changed after training."""
+        assert main(self.train()) == 0
+        path = self.folder / "model.json"
+        path.write_bytes(change(path.read_bytes()))
+        return ["predict", str(path), self.path("site.csv")]
+
+
+def changed(**values: object) -> Callable[[bytes], bytes]:
+    """Set top-level values of a model file."""
+    return lambda data: json.dumps({**json.loads(data), **values}).encode()
+
+
+Case = Callable[[Scene], list[str]]
+
+
+def unit_missing(scene: Scene) -> list[str]:
+    scene.plan("n_records = 100", 'n_records = 100\nunit = "person"\nmax_rows_per_unit = 2')
+    return scene.table("33,a,0,p1", "34,b,1,", header=HEADER + ",person")
+
+
+def regression_label_beyond(scene: Scene) -> list[str]:
+    scene.write("plan.toml", REGRESSION)
+    return scene.table("30,a,7.5", "31,b,-2")
+
+
+def regression_probabilities(scene: Scene) -> list[str]:
+    scene.write("plan.toml", REGRESSION)
+    assert main(scene.train()) == 0
+    return ["predict", scene.path("model.json"), scene.path("site.csv"), "--proba"]
+
+
+def truncated_gzip(scene: Scene) -> list[str]:
+    packed = gzip.compress("\n".join([HEADER, *ROWS * 50]).encode())
+    scene.write("odd.csv.gz", packed[: len(packed) // 2])
+    return scene.train("odd.csv.gz")
+
+
+def file_of(name: str, content: str | bytes) -> Case:
+    """Train on a file with this content."""
+
+    def case(scene: Scene) -> list[str]:
+        scene.write(name, content)
+        return scene.train(name)
+
+    return case
+
+
+def plan_of(content: bytes) -> Case:
+    """Train by a plan with this content."""
+
+    def case(scene: Scene) -> list[str]:
+        scene.write("plan.toml", content)
+        return scene.train()
+
+    return case
+
+
+def draft_over_existing(scene: Scene) -> list[str]:
+    return ["plan", "init", scene.path("site.csv"), "--label", "ill", "--out", scene.path("plan.toml")]
+
+
+def draft_without_features(scene: Scene) -> list[str]:
+    return ["plan", "init", scene.write("one.csv", "ill\n0\n1\n"), "--label", "ill"]
+
+
+def two_sites(scene: Scene) -> list[str]:
+    return [*scene.train(), "--site", scene.path("site.csv")]
+
+
+CASES: dict[str, Case] = {
+    "a number beyond the feature's min or max": lambda s: s.table("-5,a,0", "1e6,b,1"),
+    "an infinite number": lambda s: s.table("inf,a,0", "-inf,b,1"),
+    "NaN, an empty field, `NA` or `null` in a feature": lambda s: s.table("NaN,a,0", ",b,1", "NA,null,1", "null,,0"),
+    "a category that the plan does not list": lambda s: s.table("30,c,0"),
+    "a column that the plan does not name": lambda s: s.table("30,a,1,x", "31,b,0,y", header=HEADER + ",note"),
+    "one class only among a site's labels": lambda s: s.table("30,a,1", "31,b,1", header="age,ward, ill"),
+    "a regression's label beyond its bounds": regression_label_beyond,
+    "text where the plan says numeric": lambda s: s.table("old,a,0"),
+    "a missing column": lambda s: s.table("30,0", header="age,ill"),
+    "two columns of one name": lambda s: s.table("30,a,0,1", header=HEADER + ",ill"),
+    "a row with too few fields": lambda s: s.table("30,a"),
+    "a label that is none of the plan's classes": lambda s: s.table("30,a,2"),
+    "a missing label": lambda s: s.table("30,a,"),
+    "a missing identifier under `privacy.unit`": unit_missing,
+    "a header without rows": file_of("odd.csv", HEADER + "\n"),
+    "a table of 0 bytes": file_of("odd.csv", b""),
+    "a file that does not exist": lambda s: s.train("nowhere.csv"),
+    "a file ending that is not read": file_of("odd.xlsx", b"PK"),
+    "a gzip file that breaks off": truncated_gzip,
+    "a gzip file that is none": file_of("odd.csv.gz", HEADER + "\n"),
+    "a Parquet file that is none": file_of("odd.parquet", HEADER + "\n"),
+    "text that is not UTF-8": file_of("odd.csv", (HEADER + "\n30,\xe9,0\n").encode("latin-1")),
+    "epsilon = inf": lambda s: s.plan("epsilon = 1", "epsilon = inf"),
+    "n_trees = 0": lambda s: s.plan("n_trees = 3", "n_trees = 0"),
+    "n_trees = 2.5": lambda s: s.plan("n_trees = 3", "n_trees = 2.5"),
+    "epsilon = 0": lambda s: s.plan("epsilon = 1", "epsilon = 0"),
+    "epsilon < 0": lambda s: s.plan("epsilon = 1", "epsilon = -1"),
+    "epsilon = nan": lambda s: s.plan("epsilon = 1", "epsilon = nan"),
+    "delta = 0": lambda s: s.plan("delta = 1e-6", "delta = 0"),
+    "delta = 1": lambda s: s.plan("delta = 1e-6", "delta = 1"),
+    "max below min": lambda s: s.plan("max = 100", "max = -1"),
+    "one class": lambda s: s.plan("classes = [0, 1]", "classes = [1]"),
+    "a feature that is the label": lambda s: s.plan('name = "age"', 'name = "ill"'),
+    "no min and max": lambda s: s.plan("min = 0\nmax = 100\n", ""),
+    "no n_records": lambda s: s.plan("n_records = 100\n", ""),
+    "a misspelled field": lambda s: s.plan("max_depth", "maxdepth"),
+    "a newer version of the plan": lambda s: s.plan("version = 1", "version = 2"),
+    "text that is not TOML": lambda s: s.plan("version = 1", "version is 1"),
+    "a plan that does not exist": lambda s: s.train(plan="nowhere.toml"),
+    "a plan that is not text": plan_of(b"\xff\xfe\x00v"),
+    "a model that does not exist": lambda s: ["report", s.path("nowhere.json")],
+    "a model of 0 bytes": lambda s: s.model(lambda data: b""),
+    "a model that breaks off": lambda s: s.model(lambda data: data[: len(data) // 2]),
+    "a model that is not JSON": lambda s: s.model(lambda data: b"model"),
+    "JSON that is no model": lambda s: s.model(lambda data: b"{}"),
+    "a newer version of the model": lambda s: s.model(changed(version=99)),
+    "a model that somebody edited": lambda s: s.model(changed(created_with="another")),
+    "probabilities of a regression": regression_probabilities,
+    "an unknown command": lambda s: ["trian"],
+    "an unknown option": lambda s: [*s.train(), "--epsilon", "3"],
+    "a missing argument": lambda s: ["train", s.path("plan.toml")],
+    "a seed below 0": lambda s: [*s.train(), "--seed", "-4"],
+    "two sites of one name": two_sites,
+    "fewer sites than federation.min_sites": lambda s: s.plan("min_sites = 1", "min_sites = 2"),
+    "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
+    "an output that is a folder": lambda s: s.train(out="."),
+    "a draft over an existing plan": draft_over_existing,
+    "a draft without features": draft_without_features,
+}
+
+
+def test_table_and_cases_agree() -> None:
+    """No row of the document is without a case, and no case without a row."""
+    inputs = [row.input for row in documented()]
+    assert len(inputs) == len(set(inputs))
+    assert set(inputs) == set(CASES)
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.input)
+def test_bad_input(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The documented exit code and code word, three parts and no traceback; or a result when it is handled."""
+    arguments = CASES[row.input](Scene(tmp_path))
+    capsys.readouterr()
+    exit_code = main(arguments)
+    printed = capsys.readouterr()
+    assert exit_code == row.exit_code, printed.err
+    assert "Traceback" not in printed.err
+    if row.code == "-":
+        assert "Error" not in printed.err
+        assert printed.out
+        return
+    assert not printed.out
+    assert f"({row.code}, exit code {row.exit_code})" in printed.err
+    assert printed.err.startswith("Error   ")
+    assert "To do   " in printed.err
+
+
+@pytest.mark.parametrize(
+    ("odd", "plain"),
+    [("-5,a", "0,a"), ("1e6,b", "100,b"), ("inf,a", "100,a"), ("NaN,a", ",a"), ("null,NA", ","), ("30,c", "30,zzz")],
+)
+def test_handled_values_count_as_documented(
+    odd: str, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that is handled predicts as the value that the document says it counts as."""
+    scene = Scene(tmp_path)
+    assert main(scene.plan("n_trees = 3", "n_trees = 40")) == 0
+    scene.write("ask.csv", f"age,ward\n{odd}\n{plain}\n")
+    capsys.readouterr()
+    assert main(["predict", scene.path("model.json"), scene.path("ask.csv"), "--proba"]) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first == second

@@ -1,0 +1,101 @@
+"""Where candidates come from: the plan at first, released sums later, the records never."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.training.candidate_source import CandidateSource, iterative_hessian
+from hedgerow.trees.grid import build_grid
+
+SUMS = st.one_of(st.integers(-100, 1000), st.integers(-(2**60), 2**60))
+
+
+def source_of(factory: ModuleType, feature: dict[str, object], n_candidates: int, rounds: int = 5) -> CandidateSource:
+    model = {"split_candidates": "iterative_hessian", "n_candidates": n_candidates, "candidate_rounds": rounds}
+    plan = factory.make_plan(features=[{"name": "x", **feature}], model=model)
+    return CandidateSource(plan, build_grid(plan))
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_round_of_halving_keeps_its_promises(data: st.DataObject) -> None:
+    """Ascending, distinct, within the range, as many bins as wanted and at most twice as many; any noise at all."""
+    inner = data.draw(st.lists(st.floats(-0.99, 0.99), unique=True, max_size=40))
+    borders = [-1.0, *sorted(inner)]
+    n_candidates = data.draw(st.integers(1, 50))
+    hessians = np.array(data.draw(st.lists(SUMS, min_size=len(borders), max_size=len(borders))), dtype=np.int64)
+    refined = iterative_hessian(borders, hessians, n_candidates)
+    assert refined == sorted(set(refined)) and refined[0] == -1.0 and refined[-1] < 1.0
+    assert len(refined) <= 2 * n_candidates + 2
+
+
+def test_heavy_bins_are_halved_and_light_ones_merged() -> None:
+    """The worked case: of four bins one holds nearly all; it is cut in two, and its light neighbours become one."""
+    refined = iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([1, 97, 1, 1]), 3)
+    assert {0.0, 1.0, 1.5, 3.0} == set(refined)
+    # Nothing is known: the range is divided evenly up to the last border that is kept.
+    assert iterative_hessian([0.0, 2.0], np.array([0, 0]), 4) == [0.0, 1.0, 2.0]
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_refined_candidates_are_cells_of_the_grid(factory: ModuleType, data: st.DataObject) -> None:
+    """After any releases a candidate is a cell that a split can name; also with one edge, or none to choose."""
+    ranges = [(0, 1), (-5, 300), (0, 1e-44), (-3e38, 3e38), (1e30, 1.00001e30)]
+    low, high = data.draw(st.sampled_from(ranges))
+    integer = data.draw(st.booleans())
+    n_candidates = data.draw(st.integers(1, 40))
+    source = source_of(factory, {"type": "numeric", "min": low, "max": high, "integer": integer}, n_candidates)
+    for _ in range(source.paid_rounds_before(0, 100)):
+        bins = source.bin_of_code(0)
+        n_bins = int(bins.max()) + 1
+        assert sorted(set(bins.tolist())) == list(range(n_bins))
+        source.take_histogram(np.array(data.draw(st.lists(SUMS, min_size=n_bins, max_size=n_bins)), dtype=np.int64))
+        cuts = source.cuts([0])[0]
+        n_edges = int(len(bins) - 2)
+        assert cuts == sorted(set(cuts)) and all(0 <= cut < n_edges for cut in cuts)
+        assert len(cuts) <= 2 * n_candidates + 1
+    assert source.paid_rounds_before(0, 100) == 0
+
+
+def test_candidates_move_to_where_the_hessian_is(factory: ModuleType) -> None:
+    """With all records in a hundredth of the range, a few rounds put many candidates there; uniform ones have none."""
+    feature = {"type": "numeric", "min": 0, "max": 1, "spacing": "uniform"}
+    source = source_of(factory, feature, 16)
+    plan = factory.make_plan(features=[{"name": "x", **feature}], model={"split_candidates": "iterative_hessian"})
+    edges = build_grid(plan).features[0].edges
+
+    def inside() -> int:
+        return sum(0.40 < edges[cut] < 0.41 for cut in source.cuts([0])[0])
+
+    assert inside() <= 1
+    records = np.random.default_rng(0).uniform(0.40, 0.41, 5000)
+    codes = np.searchsorted(edges, records.astype(np.float32), side="right")
+    for _ in range(5):
+        bins = source.bin_of_code(0)
+        source.take_histogram(1000 * np.bincount(bins[codes], minlength=int(bins.max()) + 1))
+    assert inside() >= 4
+
+
+def test_each_bin_holds_the_cells_between_its_candidates(factory: ModuleType) -> None:
+    """A histogram that put a cell into the wrong bin would refine the wrong half of the range."""
+    source = source_of(factory, {"type": "numeric", "min": 0, "max": 10, "integer": True}, 4)
+    cuts, bins = source.cuts([0])[0], source.bin_of_code(0)
+    for code in range(len(bins) - 1):
+        assert bins[code] == sum(code > cut for cut in cuts)
+    assert bins[-1] == len(cuts) + 1
+
+
+@pytest.mark.parametrize("update", ["newton", "averaging"])
+def test_only_what_is_paid_for_is_asked(factory: ModuleType, update: str) -> None:
+    """A plan that weighs by averages has no Hessians, so it must not pay for histograms of them."""
+    model = {"split_candidates": "iterative_hessian", "candidate_rounds": 3, "weight_update": update}
+    plan = factory.make_plan(model=model)
+    source = CandidateSource(plan, build_grid(plan))
+    assert source.paid_rounds_before(0, 1) == (1 if update == "newton" else 0)
+    assert source.paid_rounds_before(0, 10) == (3 if update == "newton" else 0)

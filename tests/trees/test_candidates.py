@@ -1,0 +1,114 @@
+"""Candidates: quantiles of integer densities, and densities that stay sound whatever noise is released."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.trees.candidates import (
+    DENSITY_TOTAL,
+    AdaptiveCandidates,
+    initial_candidates,
+    quantile_cuts,
+)
+from hedgerow.trees.grid import FeatureGrid
+
+DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
+EXTREMES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1000, 1000), st.sampled_from([0, 2**63 - 1]))
+
+
+def slow_cuts(density: list[int], n_bins: int) -> list[int]:
+    """For each quantile the cut whose mass to the left is nearest to it, the later one if two are; exact fractions."""
+    total = sum(density)
+    if len(density) < 2 or total == 0:
+        return []
+    below = [sum(density[: cut + 1]) for cut in range(len(density) - 1)]
+    chosen = set()
+    for q in range(1, n_bins):
+        target = total * q // n_bins
+        distances = [abs(Fraction(mass - target)) for mass in below]
+        # Cuts with equal mass are the same split of the density: any of them is nearest.
+        chosen.add(below[distances.index(min(distances))])
+    return sorted(chosen)
+
+
+@settings(max_examples=200)
+@given(density=DENSITIES, n_bins=st.integers(1, 40))
+def test_cuts_are_the_nearest_to_the_quantiles(density: list[int], n_bins: int) -> None:
+    """Binary search over sums finds what a search over all cuts finds: the same masses to the left of the cuts."""
+    cuts = quantile_cuts(np.array(density, dtype=np.int64), n_bins)
+    assert cuts == sorted(set(cuts)) and len(cuts) <= max(0, n_bins - 1)
+    assert all(0 <= cut < len(density) - 1 for cut in cuts)
+    masses = [sum(density[: cut + 1]) for cut in cuts]
+    wanted = slow_cuts(density, n_bins)
+    total = sum(density)
+    targets = [total * q // n_bins for q in range(1, n_bins)]
+    # Ties between two masses may fall either way; the distance to each quantile may not differ.
+    for target in targets if wanted else []:
+        assert min(abs(m - target) for m in masses) == min(abs(m - target) for m in wanted)
+    assert set(masses) <= {sum(density[: cut + 1]) for cut in range(len(density) - 1)}
+
+
+def test_even_densities_give_even_cuts() -> None:
+    """With every cell alike the candidates are the plan's uniform ones."""
+    assert quantile_cuts(np.full(12, 7, dtype=np.int64), 4) == [2, 5, 8]
+    assert quantile_cuts(np.array([5]), 4) == [] == quantile_cuts(np.zeros(5, dtype=np.int64), 4)
+
+
+@settings(max_examples=200)
+@given(data=st.data(), n_cells=st.integers(1, 253), n_leaves=st.integers(1, 32))
+def test_densities_stay_sound_under_any_release(data: st.DataObject, n_cells: int, n_leaves: int) -> None:
+    """Noise may be anything: densities stay non-negative, bounded, and leave every cell a share; nothing overflows."""
+    candidates = initial_candidates(FeatureGrid(np.arange(n_cells - 1, dtype=np.float32)))
+    random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    for _ in range(8):
+        hessians = np.array(data.draw(st.lists(EXTREMES, min_size=n_leaves, max_size=n_leaves)), dtype=np.int64)
+        noise = data.draw(st.sampled_from([0, 1, 10**6, 2**53]))
+        leaf_of_cell = np.sort(random.integers(0, n_leaves, n_cells))
+        before = candidates
+        candidates = candidates.refined(leaf_of_cell, hessians, noise)
+        assert candidates.density.dtype == np.int64 and len(candidates.density) == n_cells
+        assert (candidates.density > 0).all()
+        assert sum(candidates.density.tolist()) <= DENSITY_TOTAL + n_cells
+        if candidates.refinements == before.refinements or (hessians <= 2 * noise).all():
+            np.testing.assert_array_equal(candidates.density, before.density)
+        assert candidates.cuts(32) == sorted(set(candidates.cuts(32)))
+
+
+def test_density_follows_the_leaves() -> None:
+    """A leaf with three quarters of the Hessian gets about three quarters of the density, and so of the candidates."""
+    start = initial_candidates(FeatureGrid(np.arange(99, dtype=np.float32)))
+    refined = start.refined(np.repeat([0, 1], 50), np.array([300_000, 100_000]), 10)
+    share = refined.density[:50].sum() / refined.density.sum()
+    assert 0.70 < share < 0.76
+    cuts = np.array(refined.cuts(32))
+    assert abs(int((cuts < 50).sum()) - 23) <= 2
+
+
+def test_leaves_within_their_noise_count_as_empty() -> None:
+    """A leaf that noise alone explains must not draw candidates to itself."""
+    start = initial_candidates(FeatureGrid(np.arange(99, dtype=np.float32)))
+    refined = start.refined(np.repeat([0, 1], 50), np.array([1000, 199]), 100)
+    assert refined.density[50:].sum() < 0.05 * refined.density.sum()
+    kept = start.refined(np.repeat([0, 1], 50), np.array([199, -5000]), 100)
+    np.testing.assert_array_equal(kept.density, start.density)
+
+
+def test_within_a_leaf_the_density_keeps_its_shape() -> None:
+    """One release knows nothing about differences inside a leaf: what was known of them is kept."""
+    density = np.array([4, 1, 1, 2, 2, 2], dtype=np.int64) * 2**36
+    refined = AdaptiveCandidates(density).refined(np.array([0, 0, 0, 1, 1, 1]), np.array([10**6, 10**6]), 0).density
+    assert refined[0] > 3 * refined[1]
+    assert refined[1] == refined[2] and refined[3] == refined[4] == refined[5]
+
+
+@pytest.mark.parametrize("n_cells", [1, 2, 3, 254])
+def test_a_fresh_density_is_even(n_cells: int) -> None:
+    """Before any release every cell counts alike, also for the feature with a single cell."""
+    start = initial_candidates(FeatureGrid(np.arange(n_cells - 1, dtype=np.float32)))
+    assert len(set(start.density.tolist())) == 1 and len(start.density) == n_cells
+    assert len(start.cuts(10)) <= min(9, n_cells - 1)

@@ -1,0 +1,210 @@
+"""Kernels: routing, updating and summing equal a slow walk from the root, record by record."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hedgerow.protocol.queries import FittedTrees, Histogram, Purpose, TreeBatch
+from hedgerow.trees import routing
+from hedgerow.trees.kernels import BLOCK
+from hedgerow.trees.losses import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
+from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
+
+AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
+
+
+def walk(trees: TreeBatch, tree: int, codes: NDArray[Any]) -> int:
+    """The leaf of one record, node after node from the root."""
+    node = 0
+    for _ in range(trees.depth):
+        left = trees.goes_left[tree, node, int(codes[trees.feature[tree, node]])]
+        node = 2 * node + 1 if left else 2 * node + 2
+    return node - (trees.n_leaves - 1)
+
+
+def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
+    """One record's statistics in Python's integers; without the softmax guard, which does not act here."""
+    if loss.kind == "table":
+        step = (scores[0] >> STEP_BITS) + STEPS // 2 if scores else 0
+        return [int(x) for x in loss.table[label, min(max(step, 0), STEPS - 1)]]
+    if loss.kind == "squared":
+        residual = (scores[0] if scores else 0) - label
+        size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)
+        return [size if residual >= 0 else -size, loss.constant]
+    unit, newton = int(loss.scales[0]), loss.constant == 0
+    steps = [min((max(scores) - score) >> STEP_BITS, 4095) for score in scores]
+    weights = [round(2**30 * float(np.exp(-step / 256))) for step in steps]
+    shares = [weight * unit // sum(weights) for weight in weights]
+    gradients = list(shares)
+    gradients[label] = -(sum(shares) - shares[label])
+    hessians = [share * (unit - share) // unit * int(loss.scales[-1]) // unit for share in shares]
+    return gradients + (hessians if newton else [loss.constant])
+
+
+def expected(
+    records: SiteRecords, trees: TreeBatch, loss: Loss, update: FittedTrees | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sums per tree and leaf, and the scores afterwards; a record at a time."""
+    sums = np.zeros((trees.n_trees, trees.n_leaves, loss.n_statistics), dtype=np.int64)
+    scores = records.scores.astype(np.int64)
+    for i in range(records.n_records):
+        codes = records.codes[:, i]
+        if update is not None:
+            for tree in range(update.trees.n_trees):
+                scores[:, i] += update.values[tree, walk(update.trees, tree, codes)]
+        own = statistics_of(loss, int(records.labels[i]), scores[:, i].tolist())
+        for tree in range(trees.n_trees):
+            sums[tree, walk(trees, tree, codes)] += own
+    return sums, scores
+
+
+def make_records(
+    random: np.random.Generator, n: int, n_codes: list[int], loss: Loss, dtype: type, spread: int = 2**17
+) -> SiteRecords:
+    codes = np.stack([random.integers(0, own, n) for own in n_codes]).astype(dtype)
+    n_classes = max(2, loss.n_outputs, len(loss.table))
+    labels = random.integers(-SCORE_UNIT, SCORE_UNIT, n) if loss.kind == "squared" else random.integers(0, n_classes, n)
+    scores = random.integers(-spread, spread + 1, (loss.n_outputs, n)).astype(np.int32)
+    return SiteRecords(codes, labels.astype(np.int32), scores)
+
+
+def check(
+    factory: ModuleType, records: SiteRecords, trees: TreeBatch, loss: Loss, update: FittedTrees | None, n_threads: int
+) -> None:
+    sums, scores = expected(records, trees, loss, update)
+    got = leaf_sums(records, factory.query_of(trees, loss, update), loss, n_threads)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got.reshape(sums.shape), sums)
+    np.testing.assert_array_equal(records.scores, scores)
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_sums_equal_a_slow_walk(factory: ModuleType, data: st.DataObject) -> None:
+    """Any trees (ordered, sets, missing to either side, features of any width), any loss, depths before and after."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    wide = data.draw(st.booleans())
+    n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
+    label = data.draw(st.sampled_from(sorted(factory.LABELS)))
+    update_kind = data.draw(st.sampled_from(["newton", "gradient", "averaging"]))
+    loss = build_loss(factory.make_plan(label, model={"weight_update": update_kind}))
+    one_feature = data.draw(st.booleans())
+    n_trees, depth = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+    trees = factory.random_trees(random, n_trees, depth, n_codes, one_feature)
+    update = None
+    if loss.n_outputs and data.draw(st.booleans()):
+        # The earlier trees may be deeper or flatter, more or fewer.
+        old = factory.random_trees(random, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), n_codes)
+        update = factory.random_fitted(random, old, loss.n_outputs)
+    records = make_records(random, data.draw(st.integers(0, 60)), n_codes, loss, np.uint16 if wide else np.uint8)
+    check(factory, records, trees, loss, update, data.draw(st.integers(1, 3)))
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+@pytest.mark.parametrize("one_feature", [False, True])
+def test_every_depth(factory: ModuleType, depth: int, one_feature: bool) -> None:
+    """Up to depth 8, where leaf numbers fill a byte, trees on one feature and on several."""
+    random = np.random.default_rng(depth)
+    loss = build_loss(factory.make_plan())
+    trees = factory.random_trees(random, 2, depth, [256, 7, 40], one_feature)
+    old = factory.random_trees(random, 2, 9 - depth, [256, 7, 40], one_feature)
+    records = make_records(random, 400, [256, 7, 40], loss, np.uint8)
+    check(factory, records, trees, loss, factory.random_fitted(random, old, 1), 1)
+
+
+@pytest.mark.parametrize("n", AROUND_BLOCKS)
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
+def test_block_and_thread_borders(
+    factory: ModuleType, n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is lost, seen twice or updated twice where blocks or threads meet, also with no record at all."""
+    monkeypatch.setattr(routing, "MIN_RECORDS_PER_THREAD", 0, raising=False)
+    random = np.random.default_rng(n)
+    loss = build_loss(factory.make_plan())
+    trees = factory.random_trees(random, 2, 3, [30, 9])
+    update = factory.random_fitted(random, factory.random_trees(random, 2, 2, [30, 9]), 1)
+    records = make_records(random, n, [30, 9], loss, np.uint8)
+    check(factory, records, trees, loss, update, n_threads)
+
+
+def test_an_update_alone_changes_scores_exactly_once(factory: ModuleType) -> None:
+    """`apply_update` and an update inside a query do the same to the scores."""
+    random = np.random.default_rng(0)
+    loss = build_loss(factory.make_plan("multiclass"))
+    trees = factory.random_trees(random, 3, 4, [50, 6])
+    update = factory.random_fitted(random, trees, 4)
+    records = make_records(random, 5000, [50, 6], loss, np.uint8)
+    twin = SiteRecords(records.codes, records.labels, records.scores.copy())
+    apply_update(records, update)
+    leaf_sums(twin, factory.query_of(trees, loss, update), loss, 2)
+    np.testing.assert_array_equal(records.scores, twin.scores)
+
+
+@pytest.mark.parametrize("extreme", [2**15 - 1, -(2**15) + 1])
+def test_a_block_of_the_largest_statistics_does_not_spill(factory: ModuleType, extreme: int) -> None:
+    """Two sums share a 64-bit word within a block: even with all records in one leaf neither touches the other."""
+    plain = build_loss(factory.make_plan())
+    for pair in ([extreme, extreme], [extreme, -extreme], [0, extreme], [extreme, 0]):
+        table = np.empty((2, STEPS, 2), dtype=np.int16)
+        table[:] = pair
+        loss = Loss("table", 1, 2, plain.scales, table, 2 * extreme**2)
+        n = 3 * BLOCK + 17
+        trees = TreeBatch(
+            np.zeros((1, 1), np.int32), np.ones((1, 1, 4), np.uint8), np.full((1, 1), 3, np.int32)
+        )
+        records = SiteRecords(np.zeros((1, n), np.uint8), np.zeros(n, np.int32), np.zeros((1, n), np.int32))
+        sums = leaf_sums(records, factory.query_of(trees, loss), loss, 1).reshape(2, 2)
+        assert sums.tolist() == [[n * pair[0], n * pair[1]], [0, 0]]
+
+
+def test_sums_do_not_depend_on_the_order_of_records(factory: ModuleType) -> None:
+    """Integers add up alike in any order: the ground on which partition invariance stands."""
+    random = np.random.default_rng(8)
+    loss = build_loss(factory.make_plan("regression"))
+    trees = factory.random_trees(random, 3, 4, [50, 6])
+    records = make_records(random, 5000, [50, 6], loss, np.uint8)
+    order = random.permutation(5000)
+    shuffled = SiteRecords(
+        np.ascontiguousarray(records.codes[:, order]), records.labels[order], records.scores[:, order].copy()
+    )
+    query = factory.query_of(trees, loss)
+    np.testing.assert_array_equal(leaf_sums(records, query, loss, 1), leaf_sums(shuffled, query, loss, 1))
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_histograms_equal_a_slow_count(factory: ModuleType, data: st.DataObject) -> None:
+    """Per feature and bin, the last statistic of each record that falls there, after the update was added."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    wide = data.draw(st.booleans())
+    n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
+    label = data.draw(st.sampled_from(sorted(factory.LABELS)))
+    weight_update = data.draw(st.sampled_from(["newton", "gradient"]))
+    loss = build_loss(factory.make_plan(label, model={"weight_update": weight_update}))
+    update = factory.random_fitted(random, factory.random_trees(random, 2, 3, n_codes), loss.n_outputs)
+    features = tuple(random.permutation(len(n_codes))[: data.draw(st.integers(1, len(n_codes)))].tolist())
+    n_bins = tuple(int(random.integers(1, n_codes[f] + 1)) for f in features)
+    bins = tuple(random.integers(0, k, n_codes[f]).astype(np.uint16) for f, k in zip(features, n_bins, strict=True))
+    query = Histogram(
+        purpose=Purpose(0, "Histogram", "test"), length=sum(n_bins), bound=loss.bound(), sensitivity_squared=1,
+        noise_multiplier=1.0, update=update, features=features, bin_of_code=bins, n_bins=n_bins, score_bound=0,
+    )  # fmt: skip
+    n = data.draw(st.sampled_from([0, 1, 50, BLOCK + 1]))
+    records = make_records(random, n, n_codes, loss, np.uint16 if wide else np.uint8)
+    twin = SiteRecords(records.codes, records.labels, records.scores.copy())
+    got = histogram(records, query, loss)
+    wanted, begin = np.zeros(sum(n_bins), dtype=np.int64), np.concatenate([[0], np.cumsum(n_bins)])
+    apply_update(twin, update)
+    np.testing.assert_array_equal(records.scores, twin.scores)
+    for i in range(n):
+        hessian = statistics_of(loss, int(twin.labels[i]), twin.scores[:, i].tolist())[-1]
+        for k, feature in enumerate(features):
+            wanted[begin[k] + bins[k][records.codes[feature, i]]] += hessian
+    np.testing.assert_array_equal(got, wanted)
