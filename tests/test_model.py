@@ -73,7 +73,7 @@ def test_a_model_survives_its_file(
 
 def test_the_file_does_not_depend_on_who_holds_which_row(factory: ModuleType) -> None:
     """The same rows over one or three sites give the same bytes: the file counts nobody's records."""
-    plan = factory.make_plan("multiclass", {"interaction_size": 2})
+    plan = factory.make_plan("multiclass", {"interaction": "cyclical", "interaction_size": 2})
     rows = factory.make_data(plan, 90, 5)
     parts = [factory.take(rows, np.arange(start, 90, 3)) for start in range(3)]
     files = set()

@@ -27,7 +27,9 @@ def model_of(factory: ModuleType) -> Any:
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
-@pytest.mark.parametrize("fields", [{"interaction_size": 1}, {"interaction_size": "all"}, {"n_trees": 1}])
+@pytest.mark.parametrize(
+    "fields", [{"interaction_size": 1}, {"interaction": "cyclical", "interaction_size": "all"}, {"n_trees": 1}]
+)
 def test_every_model_can_be_drawn(model_of: Any, tmp_path: Path, label: str, fields: dict[str, Any]) -> None:
     """Both pictures come out as PNG files of some size, without a warning (warnings are errors here)."""
     pytest.importorskip("matplotlib")

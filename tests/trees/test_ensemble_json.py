@@ -24,7 +24,8 @@ Change = Callable[[dict[str, Any]], None]
 @pytest.fixture(scope="module")
 def small(factory: ModuleType) -> tuple[Any, dict[str, Any]]:
     """A plan and the JSON form of its model, with cuts, sets and nodes that send everything left."""
-    plan = factory.make_plan("multiclass", {"n_trees": 6, "max_depth": 4, "interaction_size": 2})
+    fields = {"n_trees": 6, "max_depth": 4, "interaction": "cyclical", "interaction_size": 2}
+    plan = factory.make_plan("multiclass", fields)
     table = ensemble_to_dict(factory.train(plan, [factory.make_data(plan, 60, 0)]).ensemble)
     kinds = {min(cut, 0) for tree in table["trees"] for cut in tree["cuts"]}
     assert kinds == {0, SET, ALL_LEFT}

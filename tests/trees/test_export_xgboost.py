@@ -90,7 +90,8 @@ def test_random_leaf_values_survive(
     factory: ModuleType, model_of: Any, label: str, seed: int, depth: int, equal: bool
 ) -> None:
     """Leaf values that no training would give, with many equal neighbours so that pruning joins leaves."""
-    plan = factory.make_plan(label, {"n_trees": 5, "max_depth": depth, "interaction_size": "all"})
+    fields = {"n_trees": 5, "max_depth": depth, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan(label, fields)
     model = model_of(plan)
     assert model.ensemble.fitted is not None
     random = np.random.default_rng(seed)
@@ -148,7 +149,8 @@ def test_pandas_categories_arrive_as_documented(factory: ModuleType, model_of: A
 def test_pruning_leaves_no_node_that_decides_nothing(factory: ModuleType, model_of: Any) -> None:
     """After pruning, no split has two equal leaves, and the weights add up to those of the leaves in reach."""
     features = factory.FEATURES[:1] + factory.FEATURES[2:3]
-    plan = factory.make_plan("binary", {"n_trees": 10, "max_depth": 6, "interaction_size": "all"}, features=features)
+    fields = {"n_trees": 10, "max_depth": 6, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan("binary", fields, features=features)
     model = model_of(plan)
 
     def check(node: Node) -> tuple[int, float]:
