@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from hedgerow.client.node import SiteData
 from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.grid import build_grid
-from hedgerow.trees.importances import importances, shape_function
+from hedgerow.trees.importances import features_of_tree, importances, shape_function
+from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.pruning import Leaf, Node, pruned_tree
 
 
 @settings(max_examples=20)
@@ -66,3 +69,26 @@ def test_a_model_without_trees_or_weights(factory: ModuleType) -> None:
     trained = factory.train(plan, [factory.make_data(plan, 200, 0)]).ensemble
     bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
     assert not bare.is_weighted and bare.values.max() > 0
+
+
+def test_credits_add_up_to_the_variance_of_the_trees(factory: ModuleType) -> None:
+    """What the splits of common trees are credited with is all of their leaves' variance, no more and no less."""
+    fields = {"n_trees": 12, "max_depth": 4, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan("binary", fields)
+    ensemble = factory.train(plan, [factory.make_data(plan, 500, 1)]).ensemble
+    expected = 0.0
+    for tree in range(ensemble.n_trees):
+        if len(features_of_tree(ensemble, tree)) > 1:
+            values, weights = np.array(list(leaves_below(pruned_tree(ensemble, tree, 0)))).T
+            expected += float(np.cov(values / SCORE_UNIT, aweights=weights, ddof=0))
+    assert expected > 0
+    assert np.isclose((importances(ensemble).shared ** 2).sum(), expected)
+
+
+def leaves_below(node: Node) -> Iterator[tuple[float, float]]:
+    """Value and weight of every leaf of a pruned tree."""
+    if isinstance(node, Leaf):
+        yield node.units, node.weight
+    else:
+        yield from leaves_below(node.left)
+        yield from leaves_below(node.right)
