@@ -124,7 +124,8 @@ def bins_for(n_records: float, noise: float) -> int:
     """
     if noise <= 0:
         return MAX_BINS
-    return max(MIN_BINS, min(MAX_BINS, round(1.25 * (max(n_records, 0.0) / noise) ** 0.4)))
+    wanted = 1.25 * math.pow(max(n_records, 0.0) / noise, 0.4)
+    return max(MIN_BINS, min(MAX_BINS, round(wanted)))
 
 
 def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
