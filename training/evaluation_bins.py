@@ -163,4 +163,3 @@ def error_clip(outline: Counts, noise: float) -> int:
     """Regression: the upper border of the last bin of errors that stands out of the noise, in units of 2**-16."""
     uppers = np.append(ERROR_EDGES, LARGEST_ERROR)
     return int(uppers[np.flatnonzero(visible(outline, noise))[-1]])
-

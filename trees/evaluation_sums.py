@@ -4,6 +4,8 @@
     score         its score, in units of 2**-16                            binary
     probability   per class, its predicted probability, in units of 2**-30 three classes or more
     residual      |prediction - label|, in units of 2**-16, label scaled   regression
+
+docs/privacy.md, section "Evaluation", says what one record can add at most.
 """
 
 from __future__ import annotations

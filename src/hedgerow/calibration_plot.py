@@ -42,7 +42,7 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
         axis.set_xlim(-0.01, 1.01)
         axis.set_ylim(-0.02, 1.02)
         axis.set_ylabel(_vertical_label(found), color=MUTED)
-        lower.set_ylabel("in this bin", color=MUTED)
+        lower.set_ylabel("of all records", color=MUTED)
         lower.set_ylim(bottom=0)
         lower.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         lower.locator_params(axis="y", nbins=3)

@@ -79,6 +79,4 @@ def evaluate_federated(
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
     outcome = run_evaluation(plan, program, PlainAggregation(nodes), noise, model.ledger, context)
     report = joint_report(model.report, outcome.cost, outcome.ledger)
-    return FederatedEvaluation(
-        outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report)
-    )
+    return FederatedEvaluation(outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report))

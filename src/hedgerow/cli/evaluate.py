@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
-    only_federated = [name for name in ("sites", "epsilon", "delta", "out", "plot", "seed") if getattr(arguments, name) is not None]
+    options = ("sites", "epsilon", "delta", "out", "plot", "seed")
+    only_federated = [name for name in options if getattr(arguments, name) is not None]
     if only_federated:
         raise UsageError(
             f"--{only_federated[0].removesuffix('s')} has no meaning without --federated.",
