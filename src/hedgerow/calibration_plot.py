@@ -35,8 +35,9 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
             2, 1, figsize=(5.6, 6.6), height_ratios=(4.2, 1), sharex=True, layout="constrained"
         )
         axis.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        axis.annotate("perfectly calibrated", (0.03, 0.055), rotation=45, rotation_mode="anchor", color=MUTED,
-                      transform_rotates_text=True, fontsize=7.5)  # fmt: skip
+        if len(curves) == 1:
+            axis.annotate("perfectly calibrated", (0.03, 0.055), rotation=45, rotation_mode="anchor", color=MUTED,
+                          transform_rotates_text=True, fontsize=7.5)  # fmt: skip
         for number, curve in enumerate(curves):
             _draw(axis, lower, curve, CLASS_COLOURS[number % len(CLASS_COLOURS)], alone=len(curves) == 1)
         axis.set_xlim(-0.01, 1.01)
