@@ -47,7 +47,7 @@ def test_the_numbers_are_near_those_in_the_clear(folder: Path, capsys: pytest.Ca
 
 
 def test_the_cost_is_written_into_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model that is written has the same trees, a longer ledger and a report that still holds; --out keeps the old."""
+    """The written model has the same trees, a longer ledger and a report that still holds; --out keeps the old."""
     assert main(evaluate(folder, "again.json", "--epsilon", "0.2")) == 0
     before, after = Model.load(folder / "model.json"), Model.load(folder / "again.json")
     assert len(after.ledger) == len(before.ledger) + 2
