@@ -185,7 +185,9 @@ def test_who_holds_which_row_does_not_matter(cases: dict[str, tuple[Model, SiteD
     def run(n_sites: int) -> FederatedEvaluation:
         order = np.random.default_rng(n_sites).permutation(data.n_records)
         held = [order[site::n_sites] for site in range(n_sites)]
-        parts = {str(i): SiteData(np.ascontiguousarray(data.codes[:, own]), data.labels[own]) for i, own in enumerate(held)}
+        parts = {
+            str(i): SiteData(np.ascontiguousarray(data.codes[:, own]), data.labels[own]) for i, own in enumerate(held)
+        }
         return evaluate_federated(model, parts, epsilon=0.5, noise=SeededNoise(9))
 
     first, *others = [run(n_sites) for n_sites in (1, 3, 40)]
