@@ -40,7 +40,7 @@ def train(
         UsageError: fewer sites than the plan asks for.
         PrivacyError: when the plan's promise cannot be kept.
     """
-    _check_sites(plan, sites)
+    check_sites(plan, sites)
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
     aggregation = build_aggregation(plan, nodes)
@@ -53,7 +53,8 @@ def build_aggregation(plan: Plan, nodes: Sequence[Node]) -> Aggregation:
     return PlainAggregation(nodes)
 
 
-def _check_sites(plan: Plan, sites: Mapping[str, SiteData]) -> None:
+def check_sites(plan: Plan, sites: Mapping[str, SiteData]) -> None:
+    """Refuse fewer sites than the plan asks for (UsageError)."""
     wanted = plan.federation.min_sites
     if len(sites) < wanted:
         raise UsageError(
