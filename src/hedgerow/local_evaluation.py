@@ -63,7 +63,7 @@ def evaluate_federated(
     if epsilon != math.inf:
         check_epsilon(epsilon)
     check_delta(delta)
-    check_sites(plan, sites)
+    check_sites(plan, len(sites))
     nodes = [EvaluationNode(name, sites[name], plan, n_threads) for name in sorted(sites)]
     context = PrivacyContext(
         delta=delta,
