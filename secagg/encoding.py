@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
+from itertools import pairwise
 
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
@@ -89,7 +90,7 @@ class Writer:
 
     def nodes(self, ids: Sequence[int]) -> Writer:
         """A list of node numbers, strictly increasing; raises ValueError otherwise."""
-        if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(ids)):
             raise ValueError("Node numbers are not strictly increasing.")
         self.number(len(ids), 2)
         for node in ids:
@@ -153,7 +154,7 @@ class Reader:
         """Returns strictly increasing node numbers; raises Refusal REPEATED_NODE otherwise."""
         raw = self.fixed(2 * self.number(2))
         ids = tuple(int.from_bytes(raw[i : i + 2], "big") for i in range(0, len(raw), 2))
-        if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(ids)):
             raise refuse(Code.REPEATED_NODE, peer=self._peer)
         return ids
 

@@ -117,7 +117,8 @@ class EpochParameters:
         counts = [reader.number(2, most=MAX_NODES) for _ in range(4)]
         flags, noise = reader.number(1, most=3), NoiseMode(reader.number(1, least=1, most=2))
         reader.end()
-        return cls(run_id, attempt, roster_hash, n_slots, Wishes(*counts, bool(flags & 1), bool(flags & 2)), noise)
+        wishes = Wishes(counts[0], counts[1], counts[2], counts[3], bool(flags & 1), bool(flags & 2))
+        return cls(run_id, attempt, roster_hash, n_slots, wishes, noise)
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that every set-up message carries."""

@@ -7,6 +7,24 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
 
 KEY_BYTES = 32
+# The u-coordinates of low order, canonical or not (the top bit is ignored by X25519).
+_LOW_ORDER_U = (
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+    "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+)
+_LOW_ORDER = frozenset(
+    bytes.fromhex(text)[:31] + bytes([bytes.fromhex(text)[31] | top]) for text in _LOW_ORDER_U for top in (0, 0x80)
+)
+
+
+def is_low_order(public: bytes) -> bool:
+    """Whether X25519 with this 32-byte public key gives the all-zero secret, whatever the other key."""
+    return public in _LOW_ORDER
 
 
 class SecretKey:

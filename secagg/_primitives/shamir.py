@@ -63,7 +63,7 @@ def parse_share(share: bytes) -> int:
 
 
 def weights_at(target: int, coordinates: Sequence[int]) -> list[int]:
-    """Returns Lagrange's weights: f(target) = sum of weight times f(coordinate) modulo p, for degree < len(coordinates).
+    """Returns Lagrange's weights: f(target) = sum of weight times f(coordinate), for degree < len(coordinates).
 
     One modular inversion serves all weights (Montgomery's trick). Raises PrimitiveFault for repeated coordinates.
     """

@@ -50,6 +50,7 @@ def test_x25519_wycheproof_and_every_zero_secret_is_refused():
     refused = 0
     for case in cases:
         secret = agreement.SecretKey(raw(case["private"]))
+        assert agreement.is_low_order(raw(case["public"])) == (raw(case["shared"]) == bytes(32))
         if raw(case["shared"]) == bytes(32):
             with pytest.raises(PrimitiveFault, match="low order"):
                 secret.agree(raw(case["public"]))
