@@ -50,11 +50,11 @@ class Kind(IntEnum):
 
 def digest(label: str, *parts: bytes) -> bytes:
     """Returns SHA-256 over the label and the parts, each with its length before it (32 bytes)."""
-    hasher = sha256()
+    joined = bytearray()
     for part in (label.encode(), *parts):
-        hasher.update(len(part).to_bytes(8, "big"))
-        hasher.update(part)
-    return hasher.digest()
+        joined += len(part).to_bytes(8, "big")
+        joined += part
+    return sha256(joined).digest()
 
 
 class Writer:

@@ -13,8 +13,6 @@ from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
-from hedgerow.secagg.graph import Graph
-from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.participant import Participant
@@ -26,11 +24,10 @@ from hedgerow.secagg.setup_messages import (
     NonceReveal,
     ShareDelivery,
     ShareMessage,
-    view_hash,
 )
 from hedgerow.secagg.step import Entropy, Record, Step
 from hedgerow.secagg.transitions import Code, Event, Party, State
-from hedgerow.secagg.view import EpochView, draw_graph, nonce_seed, read_key_list, read_nonce_list
+from hedgerow.secagg.view import Agreement, EpochView, agree, read_key_list
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -69,7 +66,7 @@ class Enrolment:
         context.policy.require(proposed, len(context.roster.sites))
         node = context.roster.node_of(context.identity.public)
         chain, channel, nonce = SlotChain(entropy(32)), SecretKey(entropy(32)), entropy(HASH_BYTES)
-        slot_keys = tuple(chain.after(slot).current().public for slot in range(proposed.n_slots))
+        slot_keys = tuple(key.public for key in chain.keys(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
         bundle = KeyBundle(proposed.hash(), node, commitment, channel.public, slot_keys).to_signed(context.identity)
         enrolment = cls(state, 1, proposed, node, chain, channel, nonce, bundle)
@@ -88,9 +85,9 @@ class Enrolment:
     def share(self, context: NodeContext, nonce_list: bytes, entropy: Entropy) -> Step[Enrolment]:
         """Returns the step that sends every holder its sealed shares of all slot keys; raises Refusal."""
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
-        bundles, guarantees, graph, view = self._agreed(context, nonce_list)
-        holders = graph.neighbours[self.node]
-        runs = self._split_slot_keys((*holders, self.node), guarantees.threshold, entropy)
+        agreed = self._agreed(context, nonce_list)
+        bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
+        runs = self._split_slot_keys((*holders, self.node), agreed.guarantees.threshold, entropy)
         sealed = tuple(
             seal(
                 setup_share_key(self._channel_to(holder, bundles[holder].channel_key), self.node, holder),
@@ -108,10 +105,11 @@ class Enrolment:
         """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal."""
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
-        bundles, _, graph, view = self._agreed(context, self.nonce_list)
+        agreed = self._agreed(context, self.nonce_list)
+        bundles, view = agreed.bundles, agreed.view
         if delivered.view != view:
             raise refuse(Code.DIFFERENT_VIEW, "The shares are for another set-up.", "coordinator")
-        neighbours = set(graph.neighbours[self.node])
+        neighbours = set(agreed.graph.neighbours[self.node])
         held, complaints = dict(self.held_shares), []
         for sender, sealed in zip(delivered.senders, delivered.sealed, strict=True):
             if sender not in neighbours:
@@ -176,15 +174,11 @@ class Enrolment:
         following: Enrolment = replace(self, state=state, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
         return Step(following, message, (Record(fact, following.sequence, digest=sha256(message).digest()),))
 
-    def _agreed(
-        self, context: NodeContext, nonce_list: bytes
-    ) -> tuple[dict[int, KeyBundle], Guarantees, Graph, bytes]:
-        """Returns what the lists say: bundles, guarantees, graph, and the hash of the view. Raises Refusal."""
-        bundles = read_key_list(self.key_list, self.parameters, context.roster)
-        nonces = read_nonce_list(nonce_list, self.parameters, context.roster, bundles, self.key_list)
-        guarantees = context.policy.require(self.parameters, len(bundles))
-        graph = draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces))
-        return bundles, guarantees, graph, view_hash(self.parameters.hash(), self.key_list, nonce_list)
+    def _agreed(self, context: NodeContext, nonce_list: bytes) -> Agreement:
+        """Returns what the lists say, if the owner's policy allows it; raises Refusal."""
+        agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
+        context.policy.require(self.parameters, len(agreed.bundles))
+        return agreed
 
     def _channel_to(self, peer: int, public: bytes) -> bytes:
         try:
@@ -196,12 +190,9 @@ class Enrolment:
         """Returns for each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
         coordinates = [holder + 1 for holder in holders]
         runs: list[list[bytes]] = [[] for _ in holders]
-        chain = self.chain
-        for slot in range(self.parameters.n_slots):
-            chain = chain.after(slot)
-            for run, share in zip(
-                runs, split(chain.current().secret_bytes(), coordinates, threshold, entropy), strict=True
-            ):
+        for key in self.chain.keys(self.parameters.n_slots):
+            shares = split(key.secret_bytes(), coordinates, threshold, entropy)
+            for run, share in zip(runs, shares, strict=True):
                 run.append(share)
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 

@@ -26,7 +26,7 @@ from hedgerow.secagg.setup_messages import (
     view_hash,
 )
 from hedgerow.secagg.transitions import Code, Event, Party, State
-from hedgerow.secagg.view import EpochView, draw_graph, nonce_seed, read_key_list, read_nonce_list, site_key
+from hedgerow.secagg.view import EpochView, agree, read_key_list, site_key
 
 Complaints = list[Refusal | OwnMistake | Abandoned]
 
@@ -89,8 +89,7 @@ class EpochSetup:
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         messages = [self.nonces[node] for node in sorted(self.nonces)]
         nonce_list = signed_list(Kind.NONCE_LIST, self.parameters.hash(), messages)
-        bundles = read_key_list(self.key_list, self.parameters, self.roster)
-        read_nonce_list(nonce_list, self.parameters, self.roster, bundles, self.key_list)
+        agree(self.roster, self.parameters, self.key_list, nonce_list)
         return replace(self, state=state, nonce_list=nonce_list), nonce_list
 
     def close_shares(self) -> tuple[EpochSetup, dict[int, bytes]]:
@@ -142,10 +141,7 @@ class EpochSetup:
         return view_hash(self.parameters.hash(), self.key_list, self.nonce_list)
 
     def _graph(self) -> dict[int, tuple[int, ...]]:
-        bundles = read_key_list(self.key_list, self.parameters, self.roster)
-        nonces = read_nonce_list(self.nonce_list, self.parameters, self.roster, bundles, self.key_list)
-        guarantees = derive(len(bundles), self.parameters.wishes)
-        return draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces)).neighbours
+        return agree(self.roster, self.parameters, self.key_list, self.nonce_list).graph.neighbours
 
     def _bundle_check(self) -> Callable[[bytes], int]:
         """Returns the check of one bundle: as a node will check it, its keys not yet used by another node."""

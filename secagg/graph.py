@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 
-from hedgerow.secagg._primitives.prg import keystream_into
+from hedgerow.secagg._primitives.prg import keystream
 from hedgerow.secagg.encoding import digest
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
@@ -106,8 +106,7 @@ def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
     """
     order = list(members)
     # A word is rejected with odds below 2^-48, so four words a member never run out.
-    buffer = bytearray(8 * 4 * len(order))
-    keystream_into(digest("graph-order", seed), buffer, bytes(len(buffer)))
+    buffer = keystream(digest("graph-order", seed), 8 * 4 * len(order))
     words = (int.from_bytes(buffer[start : start + 8], "little") for start in range(0, len(buffer), 8))
     for last in range(len(order) - 1, 0, -1):
         chosen = _uniform_below(last + 1, words)

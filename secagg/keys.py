@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hedgerow.secagg._primitives.agreement import SecretKey
@@ -35,6 +36,13 @@ class SlotChain:
     def current(self) -> SecretKey:
         """Returns the X25519 mask key of `slot`."""
         return SecretKey(hkdf(self.link, b"", _context("slot-secret")))
+
+    def keys(self, count: int) -> Iterator[SecretKey]:
+        """Yields the mask keys of this slot and the following ones, `count` in all."""
+        chain = self
+        for _ in range(count):
+            yield chain.current()
+            chain = chain.after(chain.slot + 1)
 
     def after(self, slot: int) -> SlotChain:
         """Returns the chain whose current slot is `slot` (not before this one)."""

@@ -10,7 +10,7 @@ from hedgerow.secagg._primitives.aead import seal
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg._primitives.prg import MaskExpander, Words
+from hedgerow.secagg._primitives.prg import Words, add_keystreams
 from hedgerow.secagg._primitives.shamir import split
 from hedgerow.secagg.fixed_point import Integers, encode
 from hedgerow.secagg.keys import (
@@ -76,11 +76,12 @@ def add_masks(
 ) -> None:
     """Adds to every vector the masks of the secrets `plus`, and subtracts those of `minus`, in place."""
     for vector in spec.vectors:
-        expander, total = MaskExpander(vector.length, vector.width), words[vector.vector_id]
-        for secret in plus:
-            expander.add(total, vector_key(secret, vector.vector_id, vector.width))
-        for secret in minus:
-            expander.subtract(total, vector_key(secret, vector.vector_id, vector.width))
+        name, width = vector.vector_id, vector.width
+        add_keystreams(
+            words[name],
+            [vector_key(secret, name, width) for secret in plus],
+            [vector_key(secret, name, width) for secret in minus],
+        )
 
 
 def signed_pair_secrets(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from hedgerow.secagg._primitives.agreement import is_low_order
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest
@@ -24,8 +25,11 @@ from hedgerow.secagg.setup_messages import (
 from hedgerow.secagg.transitions import Code
 
 
-def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> dict[int, KeyBundle]:
+@lru_cache(maxsize=4)
+def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> Mapping[int, KeyBundle]:
     """Returns the bundles by node, every signature checked under the pinned roster.
+
+    Remembered, like the other functions of public data in this module, because in one process all nodes read it.
 
     Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, REPEATED_KEY, LOW_ORDER_KEY, MALFORMED.
     """
@@ -50,7 +54,7 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> d
 
 
 def read_nonce_list(
-    data: bytes, parameters: EpochParameters, roster: Roster, bundles: dict[int, KeyBundle], key_list: bytes
+    data: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
 ) -> dict[int, bytes]:
     """Returns the nonces of all members, checked against their commitments and the hash of the same key list.
 
@@ -117,9 +121,30 @@ def draw_graph(members: tuple[int, ...], guarantees: Guarantees, seed: bytes) ->
     return harary(members, guarantees.degree, seed) if guarantees.is_sparse else complete(members)
 
 
-def nonce_seed(label: str, nonces: dict[int, bytes]) -> bytes:
+def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
     """Returns 32 bytes that no node and no coordinator chose: the hash of all revealed nonces under a label."""
     return digest(label, *(nonces[node] for node in sorted(nonces)))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the lists of keys and nonces say, before anyone is ready; `view` (32 bytes) is their hash."""
+
+    bundles: Mapping[int, KeyBundle]
+    nonces: Mapping[int, bytes]
+    guarantees: Guarantees
+    graph: Graph
+    view: bytes
+
+
+@lru_cache(maxsize=4)
+def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes) -> Agreement:
+    """Returns what the lists agree on, everything checked; raises Refusal."""
+    bundles = read_key_list(key_list, parameters, roster)
+    nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
+    guarantees = derive(len(bundles), parameters.wishes)
+    graph = draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces))
+    return Agreement(bundles, nonces, guarantees, graph, view_hash(parameters.hash(), key_list, nonce_list))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,31 +172,7 @@ class EpochView:
         cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
     ) -> EpochView:
         """Returns the view, everything checked; raises Refusal."""
-        bundles = read_key_list(key_list, parameters, roster)
-        nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
-        guarantees = derive(len(bundles), parameters.wishes)
-        graph = draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces))
-        view = view_hash(parameters.hash(), key_list, nonce_list)
-        ready = read_ready_list(ready_list, roster, view, graph)
-        if len(ready) < guarantees.min_survivors:
-            raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {guarantees.min_survivors} needed.")
-        writer = Writer(Kind.EPOCH_RECORD)
-        for part in (roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list):
-            writer.variable(part)
-        return cls(
-            roster=roster,
-            parameters=parameters,
-            guarantees=guarantees,
-            graph=graph,
-            ready=ready,
-            slot_keys={node: bundle.slot_keys for node, bundle in bundles.items()},
-            channel_keys={node: bundle.channel_key for node, bundle in bundles.items()},
-            structure_seed=nonce_seed("structure-seed", nonces),
-            # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
-            digest=digest("epoch", view, *(node.to_bytes(2, "big") for node in ready)),
-            record=writer.bytes(),
-            _ready_set=frozenset(ready),
-        )
+        return _view_of(roster, parameters, key_list, nonce_list, ready_list)
 
     @classmethod
     def from_record(cls, record: bytes) -> EpochView:
@@ -194,3 +195,30 @@ class EpochView:
     def peers(self, node: int) -> tuple[int, ...]:
         """Returns the ready neighbours of a node, in increasing order, itself excluded."""
         return tuple(peer for peer in self.graph.neighbours[node] if peer in self._ready_set)
+
+
+@lru_cache(maxsize=4)
+def _view_of(
+    roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
+) -> EpochView:
+    agreed = agree(roster, parameters, key_list, nonce_list)
+    ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
+    if len(ready) < agreed.guarantees.min_survivors:
+        raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
+    writer = Writer(Kind.EPOCH_RECORD)
+    for part in (roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list):
+        writer.variable(part)
+    return EpochView(
+        roster=roster,
+        parameters=parameters,
+        guarantees=agreed.guarantees,
+        graph=agreed.graph,
+        ready=ready,
+        slot_keys={node: bundle.slot_keys for node, bundle in agreed.bundles.items()},
+        channel_keys={node: bundle.channel_key for node, bundle in agreed.bundles.items()},
+        structure_seed=nonce_seed("structure-seed", agreed.nonces),
+        # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
+        digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
+        record=writer.bytes(),
+        _ready_set=frozenset(ready),
+    )

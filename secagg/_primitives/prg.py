@@ -5,8 +5,10 @@ The nonce and the counter start at zero because no key is ever used for two mask
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
@@ -19,31 +21,37 @@ DTYPES: dict[int, np.dtype[np.unsignedinteger]] = {32: np.dtype("<u4"), 64: np.d
 Words = NDArray[np.unsignedinteger]
 
 
-def keystream_into(key: bytes, buffer: bytearray, zeros: bytes, counter_and_nonce: bytes = bytes(16)) -> None:
-    """Fills `buffer` with the key stream; `zeros` is a run of zero bytes at least as long, passed in for its reuse."""
+# Masks are expanded and added in blocks that stay in the processor's cache: four times less memory traffic.
+_BLOCK_BYTES = 1 << 15
+_ZEROS = bytes(_BLOCK_BYTES)
+
+
+def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncryptionContext | CipherContext:
     require_length("mask key", key, KEY_BYTES)
-    encryptor = Cipher(ChaCha20(key, counter_and_nonce), mode=None).encryptor()
-    encryptor.update_into(memoryview(zeros)[: len(buffer)], buffer)
+    return Cipher(ChaCha20(key, counter_and_nonce), mode=None).encryptor()
 
 
-class MaskExpander:
-    """Adds and subtracts masks of one length and width, reusing its buffers.
+def keystream(key: bytes, length: int, counter_and_nonce: bytes = bytes(16)) -> bytes:
+    """Returns `length` bytes of the key stream of a 32-byte key; raises PrimitiveFault for another key length."""
+    return _encryptor(key, counter_and_nonce).update(bytes(length))
 
-    Args: length: entries (>= 1); width: bits of an entry, 32 or 64.
+
+def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
+    """Adds to `total`, in place and modulo 2^width, the masks of the keys `plus`, and subtracts those of `minus`.
+
+    Args: total: words of width 32 or 64, shape (length,); plus, minus: 32-byte keys, each for this use only.
+    Raises PrimitiveFault for a key of another length.
     """
-
-    def __init__(self, length: int, width: int) -> None:
-        self._dtype = DTYPES[width]
-        self._buffer = bytearray(length * self._dtype.itemsize)
-        self._zeros = bytes(len(self._buffer))
-        self._words: Words = np.frombuffer(self._buffer, dtype=self._dtype)
-
-    def add(self, total: Words, key: bytes) -> None:
-        """Adds the mask of `key` (32 bytes) to `total` in place, modulo 2^width."""
-        keystream_into(key, self._buffer, self._zeros)
-        np.add(total, self._words, out=total)
-
-    def subtract(self, total: Words, key: bytes) -> None:
-        """Subtracts the mask of `key` (32 bytes) from `total` in place, modulo 2^width."""
-        keystream_into(key, self._buffer, self._zeros)
-        np.subtract(total, self._words, out=total)
+    added, subtracted = [_encryptor(key) for key in plus], [_encryptor(key) for key in minus]
+    step = _BLOCK_BYTES // total.itemsize
+    buffer = bytearray(min(_BLOCK_BYTES, total.nbytes))
+    for start in range(0, len(total), step):
+        block = total[start : start + step]
+        view, zeros = memoryview(buffer)[: block.nbytes], memoryview(_ZEROS)[: block.nbytes]
+        words: Words = np.frombuffer(view, dtype=total.dtype)
+        for encryptor in added:
+            encryptor.update_into(zeros, view)
+            np.add(block, words, out=block)
+        for encryptor in subtracted:
+            encryptor.update_into(zeros, view)
+            np.subtract(block, words, out=block)
