@@ -24,6 +24,7 @@ from hedgerow.secagg.keys import self_mask_secret, vector_key
 from hedgerow.secagg.masking import MaskingKeys, signed_pair_secrets
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
+from hedgerow.secagg.roster import NodePolicy
 from hedgerow.secagg.round_messages import (
     SEED_SHARE,
     WITHHELD,
@@ -50,12 +51,19 @@ def seeded_entropy(seed: int) -> Callable[[int], bytes]:
 class Lab:
     """A cohort whose parties are moved one by one, by a coordinator that may lie.
 
-    Args: n_nodes; n_slots; seed: of all randomness; wishes: thresholds, by default those of the session.
+    Args: n_nodes; n_slots; seed: of all randomness; wishes, policy: by default those of the session.
     """
 
-    def __init__(self, n_nodes: int = 5, n_slots: int = 4, seed: int = 1, wishes: Wishes | None = None) -> None:
+    def __init__(
+        self,
+        n_nodes: int = 5,
+        n_slots: int = 4,
+        seed: int = 1,
+        wishes: Wishes | None = None,
+        policy: NodePolicy | None = None,
+    ) -> None:
         self.sites = [f"site-{number}" for number in range(n_nodes)]
-        self.session = EpochSession(self.sites, n_slots, seeded_entropy(seed), wishes=wishes)
+        self.session = EpochSession(self.sites, n_slots, seeded_entropy(seed), wishes=wishes, policy=policy)
         self.view = self.session.view
 
     def open(self, purpose: str = "tree-1", length: int = 4, width: int = 32, bound: int = 1000) -> Aggregator:

@@ -114,5 +114,7 @@ def _sparse(n_nodes: int, wishes: Wishes) -> tuple[int, int, int]:
     """Returns (degree, threshold, least survivors) of the Harary graph; it needs the echo exchange."""
     if not wishes.has_echo or wishes.threshold:
         raise refuse(Code.PARAMETERS_REFUSED, "A sparse graph needs the echo exchange and its own threshold.")
+    if wishes.n_colluders + wishes.max_drops >= n_nodes:
+        raise refuse(Code.PARAMETERS_REFUSED, "Colluders and dropouts leave no node.")
     degree, threshold = harary_parameters(n_nodes, wishes.n_colluders, wishes.max_drops)
     return degree, threshold, n_nodes - wishes.max_drops

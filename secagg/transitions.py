@@ -58,7 +58,6 @@ class Code(StrEnum):
     NOT_A_SURVIVOR = "not-a-survivor"
     OTHER_MANIFEST = "other-manifest"
     CONTRADICTION = "contradiction"
-    WRONG_SHARE = "wrong-share"
     # A node's own state.
     CORRUPT_STATE = "corrupt-state"
     ROLLED_BACK = "rolled-back"
@@ -208,7 +207,7 @@ TRANSITIONS: tuple[Move, ...] = (
     Move(_A, _S.COLLECTING_ECHOES, _E.CLOSE, _S.COLLECTING_ANSWERS, "echo certificate", (Code.TOO_FEW_ANSWERS,)),
     Move(_A, _S.COLLECTING_ECHOES, _E.ABANDON, _S.ABANDONED, ""),
     Move(_A, _S.COLLECTING_ANSWERS, _E.ANSWER, _S.COLLECTING_ANSWERS, "",
-         (*_LISTED, Code.OTHER_MANIFEST, Code.NOT_A_SURVIVOR, Code.CONTRADICTION, Code.WRONG_SHARE)),
+         (*_LISTED, Code.OTHER_MANIFEST, Code.NOT_A_SURVIVOR, Code.CONTRADICTION, Code.CONTENT_MISMATCH)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.RELEASE, _S.RELEASED, "the sum", (Code.TOO_FEW_ANSWERS,)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.ABANDON, _S.ABANDONED, "",
          (Code.SECRET_UNRECOVERABLE, Code.SUM_OUT_OF_RANGE)),

@@ -81,7 +81,8 @@ def test_the_defaults_withstand_their_colluders(n):
     ("n", "wishes"),
     [
         (10, Wishes(10)), (10, Wishes(4)), (10, Wishes(0, threshold=5)), (10, Wishes(3, threshold=3, has_echo=True)),
-        (10, Wishes(0, threshold=11)), (10, Wishes(0, min_survivors=11)), (500, Wishes(25, max_drops=25, is_sparse=True)),
+        (10, Wishes(0, threshold=11)), (10, Wishes(0, min_survivors=11)),
+        (500, Wishes(25, max_drops=25, is_sparse=True)),
         (500, Wishes(25, threshold=9, max_drops=25, is_sparse=True, has_echo=True)),
         (20, Wishes(9, max_drops=9, is_sparse=True, has_echo=True)),
     ],
