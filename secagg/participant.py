@@ -95,19 +95,6 @@ class Participant:
     def __repr__(self) -> str:
         return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
 
-    @classmethod
-    def enrolled(
-        cls,
-        view: EpochView,
-        node: int,
-        chain: SlotChain,
-        channels: Mapping[int, bytes],
-        shares: Mapping[int, bytes],
-        sequence: int,
-    ) -> Participant:
-        """Returns a node that finished the set-up (called by `Enrolment.finish`)."""
-        return cls(view, node, State.READY, sequence, chain, channels, shares)
-
     def mask(
         self,
         context: NodeContext,

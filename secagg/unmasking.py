@@ -26,7 +26,10 @@ MAX_SUBSETS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The sums of one aggregation: int64 arrays by vector id, the survivors, and nodes whose shares were wrong."""
+    """The sums of one aggregation: int64 arrays by vector id, the survivors, and suspects.
+
+    A suspect's shares were off the others' polynomial: it sent wrong ones, or the node that dealt them did.
+    """
 
     sums: dict[str, Integers]
     survivors: tuple[int, ...]

@@ -24,7 +24,7 @@ def cohorts(draw):
     sites = [f"site-{i}" for i in range(n)]
     has_echo = draw(st.booleans())
     colluders = draw(st.integers(0, max(0, (n - 1) // 4)))
-    lowest = colluders + 1 if has_echo else (n + colluders) // 2 + 1
+    lowest = max(2, colluders + 1) if has_echo else (n + colluders) // 2 + 1
     wishes = Wishes(
         colluders,
         threshold=draw(st.integers(min(lowest, n), n)),

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_checks import Lab, require_refusal, seeded_entropy
+from hedgerow.experiments.secagg_checks import Lab, refusal_of, require_refusal, seeded_entropy
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.epoch_server import EpochSetup
@@ -30,6 +32,7 @@ from hedgerow.secagg.round_messages import (
     EchoCertificate,
     Header,
     NoiseSpec,
+    RoundSpec,
     UnmaskRequest,
     VectorSpec,
     header_hash,
@@ -623,3 +626,31 @@ def test_duplicate_vector_names_are_refused():
     lab = Lab()
     twice = (VectorSpec("v", 2, 32, 5, 25),) * 2
     require_refusal(lambda: lab.open_vectors("tree-1", twice), Code.SPEC_UNACCEPTABLE)
+
+
+def test_a_new_epoch_does_not_free_an_answered_purpose():
+    """A coordinator that restarts the set-up cannot take a sum again over other sites: purposes are carried over."""
+    made = set_up("ready")
+    step = made.nodes[0].finish(made.contexts[0], ready_list(made, made.messages), answered=["tree-1"])
+    view = step.state.view
+    coordinator = Identity(bytes(32))
+    roster = replace(view.roster, coordinator=coordinator.public)
+    node = replace(step.state, view=replace(view, roster=roster))
+    vectors = (VectorSpec("leaves", 4, 32, 10, 40),)
+    noise = NoiseSpec(NoiseMode.SERVER)
+    for purpose, code in (("tree-1", Code.PURPOSE_ANSWERED), ("tree-2", None)):
+        signed = RoundSpec(view.digest, 0, purpose, bytes(32), vectors, noise).to_signed(coordinator)
+        expected = ExpectedRound(purpose, bytes(32), vectors, noise)
+        values = {"leaves": np.zeros(4, np.int64)}
+        act = partial(node.mask, made.contexts[0], signed, expected, values, seeded_entropy(1))
+        assert refusal_of(act) is code
+
+
+def test_an_invented_survivor_is_noticed_by_its_neighbours():
+    """On a sparse graph, a node that did not upload is listed with an invented header: its neighbours refuse."""
+    lab = sparse_lab()
+    absent = lab.view.peers(0)[0]
+    aggregator = lab.collected(absent=(absent,))
+    invented = replace(aggregator.uploads[0], header=aggregator.uploads[0].header)
+    lying = replace(aggregator, uploads=dict(sorted({**aggregator.uploads, absent: invented}.items())))
+    require_refusal(lambda: lab.answered(0, lab.request(lying, 0, tuple(range(40)))), Code.HEADER_ALTERED)
