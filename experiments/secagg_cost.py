@@ -104,67 +104,67 @@ class RoundCost:
     server: float
 
 
-def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> RoundCost:
-    """Returns the cost of one aggregation with 10 % of the nodes dropped before their vector.
+class Stopwatch:
+    """Times single steps as if each party were alone: signatures verified before are forgotten first."""
 
-    Signatures that were verified before are forgotten before each node is timed, as if it were alone.
-    """
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, name: str, act: Callable[[], Any]) -> Any:
+        """Returns what `act` returns; its milliseconds are kept under `name`."""
+        verify.cache_clear()
+        started = time.perf_counter()
+        found = act()
+        self.times.setdefault(name, []).append(1e3 * (time.perf_counter() - started))
+        return found
+
+    def median(self, name: str) -> float:
+        """Returns the median milliseconds of a name, 0 if it never ran."""
+        return statistics.median(self.times.get(name, [0.0]))
+
+
+def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> RoundCost:
+    """Returns the cost of one aggregation with 10 % of the nodes dropped before their vector."""
     sites = [f"site-{number}" for number in range(n_nodes)]
     session = EpochSession(sites, 2, os.urandom, wishes=wishes)
-    aggregator = Aggregator.open(
-        session.view, session.coordinator, session.spec("cost", (VectorSpec("v", length, width, 1000, 1000 * n_nodes),))
-    )
-    spec = aggregator.spec
+    spec = session.spec("cost", (VectorSpec("v", length, width, 1000, 1000 * n_nodes),))
+    aggregator = Aggregator.open(session.view, session.coordinator, spec)
     expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
     present = sites[n_nodes // 10 :]
     vectors = {"v": np.ones(length, np.int64)}
-    node: dict[str, list[float]] = {"mask": [], "answer": [], "persist": []}
-    server = 0.0
-    messages: list[bytes] = []
+    watch = Stopwatch()
 
-    def timed(name: str, act: Callable[[], Any]) -> Any:
-        verify.cache_clear()
-        started = time.perf_counter()
-        found = act()
-        node.setdefault(name, []).append(1e3 * (time.perf_counter() - started))
-        return found
-
-    def step(site: str, name: str, act: Callable[[], Any]) -> None:
-        made = timed(name, act)
-        timed("persist", made.state.to_bytes)
-        session.nodes[site] = made.state
-        messages.append(made.message)
-
-    def served(act: Callable[[], Any]) -> Any:
-        nonlocal server
-        verify.cache_clear()
-        started = time.perf_counter()
-        found = act()
-        server += time.perf_counter() - started
-        return found
-
-    for site in present:
-        mask = session.nodes[site].mask
-        step(site, "mask", partial(mask, session.contexts[site], aggregator.signed_spec, expected, vectors, os.urandom))
-    aggregator, _ = served(lambda: aggregator.receive(messages))
-    aggregator, requests = served(lambda: aggregator.close_vectors(session.coordinator))
-    messages.clear()
-    for site in present:
-        state = session.nodes[site]
-        step(site, "answer", partial(state.unmask, session.contexts[site], requests[state.node]))
-    if session.view.guarantees.has_echo:
-        aggregator, _ = served(lambda: aggregator.receive(messages))
-        aggregator, certificate = served(aggregator.close_echoes)
-        messages.clear()
+    def each(name: str, step_of: Callable[[str], Callable[[], Any]]) -> list[bytes]:
+        messages = []
         for site in present:
-            step(site, "confirm", partial(session.nodes[site].confirm, certificate))
-    aggregator, _ = served(lambda: aggregator.receive(messages))
-    release = served(lambda: aggregator.release())[1]
+            step = watch.run(name, step_of(site))
+            watch.run("persist", step.state.to_bytes)
+            session.nodes[site] = step.state
+            messages.append(step.message)
+        return messages
+
+    def mask(site: str) -> Callable[[], Any]:
+        context = session.contexts[site]
+        return partial(session.nodes[site].mask, context, aggregator.signed_spec, expected, vectors, os.urandom)
+
+    def answer(site: str) -> Callable[[], Any]:
+        state = session.nodes[site]
+        return partial(state.unmask, session.contexts[site], requests[state.node])
+
+    messages = each("mask", mask)
+    aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+    aggregator, requests = watch.run("server", lambda: aggregator.close_vectors(session.coordinator))
+    messages = each("answer", answer)
+    if session.view.guarantees.has_echo:
+        aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+        aggregator, certificate = watch.run("server", lambda: aggregator.close_echoes())
+        messages = each("confirm", lambda site: partial(session.nodes[site].confirm, certificate))
+    aggregator, _ = watch.run("server", lambda: aggregator.receive(messages))
+    release = watch.run("server", lambda: aggregator.release())[1]
     if release.sums["v"].tolist() != [len(present)] * length:
         raise AssertionError("The sum is wrong.")
-    medians = {name: statistics.median(times) for name, times in node.items()}
-    answer = medians["answer"] + medians.get("confirm", 0.0)
-    return RoundCost(medians["mask"], answer, medians["persist"], server)
+    answering = watch.median("answer") + watch.median("confirm")
+    return RoundCost(watch.median("mask"), answering, watch.median("persist"), sum(watch.times["server"]) / 1e3)
 
 
 def run_bytes(n_sites: int = 10) -> dict[str, int]:

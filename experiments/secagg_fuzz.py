@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hedgerow.experiments.secagg_checks import Lab, seeded_entropy
+from hedgerow.experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
@@ -74,130 +74,152 @@ def _plain(cls: type, sample: bytes) -> Target:
     return Target(cls.__name__, sample, cls.from_bytes, lambda found: found.to_bytes())  # type: ignore[attr-defined]
 
 
-def targets() -> list[Target]:
-    """Returns all parsers and steps, each with a valid message that passes it."""
-    lab = Lab(wishes=Wishes(1, has_echo=True))
-    view, session = lab.view, lab.session
-    entropy = seeded_entropy(7)
-    parameters = session.parameters
-    contexts = list(session.contexts.values())
-    setup = EpochSetup(session.roster, parameters)
-    begun = [Enrolment.begin(context, parameters.to_bytes(), entropy) for context in contexts]
-    keys_open = setup
-    setup, _ = setup.receive([step.message or b"" for step in begun])
-    setup, key_list = setup.close_keys()
-    revealed = [step.state.reveal(contexts[i], key_list) for i, step in enumerate(begun)]
-    nonces_open = setup
-    setup, _ = setup.receive([step.message or b"" for step in revealed])
-    setup, nonce_list = setup.close_nonces()
-    shared = [step.state.share(contexts[i], nonce_list, entropy) for i, step in enumerate(revealed)]
-    shares_open = setup
-    setup, _ = setup.receive([step.message or b"" for step in shared])
-    setup, deliveries = setup.close_shares()
-    held = [step.state.acknowledge(contexts[i], deliveries[i]) for i, step in enumerate(shared)]
-    acknowledgements_open = setup
-    _, ready_list = setup.receive([step.message or b"" for step in held])[0].close_acknowledgements()
+def _parser(kind: Kind, parameters: bytes, sample: bytes) -> Target:
+    return Target(
+        kind.name,
+        sample,
+        partial(_read_list, kind, parameters),
+        lambda found: signed_list(kind, parameters, found),  # type: ignore[arg-type]
+    )
 
-    aggregator = lab.open()
-    before = lab.node(0)
-    spec = aggregator.spec
-    expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
-    uploads = [lab.masked(node, aggregator) for node in range(5)]
-    collected, _ = aggregator.receive(uploads)
-    closed, requests = collected.close_vectors(session.coordinator)
+
+def _resigned(name: str, kind: Kind, signer: Identity, sample: bytes, take: Callable[[bytes], object]) -> Target:
+    """A liar's own message: damaged first and then signed correctly, so that what lies behind is reached."""
+
+    def sign_and_take(data: bytes) -> object:
+        body = data[:-64]
+        return take(body + signer.sign(kind.name.encode(), body))
+
+    return Target(f"{name}, signed by a liar", sample, sign_and_take)
+
+
+def _received(name: str, server: EpochSetup | Aggregator, sample: bytes) -> Target:
+    return Target(f"{name} at the aggregator", sample, lambda data: server.receive([data]))
+
+
+def setup_targets() -> list[Target]:
+    """Returns the parsers and steps of the set-up."""
+    begun, revealed, shared, held = (set_up(stage, 5) for stage in ("keys", "nonces", "shares", "ready"))
+    first, liar = begun.contexts[0], begun.contexts[0].identity
+    entropy, parameters = seeded_entropy(7), begun.parameters
+    _, ready_list = held.server.receive(held.messages)[0].close_acknowledgements()
+    key_list, nonce_list, delivery = held.lists["keys"], held.lists["nonces"], held.deliveries[0]
+
+    def closed(made: SetUp, close: str) -> Callable[[bytes], object]:
+        """The liar's message together with the others' honest ones, and then the collection is closed."""
+        return lambda data: getattr(made.server.receive([data, *made.messages[1:]])[0], close)()
+
+    return [
+        _plain(Roster, first.roster.to_bytes()),
+        _plain(EpochParameters, parameters.to_bytes()),
+        _signed(KeyBundle, begun.messages[0]),
+        _parser(Kind.KEY_LIST, parameters.hash(), key_list),
+        _signed(NonceReveal, revealed.messages[0]),
+        _parser(Kind.NONCE_LIST, parameters.hash(), nonce_list),
+        _signed(ShareMessage, shared.messages[0]),
+        _plain(ShareDelivery, delivery),
+        _signed(Acknowledgement, held.messages[0]),
+        _plain(ReadyList, ready_list),
+        Target("parameters at a node", parameters.to_bytes(), lambda data: Enrolment.begin(first, data, entropy)),
+        Target("key list at a node", key_list, lambda data: begun.nodes[0].reveal(first, data)),
+        Target("nonce list at a node", nonce_list, lambda data: revealed.nodes[0].share(first, data, entropy)),
+        Target("delivery at a node", delivery, lambda data: shared.nodes[0].acknowledge(first, data)),
+        Target("ready list at a node", ready_list, lambda data: held.nodes[0].finish(first, data)),
+        Target("enrolment state", held.nodes[0].to_bytes(), lambda data: Enrolment.restore(data, 4)),
+        _received("bundle", begun.server, begun.messages[0]),
+        _received("nonce", revealed.server, revealed.messages[0]),
+        _received("shares", shared.server, shared.messages[0]),
+        _received("acknowledgement", held.server, held.messages[0]),
+        _resigned("bundle", Kind.KEY_BUNDLE, liar, begun.messages[0], closed(begun, "close_keys")),
+        _resigned("nonce", Kind.NONCE, liar, revealed.messages[0], closed(revealed, "close_nonces")),
+        _resigned("shares", Kind.SHARES, liar, shared.messages[0], closed(shared, "close_shares")),
+        _resigned(
+            "acknowledgement", Kind.ACKNOWLEDGEMENT, liar, held.messages[0], closed(held, "close_acknowledgements")
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStages:
+    """One aggregation with echo, node 0 and the aggregator before each message."""
+
+    lab: Lab
+    ready: Participant
+    opened: Aggregator
+    uploads: list[bytes]
+    masked: Participant
+    closed: Aggregator
+    request: bytes
+    echoes: list[bytes]
+    echoed: Participant
+    certified: Aggregator
+    certificate: bytes
+    answers: list[bytes]
+
+
+def round_stages() -> RoundStages:
+    """Returns the stages of one honest aggregation."""
+    lab = Lab(wishes=Wishes(1, has_echo=True))
+    opened, ready = lab.open(), lab.node(0)
+    uploads = [lab.masked(node, opened) for node in range(5)]
     masked = lab.node(0)
+    closed, requests = opened.receive(uploads)[0].close_vectors(lab.session.coordinator)
     echoes = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
-    echoed = lab.node(0)
     certified, certificate = closed.receive(echoes)[0].close_echoes()
     answers = [lab.node(node).confirm(certificate).message or b"" for node in range(5)]
+    return RoundStages(
+        lab, ready, opened, uploads, masked, closed, requests[0], echoes, lab.node(0), certified, certificate, answers
+    )
 
-    def lists(kind: Kind, sample: bytes) -> Target:
-        return Target(
-            kind.name, sample, partial(_read_list, kind, parameters.hash()),
-            lambda found: signed_list(kind, parameters.hash(), found),  # type: ignore[arg-type]
-        )  # fmt: skip
 
-    def receives(name: str, server: EpochSetup | Aggregator, sample: bytes) -> Target:
-        return Target(f"{name} at the aggregator", sample, lambda data: server.receive([data]))
+def round_targets() -> list[Target]:
+    """Returns the parsers and steps of an aggregation."""
+    made = round_stages()
+    context, coordinator = made.lab.session.contexts["site-0"], made.lab.session.coordinator
+    spec, upload = made.opened.spec, made.closed.uploads[0]
+    expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
+    entropy, vectors = seeded_entropy(7), {"leaves": np.ones(4, np.int64)}
 
-    def resigned(name: str, kind: Kind, signer: Identity, sample: bytes, take: Callable[[bytes], object]) -> Target:
-        """A liar's own message: damaged first and then signed correctly, so that what lies behind is reached."""
-
-        def sign_and_take(data: bytes) -> object:
-            body = data[:-64]
-            return take(body + signer.sign(kind.name.encode(), body))
-
-        return Target(f"{name}, signed by a liar", sample, sign_and_take)
+    def specified(data: bytes) -> object:
+        return made.ready.mask(context, data, expected, vectors, entropy)
 
     def asked(manifest: bytes) -> object:
-        genuine = UnmaskRequest.from_bytes(requests[0])
-        return masked.unmask(contexts[0], UnmaskRequest(manifest, genuine.headers, genuine.sealed).to_bytes())
+        genuine = UnmaskRequest.from_bytes(made.request)
+        return made.masked.unmask(context, UnmaskRequest(manifest, genuine.headers, genuine.sealed).to_bytes())
 
     def uploaded(header: bytes) -> object:
-        genuine = collected.uploads[0]
-        return aggregator.receive([MaskedVector(header, genuine.sealed, genuine.payload).to_bytes()])
+        return made.opened.receive([MaskedVector(header, upload.sealed, upload.payload).to_bytes()])
 
     def answered(answer: bytes) -> object:
-        received, _ = certified.receive([answer, *answers[1:]])
-        return received.release()
+        return made.certified.receive([answer, *made.answers[1:]])[0].release()
 
-    def shared_by_liar(message: bytes) -> object:
-        return shares_open.receive([message, *(step.message or b"" for step in shared[1:])])[0].close_shares()
-
-    def acknowledged_by_liar(message: bytes) -> object:
-        others = [step.message or b"" for step in held[1:]]
-        return acknowledgements_open.receive([message, *others])[0].close_acknowledgements()
-
-    vectors = {"leaves": np.ones(4, np.int64)}
-    coordinator, liar = session.coordinator, contexts[0].identity
     return [
-        _plain(Roster, session.roster.to_bytes()),
-        _plain(EpochParameters, parameters.to_bytes()),
-        _signed(KeyBundle, begun[0].message or b""),
-        lists(Kind.KEY_LIST, key_list),
-        _signed(NonceReveal, revealed[0].message or b""),
-        lists(Kind.NONCE_LIST, nonce_list),
-        _signed(ShareMessage, shared[0].message or b""),
-        _plain(ShareDelivery, deliveries[0]),
-        _signed(Acknowledgement, held[0].message or b""),
-        _plain(ReadyList, ready_list),
-        _signed(RoundSpec, aggregator.signed_spec),
-        _signed(Header, collected.uploads[0].header),
-        _plain(MaskedVector, uploads[0]),
-        _signed(Manifest, closed.manifest),
-        _plain(UnmaskRequest, requests[0]),
-        _signed(Echo, echoes[0]),
-        _plain(EchoCertificate, certificate),
-        _signed(Answer, answers[0]),
-        Target("parameters at a node", parameters.to_bytes(), lambda data: Enrolment.begin(contexts[0], data, entropy)),
-        Target("key list at a node", key_list, lambda data: begun[0].state.reveal(contexts[0], data)),
-        Target("nonce list at a node", nonce_list, lambda data: revealed[0].state.share(contexts[0], data, entropy)),
-        Target("delivery at a node", deliveries[0], lambda data: shared[0].state.acknowledge(contexts[0], data)),
-        Target("ready list at a node", ready_list, lambda data: held[0].state.finish(contexts[0], data)),
-        Target("spec at a node", aggregator.signed_spec,
-               lambda data: before.mask(contexts[0], data, expected, vectors, entropy)),
-        Target("request at a node", requests[0], lambda data: masked.unmask(contexts[0], data)),
-        Target("certificate at a node", certificate, echoed.confirm),
-        resigned("spec", Kind.ROUND_SPEC, coordinator, aggregator.signed_spec,
-                 lambda data: before.mask(contexts[0], data, expected, vectors, entropy)),
-        resigned("manifest", Kind.MANIFEST, coordinator, closed.manifest, asked),
-        resigned("header", Kind.HEADER, liar, collected.uploads[0].header, uploaded),
-        resigned("answer", Kind.ANSWER, liar, answers[0], answered),
-        resigned("bundle", Kind.KEY_BUNDLE, liar, begun[0].message or b"",
-                 lambda data: keys_open.receive([data, *(step.message or b"" for step in begun[1:])])[0].close_keys()),
-        resigned("shares", Kind.SHARES, liar, shared[0].message or b"", shared_by_liar),
-        resigned("acknowledgement", Kind.ACKNOWLEDGEMENT, liar, held[0].message or b"", acknowledged_by_liar),
-        receives("bundle", keys_open, begun[0].message or b""),
-        receives("nonce", nonces_open, revealed[0].message or b""),
-        receives("shares", shares_open, shared[0].message or b""),
-        receives("acknowledgement", acknowledgements_open, held[0].message or b""),
-        receives("vector", aggregator, uploads[0]),
-        receives("echo", closed, echoes[0]),
-        receives("answer", certified, answers[0]),
-        Target("participant state", masked.to_bytes(), lambda data: Participant.restore(data, masked.sequence)),
-        Target("enrolment state", held[0].state.to_bytes(), lambda data: Enrolment.restore(data, 4)),
-        Target("aggregator state", certified.to_bytes(), lambda data: Aggregator.restore(view, data)),
-    ]  # fmt: skip
+        _signed(RoundSpec, made.opened.signed_spec),
+        _signed(Header, upload.header),
+        _plain(MaskedVector, made.uploads[0]),
+        _signed(Manifest, made.closed.manifest),
+        _plain(UnmaskRequest, made.request),
+        _signed(Echo, made.echoes[0]),
+        _plain(EchoCertificate, made.certificate),
+        _signed(Answer, made.answers[0]),
+        Target("spec at a node", made.opened.signed_spec, specified),
+        Target("request at a node", made.request, lambda data: made.masked.unmask(context, data)),
+        Target("certificate at a node", made.certificate, made.echoed.confirm),
+        Target("participant state", made.masked.to_bytes(), lambda d: Participant.restore(d, made.masked.sequence)),
+        Target("aggregator state", made.certified.to_bytes(), lambda data: Aggregator.restore(made.lab.view, data)),
+        _received("vector", made.opened, made.uploads[0]),
+        _received("echo", made.closed, made.echoes[0]),
+        _received("answer", made.certified, made.answers[0]),
+        _resigned("spec", Kind.ROUND_SPEC, coordinator, made.opened.signed_spec, specified),
+        _resigned("manifest", Kind.MANIFEST, coordinator, made.closed.manifest, asked),
+        _resigned("header", Kind.HEADER, context.identity, upload.header, uploaded),
+        _resigned("answer", Kind.ANSWER, context.identity, made.answers[0], answered),
+    ]
+
+
+def targets() -> list[Target]:
+    """Returns all parsers and steps, each with a valid message that passes it."""
+    return [*setup_targets(), *round_targets()]
 
 
 def _read_list(kind: Kind, parameters: bytes, data: bytes) -> object:

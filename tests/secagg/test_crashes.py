@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_checks import Lab, refusal_of, require_refusal, seeded_entropy
+from hedgerow.experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import Wishes

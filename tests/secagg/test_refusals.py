@@ -7,34 +7,33 @@ coordinator can do with correctly signed messages of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_checks import Lab, refusal_of, require_refusal, seeded_entropy
+from hedgerow.experiments.secagg_lab import (
+    Lab,
+    SetUp,
+    complaint_of,
+    echoed,
+    seeded_entropy,
+    set_up,
+    sparse_lab,
+)
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal
-from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
+from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.round_messages import (
     Answer,
-    Echo,
     EchoCertificate,
-    Header,
     NoiseSpec,
-    RoundSpec,
-    UnmaskRequest,
-    VectorSpec,
     header_hash,
     manifest_hash,
 )
@@ -47,54 +46,6 @@ from hedgerow.secagg.setup_messages import (
     signed_list,
 )
 from hedgerow.secagg.transitions import ANYWHERE, TRANSITIONS, Code
-
-
-@dataclass
-class SetUp:
-    """A set-up of four nodes, stopped before the stage under test."""
-
-    contexts: list[NodeContext]
-    parameters: EpochParameters
-    nodes: list[Enrolment]
-    server: EpochSetup
-    lists: dict[str, bytes]
-    deliveries: dict[int, bytes]
-    messages: list[bytes]
-
-
-def set_up(until: str, n: int = 4, wishes: Wishes | None = None) -> SetUp:
-    entropy = seeded_entropy(3)
-    identities = [Identity(entropy(32)) for _ in range(n)]
-    coordinator = Identity(entropy(32))
-    roster = Roster(coordinator.public, tuple(Site(f"s{i}", key.public) for i, key in enumerate(identities)))
-    contexts = [NodeContext(identity, roster, NodePolicy()) for identity in identities]
-    parameters = EpochParameters(entropy(32), 1, roster.hash(), 2, wishes or Wishes(0), NoiseMode.SERVER)
-    made = SetUp(contexts, parameters, [], EpochSetup(roster, parameters), {}, {}, [])
-
-    def take(steps) -> None:
-        made.nodes = [step.state for step in steps]
-        made.messages = [step.message for step in steps]
-
-    def close(name: str) -> None:
-        made.server, complaints = made.server.receive(made.messages)
-        assert not complaints
-        made.server, made.lists[name] = getattr(made.server, f"close_{name}")()
-
-    take([Enrolment.begin(context, parameters.to_bytes(), entropy) for context in contexts])
-    if until == "keys":
-        return made
-    close("keys")
-    take([node.reveal(c, made.lists["keys"]) for node, c in zip(made.nodes, contexts, strict=True)])
-    if until == "nonces":
-        return made
-    close("nonces")
-    take([node.share(c, made.lists["nonces"], entropy) for node, c in zip(made.nodes, contexts, strict=True)])
-    if until == "shares":
-        return made
-    made.server, _ = made.server.receive(made.messages)
-    made.server, made.deliveries = made.server.close_shares()
-    take([node.acknowledge(contexts[i], made.deliveries[i]) for i, node in enumerate(made.nodes)])
-    return made
 
 
 def key_list(made: SetUp, messages: list[bytes]) -> bytes:
@@ -275,10 +226,6 @@ def other_spec() -> None:
     lab.answered(0, lab.request(mixed, 0, (0, 1, 2, 3, 4)))
 
 
-def sparse_lab() -> Lab:
-    return Lab(n_nodes=40, wishes=Wishes(1, max_drops=4, is_sparse=True, has_echo=True))
-
-
 def too_few_neighbours() -> None:
     lab = sparse_lab()
     weaker = replace(lab.view.guarantees, min_survivors=1)
@@ -307,23 +254,11 @@ def stopped() -> None:
     lab.masked(0, lab.open("tree-2"))
 
 
-def echoed() -> tuple[Lab, Aggregator, list[bytes]]:
-    lab = Lab(wishes=Wishes(1, has_echo=True))
-    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
-    return lab, aggregator, [lab.answered(node, requests[node]).message or b"" for node in range(5)]
-
-
 def too_few_echoes() -> None:
     lab, aggregator, echoes = echoed()
     nodes = tuple(range(lab.view.guarantees.quorum - 1))
     short = EchoCertificate(manifest_hash(aggregator.manifest), nodes, tuple(echoes[n][-64:] for n in nodes))
     lab.node(0).confirm(short.to_bytes())
-
-
-def complaint_of(aggregator: Aggregator, message: bytes) -> None:
-    """Raises the aggregator's complaint about a message."""
-    _, (complaint,) = aggregator.receive([message])
-    raise complaint
 
 
 def content_mismatch() -> None:
@@ -506,151 +441,3 @@ def test_every_code_has_a_scenario_a_reason_and_a_place():
     assert all(reason.what and reason.cause and reason.remedy for reason in REASONS.values())
 
 
-MORE_LIES = {
-    "spec with another model": (with_spec(model=bytes([1] * 32)), Code.PURPOSE_UNEXPECTED),
-    "spec with other vectors": (with_spec(vectors=vector(length=5)), Code.PURPOSE_UNEXPECTED),
-    "spec with a wider bound": (with_spec(vectors=vector(entry_bound=2000)), Code.PURPOSE_UNEXPECTED),
-    "spec with an empty vector": (with_spec(vectors=vector(length=0)), Code.SPEC_UNACCEPTABLE),
-    "spec with a huge vector": (with_spec(vectors=vector(length=2**31)), Code.SPEC_UNACCEPTABLE),
-    "spec with an odd width": (with_spec(vectors=vector(width=16)), Code.WIDTH_TOO_NARROW),
-    "spec with the other noise": (with_spec(noise=NoiseSpec(NoiseMode.DISTRIBUTED)), Code.NOISE_MISMATCH),
-    "manifest of another purpose": (with_manifest(purpose="tree-2"), Code.OTHER_SPEC),
-    "manifest of an older slot": (
-        with_manifest(context=lambda a: replace(a.context, slot=3)), Code.OUT_OF_ORDER),
-    "manifest of another epoch": (
-        with_manifest(context=lambda a: replace(a.context, epoch=bytes(32))), Code.OTHER_EPOCH),
-    "manifest of another spec": (
-        with_manifest(context=lambda a: replace(a.context, spec=bytes(32))), Code.OTHER_SPEC),
-    "weak threshold against colluders": (lambda: begin({"wishes": Wishes(0, threshold=2)}), Code.PARAMETERS_REFUSED),
-    "sparse graph without echo": (lambda: begin({"wishes": Wishes(0, is_sparse=True)}), Code.PARAMETERS_REFUSED),
-    "more slots than the policy holds": (lambda: begin({"n_slots": 2000}), Code.PARAMETERS_REFUSED),
-    "no echo for a policy that wants it": (
-        lambda: begin(policy=NodePolicy(requires_echo=True)), Code.PARAMETERS_REFUSED),
-    "central noise for a policy that refuses it": (
-        lambda: begin(policy=NodePolicy(requires_distributed_noise=True)), Code.PARAMETERS_REFUSED),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("lie", MORE_LIES)
-def test_more_lies_of_the_coordinator(lie):
-    """Variants of the scenarios above that a coordinator could try."""
-    scenario, code = MORE_LIES[lie]
-    require_refusal(scenario, code)
-
-
-@pytest.mark.parametrize("kind", ["spec", "manifest", "header", "echo", "nonce", "acknowledgement"])
-def test_every_signature_is_checked(kind):
-    """One flipped bit in the signature of each kind of message, at the party that must check it."""
-
-    def flipped(message: bytes) -> bytes:
-        return message[:-1] + bytes([message[-1] ^ 1])
-
-    def act() -> None:
-        if kind == "nonce":
-            made = set_up("nonces")
-            messages = [*made.messages[:3], flipped(made.messages[3])]
-            forged = signed_list(Kind.NONCE_LIST, made.parameters.hash(), messages)
-            made.nodes[0].share(made.contexts[0], forged, seeded_entropy(1))
-        elif kind == "acknowledgement":
-            made = set_up("ready")
-            made.nodes[0].finish(made.contexts[0], ready_list(made, [*made.messages[:3], flipped(made.messages[3])]))
-        elif kind == "echo":
-            lab, aggregator, echoes = echoed()
-            signatures = (flipped(echoes[0][-64:]), *(echo[-64:] for echo in echoes[1:]))
-            nodes = (0, 1, 2, 3, 4)
-            lab.node(1).confirm(EchoCertificate(manifest_hash(aggregator.manifest), nodes, signatures).to_bytes())
-        elif kind == "spec":
-            lab = Lab()
-            aggregator = lab.open()
-            lab.masked(0, replace(aggregator, signed_spec=flipped(aggregator.signed_spec)))
-        else:
-            lab = Lab()
-            request = UnmaskRequest.from_bytes(lab.request(lab.collected(), 0, (0, 1, 2, 3, 4)))
-            if kind == "manifest":
-                request = replace(request, manifest=flipped(request.manifest))
-            else:
-                request = replace(request, headers=(*request.headers[:4], flipped(request.headers[4])))
-            lab.answered(0, request.to_bytes())
-
-    require_refusal(act, Code.BAD_SIGNATURE)
-
-
-def test_both_lists_cannot_even_be_written(lab):
-    """A node listed as alive and dead would give both secrets; the format lists survivors only, once, in order."""
-    aggregator = lab.collected()
-    with pytest.raises(ValueError, match="strictly increasing"):
-        lab.request(aggregator, 0, (0, 1, 1, 2, 3))
-    request = UnmaskRequest.from_bytes(lab.request(aggregator, 0, (0, 1, 2, 3)))
-    at = request.manifest.index(bytes([0, 4, 0, 0, 0, 1, 0, 2, 0, 3]))
-    repeated = bytearray(request.manifest[:-64])
-    repeated[at + 8 : at + 10] = bytes([0, 2])
-    signed = bytes(repeated) + lab.session.coordinator.sign(b"MANIFEST", bytes(repeated))
-    require_refusal(lambda: lab.answered(0, replace(request, manifest=signed).to_bytes()), Code.REPEATED_NODE)
-
-
-def test_a_swapped_ciphertext_costs_one_share_and_names_the_sender(lab):
-    """The coordinator exchanges two sealed seed shares: both are withheld and complained of, nothing else changes."""
-    aggregator = lab.collected()
-    request = UnmaskRequest.from_bytes(lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
-    first, second, *rest = request.sealed
-    step = lab.answered(0, replace(request, sealed=(second, first, *rest)).to_bytes())
-    assert Answer.from_signed(step.message or b"").kinds == (1, 0, 0, 1, 1)
-    assert [(c.reason, c.peer) for c in step.complaints] == [(Code.SHARE_UNREADABLE, 1), (Code.SHARE_UNREADABLE, 2)]
-
-
-def test_nodes_given_different_specs_cannot_be_summed():
-    """Unequal specs give masks that do not cancel, and headers that no holder accepts."""
-    require_refusal(other_spec, Code.OTHER_SPEC)
-
-
-def test_an_echo_for_another_manifest_does_not_count():
-    """Nodes that saw another survivor list cannot be counted towards the quorum."""
-    lab, aggregator, echoes = echoed()
-    stray = Echo(2, bytes(32)).to_signed(lab.session.contexts["site-2"].identity)
-    require_refusal(lambda: complaint_of(aggregator, stray), Code.OTHER_MANIFEST)
-    assert len(echoes) == 5
-
-
-def test_a_node_out_of_the_roster_cannot_upload(lab):
-    """An invented node has no pinned key; its header names a number that is not ready."""
-    aggregator = lab.open()
-    upload = lab.masked(0, aggregator)
-    other = Lab(n_nodes=7, seed=9)
-    assert Header.from_signed(aggregator.receive([upload])[0].uploads[0].header).node == 0
-    stranger = other.masked(6, other.open())
-    require_refusal(lambda: complaint_of(aggregator, stranger), Code.UNKNOWN_NODE)
-
-
-def test_duplicate_vector_names_are_refused():
-    """Two vectors of one name would share one mask key, and their difference would be bare."""
-    lab = Lab()
-    twice = (VectorSpec("v", 2, 32, 5, 25),) * 2
-    require_refusal(lambda: lab.open_vectors("tree-1", twice), Code.SPEC_UNACCEPTABLE)
-
-
-def test_a_new_epoch_does_not_free_an_answered_purpose():
-    """A coordinator that restarts the set-up cannot take a sum again over other sites: purposes are carried over."""
-    made = set_up("ready")
-    step = made.nodes[0].finish(made.contexts[0], ready_list(made, made.messages), answered=["tree-1"])
-    view = step.state.view
-    coordinator = Identity(bytes(32))
-    roster = replace(view.roster, coordinator=coordinator.public)
-    node = replace(step.state, view=replace(view, roster=roster))
-    vectors = (VectorSpec("leaves", 4, 32, 10, 40),)
-    noise = NoiseSpec(NoiseMode.SERVER)
-    for purpose, code in (("tree-1", Code.PURPOSE_ANSWERED), ("tree-2", None)):
-        signed = RoundSpec(view.digest, 0, purpose, bytes(32), vectors, noise).to_signed(coordinator)
-        expected = ExpectedRound(purpose, bytes(32), vectors, noise)
-        values = {"leaves": np.zeros(4, np.int64)}
-        act = partial(node.mask, made.contexts[0], signed, expected, values, seeded_entropy(1))
-        assert refusal_of(act) is code
-
-
-def test_an_invented_survivor_is_noticed_by_its_neighbours():
-    """On a sparse graph, a node that did not upload is listed with an invented header: its neighbours refuse."""
-    lab = sparse_lab()
-    absent = lab.view.peers(0)[0]
-    aggregator = lab.collected(absent=(absent,))
-    invented = replace(aggregator.uploads[0], header=aggregator.uploads[0].header)
-    lying = replace(aggregator, uploads=dict(sorted({**aggregator.uploads, absent: invented}.items())))
-    require_refusal(lambda: lab.answered(0, lab.request(lying, 0, tuple(range(40)))), Code.HEADER_ALTERED)
