@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 
 import numpy as np
@@ -31,7 +31,8 @@ class Release:
     A suspect's shares were off the others' polynomial: it sent wrong ones, or the node that dealt them did.
     """
 
-    sums: dict[str, Integers]
+    # Exact sums stay out of logs: where the noise is central they are not yet private.
+    sums: dict[str, Integers] = field(repr=False)
     survivors: tuple[int, ...]
     suspects: tuple[int, ...]
 

@@ -26,7 +26,7 @@ from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.roster import NodePolicy, NoiseMode
+from hedgerow.secagg.roster import NodePolicy, NoiseMode, Roster
 from hedgerow.secagg.round_messages import (
     Answer,
     Echo,
@@ -237,7 +237,7 @@ def test_a_new_epoch_does_not_free_an_answered_purpose():
         signed = RoundSpec(view.digest, 0, purpose, bytes(32), vectors, noise).to_signed(coordinator)
         expected = ExpectedRound(purpose, bytes(32), vectors, noise)
         values = {"leaves": np.zeros(4, np.int64)}
-        act = partial(node.mask, made.contexts[0], signed, expected, values, seeded_entropy(1))
+        act = partial(node.mask, replace(made.contexts[0], roster=roster), signed, expected, values, seeded_entropy(1))
         assert refusal_of(act) is code
 
 
@@ -275,3 +275,11 @@ def test_a_late_vector_stays_hidden_from_all_answers_together(lab):
     assert {answer.kinds[4] for answer in answers} == {2}
     for node in range(4):
         require_refusal(lambda node=node: lab.answered(4, requests[node]), Code.SELF_OMITTED)
+
+
+def test_a_site_taken_off_the_pinned_roster_ends_the_epoch(lab):
+    """The owner pins a new roster while an epoch runs: the node masks nothing more under the old one."""
+    context = lab.session.contexts["site-0"]
+    shorter = Roster(context.roster.coordinator, context.roster.sites[:4])
+    lab.session.contexts["site-0"] = replace(context, roster=shorter)
+    require_refusal(lambda: lab.masked(0, lab.open()), Code.ROSTER_MISMATCH)

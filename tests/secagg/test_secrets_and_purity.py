@@ -89,6 +89,18 @@ def test_no_exception_shows_bytes(caplog):
     assert not caplog.records
 
 
+def test_exact_sums_and_shares_stay_out_of_the_aggregator_s_reprs():
+    """Where noise is central, the unmasked sum is not private yet; and shares of many nodes together are secrets."""
+    lab = Lab()
+    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
+    answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
+    aggregator, _ = aggregator.receive(answers)
+    released, release = aggregator.release()
+    text = shown(aggregator, released, release)
+    assert "15" not in text and "x" not in text.replace("suspects", "")
+    assert release.sums["leaves"].tolist() == [15] * 4
+
+
 @pytest.mark.parametrize("secret", [Identity(bytes(range(32))), SecretKey(bytes(range(32)))])
 def test_signing_and_secret_keys_are_not_pickled(secret):
     """A pickle would write the key in clear wherever a careless cache puts it."""
