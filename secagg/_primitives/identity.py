@@ -62,7 +62,7 @@ def require_public(public: bytes) -> None:
         raise PrimitiveFault("An identity key is a point of small order.", code="low-order-key")
 
 
-# Hashes of what was verified, oldest first. In one process many nodes check the same public header; the hash is kept
+# Hashes of what was verified. In one process many nodes check the same public header; the hash is kept
 # and not the message, which may be large. Failures are never remembered.
 _VERIFIED: dict[bytes, None] = {}
 _MOST_REMEMBERED = 8192
@@ -89,5 +89,5 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("A signature does not verify.", code="bad-signature") from error
     if len(_VERIFIED) >= _MOST_REMEMBERED:
-        _VERIFIED.pop(next(iter(_VERIFIED)), None)
+        _VERIFIED.clear()
     _VERIFIED[claim] = None
