@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,11 @@ def flower() -> Flower | None:
     """Returns Flower's primitives, or None when it is not installed."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
-        from flwr.common.secure_aggregation.crypto.shamir import (  # type: ignore[import-not-found]
-            combine_shares,
-            create_shares,
-        )
-        from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen  # type: ignore[import-not-found]
+        sharing = import_module("flwr.common.secure_aggregation.crypto.shamir")
+        masks = import_module("flwr.common.secure_aggregation.secaggplus_utils")
     except ImportError:
         return None
-    return Flower(pseudo_rand_gen, create_shares, combine_shares)
+    return Flower(masks.pseudo_rand_gen, sharing.create_shares, sharing.combine_shares)
 
 
 def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
