@@ -32,15 +32,18 @@ from hedgerow.secagg.round_messages import (
     Echo,
     EchoCertificate,
     Header,
+    Manifest,
     NoiseSpec,
     RoundSpec,
     UnmaskRequest,
     VectorSpec,
+    header_hash,
     manifest_hash,
 )
 from hedgerow.secagg.setup_messages import (
     Acknowledgement,
     ReadyList,
+    ShareDelivery,
     signed_list,
 )
 from hedgerow.secagg.transitions import Code
@@ -283,3 +286,103 @@ def test_a_site_taken_off_the_pinned_roster_ends_the_epoch(lab):
     shorter = Roster(context.roster.coordinator, context.roster.sites[:4])
     lab.session.contexts["site-0"] = replace(context, roster=shorter)
     require_refusal(lambda: lab.masked(0, lab.open()), Code.ROSTER_MISMATCH)
+
+
+def test_a_survivor_that_is_not_ready_is_refused(lab):
+    """The coordinator lists a number that no ready node has, with an invented header."""
+    aggregator = lab.collected()
+    hashes = tuple(header_hash(aggregator.uploads[n].header) for n in range(5))
+    manifest = Manifest(aggregator.context, "tree-1", (0, 1, 2, 3, 4, 9), (*hashes, bytes(32)))
+    request = UnmaskRequest.from_bytes(lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    lying = replace(request, manifest=manifest.to_signed(lab.session.coordinator))
+    require_refusal(lambda: lab.answered(0, lying.to_bytes()), Code.UNKNOWN_NODE)
+
+
+def test_one_node_s_header_in_another_s_place_is_refused(lab):
+    """Node 1's genuine header listed and shown as node 2's."""
+    aggregator = lab.collected()
+    lying = replace(aggregator, uploads={**aggregator.uploads, 2: aggregator.uploads[1]})
+    require_refusal(lambda: lab.answered(0, lab.request(lying, 0, (0, 1, 2, 3, 4))), Code.HEADER_ALTERED)
+
+
+def test_a_header_left_out_of_the_request_is_refused(lab):
+    """A node wants to see the header of every surviving neighbour, and its sealed share."""
+    request = UnmaskRequest.from_bytes(lab.request(lab.collected(), 0, (0, 1, 2, 3, 4)))
+    for lying in (replace(request, headers=request.headers[:4]), replace(request, sealed=request.sealed[:3])):
+        require_refusal(lambda lying=lying: lab.answered(0, lying.to_bytes()), Code.MALFORMED)
+
+
+def test_certificates_about_other_things_are_refused():
+    """An echo certificate for another manifest, or with the echo of a node that is not ready."""
+    lab, aggregator, echoes = echoed()
+    signatures = tuple(echo[-64:] for echo in echoes)
+    other = EchoCertificate(bytes(32), (0, 1, 2, 3, 4), signatures)
+    stranger = EchoCertificate(manifest_hash(aggregator.manifest), (0, 1, 2, 3, 9), signatures)
+    require_refusal(lambda: lab.node(0).confirm(other.to_bytes()), Code.OTHER_MANIFEST)
+    require_refusal(lambda: lab.node(0).confirm(stranger.to_bytes()), Code.UNKNOWN_NODE)
+
+
+def test_answers_of_the_wrong_kind_are_refused_and_shares_out_of_the_field_name_their_sender(lab):
+    """A node answers with slot-key shares about survivors, or with a number that is no field element."""
+    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
+    answers = [Answer.from_signed(lab.answered(node, requests[node]).message or b"") for node in range(5)]
+    identity = lab.session.contexts["site-1"].identity
+    wrong_kind = replace(answers[1], kinds=(2, *answers[1].kinds[1:])).to_signed(identity)
+    require_refusal(lambda: complaint_of(aggregator, wrong_kind), Code.CONTENT_MISMATCH)
+    too_large = replace(answers[1], shares=(b"\xff" * 33,) * 5).to_signed(identity)
+    honest = [answers[n].to_signed(lab.session.contexts[f"site-{n}"].identity) for n in (0, 2, 3, 4)]
+    release = aggregator.receive([too_large, *honest])[0].release()[1]
+    assert release.suspects == (1,) and release.sums["leaves"].tolist() == [15] * 4
+
+
+def test_shares_from_a_stranger_at_set_up_are_refused():
+    """A delivery names a sender that is no member, or is about another set-up."""
+    made = set_up("shares")
+    made.server, _ = made.server.receive(made.messages)
+    delivery = ShareDelivery.from_bytes(made.server.close_shares()[1][0])
+    stranger = replace(delivery, senders=(1, 2, 7))
+    elsewhere = replace(delivery, view=bytes(32))
+    node, context = made.nodes[0], made.contexts[0]
+    require_refusal(lambda: node.acknowledge(context, stranger.to_bytes()), Code.UNKNOWN_NODE)
+    require_refusal(lambda: node.acknowledge(context, elsewhere.to_bytes()), Code.DIFFERENT_VIEW)
+
+
+def test_lists_about_another_set_up_are_refused():
+    """Key, nonce and ready lists are bound to the parameters and to everything before them."""
+    made = set_up("keys")
+    other = signed_list(Kind.KEY_LIST, bytes(32), made.messages)
+    require_refusal(lambda: made.nodes[0].reveal(made.contexts[0], other), Code.DIFFERENT_VIEW)
+    ready = set_up("ready")
+    elsewhere = ReadyList(bytes(32), tuple(ready.messages)).to_bytes()
+    require_refusal(lambda: ready.nodes[0].finish(ready.contexts[0], elsewhere), Code.DIFFERENT_VIEW)
+    stale = replace(Acknowledgement.from_signed(ready.messages[1]), view=bytes(32))
+    messages = [ready.messages[0], stale.to_signed(ready.contexts[1].identity), *ready.messages[2:]]
+    require_refusal(lambda: ready.nodes[0].finish(ready.contexts[0], ready_list(ready, messages)), Code.DIFFERENT_VIEW)
+
+
+def test_an_abandoned_aggregation_takes_nothing_more(lab):
+    """After giving up, nothing is collected and nothing can be released."""
+    aggregator = lab.open()
+    given_up = aggregator.abandon()
+    require_refusal(given_up.release, Code.OUT_OF_ORDER)
+    require_refusal(lambda: complaint_of(given_up, lab.masked(0, aggregator)), Code.LATE_UPLOAD)
+
+
+def test_a_low_order_slot_key_that_slipped_through_is_caught_at_use(lab):
+    """Defence in depth: agreement refuses the all-zero secret even if a bundle was accepted."""
+    weak = {**lab.view.slot_keys, 1: (bytes(32),) * 4}
+    lab.session.nodes["site-0"] = replace(lab.node(0), view=replace(lab.view, slot_keys=weak))
+    require_refusal(lambda: lab.masked(0, lab.open()), Code.LOW_ORDER_KEY)
+
+
+def test_noise_where_it_does_not_belong_is_refused(lab):
+    """Central noise and a node's own share, or distributed noise without one, would be wrong by a whole share."""
+    aggregator = lab.open()
+    spec, node = aggregator.spec, lab.node(0)
+    expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
+    zeros = {"leaves": np.zeros(4, np.int64)}
+    context, entropy = lab.session.contexts["site-0"], lab.session.entropy
+    act = partial(node.mask, context, aggregator.signed_spec, expected, zeros, entropy)
+    require_refusal(lambda: act(noise=zeros), Code.VECTOR_UNFIT)
+    act = partial(node.mask, context, aggregator.signed_spec, expected, {"other": zeros["leaves"]}, entropy)
+    require_refusal(act, Code.VECTOR_UNFIT)
