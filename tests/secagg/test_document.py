@@ -14,7 +14,7 @@ DOCUMENT = (ROOT / "docs" / "secure-aggregation.md").read_text()
 
 
 def test_the_diagram_is_that_of_the_table():
-    """Run ``python -m hedgerow.secagg.diagram`` and paste its output between the markers."""
+    """Run ``python -m hedgerow.experiments secagg_diagram`` and paste its output between the markers."""
     found = DOCUMENT[DOCUMENT.index(BEGIN) : DOCUMENT.index(END) + len(END)]
     assert found == render()
 
