@@ -1,0 +1,182 @@
+"""The aggregator's side of one aggregation: collect masked vectors, fix the survivors, collect shares, unmask, release.
+
+One object serves one slot and one purpose. It is immutable; what cannot be used comes back as complaints that name
+the node. It signs one manifest only, and repeats that one as nodes return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.checks import check_vectors
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
+from hedgerow.secagg.round_messages import (
+    SEED_SHARE,
+    SLOT_KEY_SHARE,
+    WITHHELD,
+    Answer,
+    Echo,
+    EchoCertificate,
+    Header,
+    Manifest,
+    MaskedVector,
+    RoundSpec,
+    UnmaskRequest,
+    context_of,
+    header_hash,
+    manifest_hash,
+    sealed_hash,
+)
+from hedgerow.secagg.setup_messages import check_signature, split_signed
+from hedgerow.secagg.transitions import Code, Event, Party, State
+from hedgerow.secagg.unmasking import Release, unmask
+from hedgerow.secagg.view import EpochView, site_key
+
+Complaints = list[Refusal | OwnMistake | Abandoned]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregator:
+    """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent."""
+
+    view: EpochView
+    spec: RoundSpec
+    signed_spec: bytes
+    state: State = State.COLLECTING_VECTORS
+    uploads: dict[int, MaskedVector] = field(default_factory=dict)
+    manifest: bytes = b""
+    echoes: dict[int, bytes] = field(default_factory=dict)
+    answers: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, view: EpochView, coordinator: Identity, spec: RoundSpec) -> Aggregator:
+        """Returns the aggregator of a new slot; send `signed_spec` to all ready nodes. Raises Refusal."""
+        check_vectors(spec.vectors, 1 << 32)
+        return cls(view, spec, spec.to_signed(coordinator))
+
+    @property
+    def context(self) -> RoundContext:
+        """What binds keys to this slot."""
+        return context_of(self.spec, self.signed_spec)
+
+    def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
+        """Returns the state with every acceptable message of the current collection, and the refusals of the others."""
+        uploads, echoes, answers = dict(self.uploads), dict(self.echoes), dict(self.answers)
+        complaints = Complaints()
+        for message in messages:
+            try:
+                if message[4:5] == bytes((Kind.MASKED_VECTOR,)):
+                    self._take_upload(message, uploads)
+                elif message[4:5] == bytes((Kind.ECHO,)):
+                    self._take_echo(message, echoes)
+                else:
+                    self._take_answer(message, answers)
+            except Refusal as complaint:
+                complaints.append(complaint)
+        return replace(self, uploads=uploads, echoes=echoes, answers=answers), complaints
+
+    def close_vectors(self, coordinator: Identity) -> tuple[Aggregator, dict[int, bytes]]:
+        """Returns the next state and each survivor's request; raises Abandoned TOO_FEW_UPLOADS (the slot is burned)."""
+        guarantees = self.view.guarantees
+        survivors = tuple(sorted(self.uploads))
+        if self.state is State.COLLECTING_VECTORS and len(survivors) < guarantees.min_survivors:
+            raise refuse(Code.TOO_FEW_UPLOADS, f"{len(survivors)} of {guarantees.min_survivors}.")
+        event = Event.CLOSE_FOR_ECHO if guarantees.has_echo else Event.CLOSE
+        state = advance(Party.AGGREGATOR, self.state, event)
+        hashes = tuple(header_hash(self.uploads[node].header) for node in survivors)
+        manifest = Manifest(self.context, self.spec.purpose, survivors, hashes).to_signed(coordinator)
+        following = replace(self, state=state, manifest=manifest)
+        return following, following.requests()
+
+    def requests(self) -> dict[int, bytes]:
+        """Returns each survivor's request, the same bytes every time; nodes that lost it may be asked again."""
+        view = self.view
+        boxes = {node: dict(zip(view.peers(node), self.uploads[node].sealed, strict=True)) for node in self.uploads}
+        requests = {}
+        for holder in self.uploads:
+            near = [peer for peer in view.peers(holder) if peer in self.uploads]
+            headers = tuple(self.uploads[node].header for node in sorted((*near, holder)))
+            sealed = tuple(boxes[peer][holder] for peer in near)
+            requests[holder] = UnmaskRequest(self.manifest, headers, sealed).to_bytes()
+        return requests
+
+    def close_echoes(self) -> tuple[Aggregator, bytes]:
+        """Returns the next state and the echo certificate for all survivors; raises Abandoned TOO_FEW_ANSWERS."""
+        quorum = self.view.guarantees.quorum
+        if self.state is State.COLLECTING_ECHOES and len(self.echoes) < quorum:
+            raise refuse(Code.TOO_FEW_ANSWERS, f"{len(self.echoes)} echoes of {quorum}.")
+        state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
+        nodes = tuple(sorted(self.echoes))
+        certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
+        return replace(self, state=state), certificate.to_bytes()
+
+    def release(self) -> tuple[Aggregator, Release]:
+        """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
+
+        Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE,
+        SUM_OUT_OF_RANGE.
+        """
+        state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
+        answers = {node: Answer.from_signed(message) for node, message in self.answers.items()}
+        return replace(self, state=state), unmask(self.view, self.spec, self.context, self.uploads, answers)
+
+    def abandon(self) -> Aggregator:
+        """Returns the state that has given up; nothing was released and the slot is burned."""
+        return replace(self, state=advance(Party.AGGREGATOR, self.state, Event.ABANDON))
+
+    def _take_upload(self, message: bytes, uploads: dict[int, MaskedVector]) -> None:
+        if self.state is not State.COLLECTING_VECTORS:
+            raise refuse(Code.LATE_UPLOAD)
+        advance(Party.AGGREGATOR, self.state, Event.VECTOR)
+        upload = MaskedVector.from_bytes(message)
+        header = Header.from_signed(upload.header)
+        node = header.node
+        if not self.view.is_ready(node):
+            raise refuse(Code.UNKNOWN_NODE, peer=node)
+        check_signature(site_key(self.view.roster, node), Kind.HEADER, upload.header, node)
+        if header.context != self.context:
+            raise refuse(Code.OTHER_SPEC, peer=node)
+        length = sum(vector.length * vector.width // 8 for vector in self.spec.vectors)
+        if (
+            len(upload.payload) != length
+            or sha256(upload.payload).digest() != header.payload
+            or len(upload.sealed) != len(self.view.peers(node))
+            or sealed_hash(upload.sealed) != header.sealed
+        ):
+            raise refuse(Code.CONTENT_MISMATCH, peer=node)
+        if uploads.setdefault(node, upload) != upload:
+            raise refuse(Code.CONTRADICTION, peer=node)
+
+    def _take_echo(self, message: bytes, echoes: dict[int, bytes]) -> None:
+        advance(Party.AGGREGATOR, self.state, Event.ECHO)
+        echo = Echo.from_signed(message)
+        if echo.node not in self.uploads:
+            raise refuse(Code.NOT_A_SURVIVOR, peer=echo.node)
+        check_signature(site_key(self.view.roster, echo.node), Kind.ECHO, message, echo.node)
+        if echo.manifest != manifest_hash(self.manifest):
+            raise refuse(Code.OTHER_MANIFEST, peer=echo.node)
+        echoes.setdefault(echo.node, split_signed(message)[1])
+
+    def _take_answer(self, message: bytes, answers: dict[int, bytes]) -> None:
+        advance(Party.AGGREGATOR, self.state, Event.ANSWER)
+        answer = Answer.from_signed(message)
+        node = answer.node
+        if node not in self.uploads:
+            raise refuse(Code.NOT_A_SURVIVOR, peer=node)
+        check_signature(site_key(self.view.roster, node), Kind.ANSWER, message, node)
+        if answer.manifest != manifest_hash(self.manifest):
+            raise refuse(Code.OTHER_MANIFEST, peer=node)
+        about = sorted((*self.view.peers(node), node))
+        fitting = (
+            kind in (WITHHELD, SEED_SHARE if other in self.uploads else SLOT_KEY_SHARE)
+            for kind, other in zip(answer.kinds, about, strict=False)
+        )
+        if len(answer.kinds) != len(about) or not all(fitting):
+            raise refuse(Code.CONTENT_MISMATCH, peer=node)
+        if answers.setdefault(node, message) != message:
+            raise refuse(Code.CONTRADICTION, peer=node)

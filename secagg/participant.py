@@ -1,0 +1,265 @@
+"""The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
+
+A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend
+is byte for byte what was sent before. Nothing is answered on trust: the node recomputes and compares everything that
+the coordinator says, and whatever differs is refused with a code of the transition table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.identity import verify
+from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.secagg.checks import ExpectedRound, check_headers, check_manifest, check_spec, open_seed_share
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.fixed_point import Integers
+from hedgerow.secagg.keys import RoundContext, SlotChain
+from hedgerow.secagg.masking import MaskingKeys, encode_vectors, mask_upload
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
+from hedgerow.secagg.round_messages import (
+    SEED_SHARE,
+    SLOT_KEY_SHARE,
+    WITHHELD,
+    Answer,
+    Echo,
+    EchoCertificate,
+    Header,
+    Manifest,
+    RoundSpec,
+    UnmaskRequest,
+    context_of,
+    manifest_hash,
+)
+from hedgerow.secagg.setup_messages import check_signature
+from hedgerow.secagg.step import Entropy, Record, Step
+from hedgerow.secagg.transitions import Code, Event, Party, State
+from hedgerow.secagg.view import EpochView, site_key
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenSlot:
+    """The slot a node is in: what it sent, and what it may send again."""
+
+    context: RoundContext
+    purpose: str
+    header_hash: bytes
+    own_share: bytes
+    upload: bytes
+    manifest: bytes = b""
+    echo: bytes = b""
+    answer: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"OpenSlot(slot={self.context.slot}, purpose={self.purpose!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Participant:
+    """A node in a ready epoch; immutable.
+
+    `chain` starts at the first unused slot and `shares` (33 bytes a slot and neighbour, from slot `shares_from` on)
+    are cut as slots close, so that what was used cannot be rebuilt from a stolen state. `purposes` are those answered.
+    """
+
+    view: EpochView
+    node: int
+    state: State
+    sequence: int
+    chain: SlotChain
+    channels: Mapping[int, bytes] = field(repr=False)
+    shares: Mapping[int, bytes] = field(repr=False)
+    shares_from: int = 0
+    purposes: frozenset[str] = frozenset()
+    open: OpenSlot | None = None
+    evidence: tuple[bytes, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
+
+    @classmethod
+    def enrolled(
+        cls,
+        view: EpochView,
+        node: int,
+        chain: SlotChain,
+        channels: Mapping[int, bytes],
+        shares: Mapping[int, bytes],
+        sequence: int,
+    ) -> Participant:
+        """Returns a node that finished the set-up (called by `Enrolment.finish`)."""
+        return cls(view, node, State.READY, sequence, chain, channels, shares)
+
+    def mask(
+        self,
+        context: NodeContext,
+        signed_spec: bytes,
+        expected: ExpectedRound,
+        vectors: Mapping[str, Integers],
+        entropy: Entropy,
+        noise: Mapping[str, Integers] | None = None,
+    ) -> Step[Participant]:
+        """Returns the step that sends this node's masked vectors for one slot.
+
+        Args: expected: what this node's own training state expects; vectors: int64 arrays by vector id, entries
+            within the entry bound; noise: this node's noise shares, required where noise is distributed and only there.
+        Raises Refusal (peer's fault) or OwnMistake VECTOR_UNFIT; on either, nothing is sent and no slot is used.
+        """
+        self._require_running()
+        check_signature(self.view.roster.coordinator, Kind.ROUND_SPEC, signed_spec, "coordinator")
+        spec = RoundSpec.from_signed(signed_spec)
+        round_context = context_of(spec, signed_spec)
+        if self.open is not None and round_context == self.open.context and self.state is State.VECTOR_MASKED:
+            advance(Party.NODE, self.state, Event.SAME_SPEC)
+            return Step(self, self.open.upload)
+        state = advance(Party.NODE, self.state, Event.ROUND_SPEC)
+        self._require_fresh(spec)
+        check_spec(spec, expected, self.view, context.policy)
+        words = encode_vectors(spec, vectors, noise)
+        own_key = self.chain.after(spec.slot).current()
+        keys = MaskingKeys(self.view, self.node, own_key, self.channels, round_context)
+        upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
+        following = replace(
+            self,
+            state=state,
+            sequence=self.sequence + 1,
+            chain=self.chain.after(spec.slot + 1),
+            shares=self._shares_after(spec.slot),
+            shares_from=spec.slot,
+            open=OpenSlot(round_context, spec.purpose, header, own_share, upload),
+        )
+        return Step(
+            following, upload, (Record("slot-used", following.sequence, spec.slot, spec.purpose, round_context.spec),)
+        )
+
+    def unmask(self, context: NodeContext, request: bytes) -> Step[Participant]:
+        """Returns the step that answers a manifest: with shares, or first with an echo where the epoch wants one.
+
+        A second, different manifest of the coordinator stops the node: the step sends nothing and its complaint is
+        SECOND_MANIFEST. Sealed shares that do not open are withheld and complained of. Raises Refusal.
+        """
+        self._require_running()
+        asked = UnmaskRequest.from_bytes(request)
+        check_signature(self.view.roster.coordinator, Kind.MANIFEST, asked.manifest, "coordinator")
+        manifest = Manifest.from_signed(asked.manifest)
+        if manifest.context.epoch != self.view.digest:
+            raise refuse(Code.OTHER_EPOCH, peer="coordinator")
+        if self.open is None or manifest.context.slot != self.open.context.slot:
+            raise refuse(Code.OUT_OF_ORDER, "The manifest is for a slot that is not open.", "coordinator")
+        if self.open.manifest:
+            return self._repeat_or_stop(asked.manifest)
+        wants_echo = self.view.guarantees.has_echo
+        state = advance(
+            Party.NODE,
+            self.state,
+            Event.MANIFEST,
+            State.MANIFEST_ECHOED if wants_echo else State.SHARES_ANSWERED,
+        )
+        check_manifest(manifest, self.view, self.node, self.open.context, self.open.purpose, self.open.header_hash)
+        headers = check_headers(asked, manifest, self.view, self.node)
+        digest = manifest_hash(asked.manifest)
+        answer, complaints = self._answer(headers, asked.sealed, digest)
+        signed_answer = answer.to_signed(context.identity)
+        echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
+        slot = self.open.context.slot
+        following = replace(
+            self,
+            state=state,
+            sequence=self.sequence + 1,
+            shares=self._shares_after(slot + 1),
+            shares_from=slot + 1,
+            purposes=self.purposes | {self.open.purpose},
+            # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
+            open=replace(
+                self.open, manifest=asked.manifest, echo=echo, answer=signed_answer, upload=b"", own_share=b""
+            ),
+        )
+        record = Record("purpose-answered", following.sequence, slot, self.open.purpose, digest)
+        return Step(following, echo or signed_answer, (record,), tuple(complaints))
+
+    def confirm(self, certificate: bytes) -> Step[Participant]:
+        """Returns the step that answers with shares once more than (n + c)/2 nodes signed the same manifest."""
+        self._require_running()
+        state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
+        certified = EchoCertificate.from_bytes(certificate)
+        if self.open is None or certified.manifest != manifest_hash(self.open.manifest):
+            raise refuse(Code.OTHER_MANIFEST, peer="coordinator")
+        for node, signature in zip(certified.nodes, certified.signatures, strict=True):
+            if not self.view.is_ready(node):
+                raise refuse(Code.UNKNOWN_NODE, peer=node)
+            try:
+                verify(
+                    site_key(self.view.roster, node), Kind.ECHO.name.encode(),
+                    Echo(node, certified.manifest).body(), signature,
+                )  # fmt: skip
+            except PrimitiveFault as error:
+                raise refuse(Code.BAD_SIGNATURE, "In an ECHO.", node) from error
+        if len(certified.nodes) < self.view.guarantees.quorum:
+            raise refuse(Code.TOO_FEW_ECHOES, f"{len(certified.nodes)} of {self.view.guarantees.quorum}.")
+        if self.state is State.SHARES_ANSWERED:
+            return Step(self, self.open.answer)
+        following = replace(self, state=state, sequence=self.sequence + 1)
+        record = Record("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
+        return Step(following, self.open.answer, (record,))
+
+    def _require_running(self) -> None:
+        if self.state is State.STOPPED:
+            raise refuse(Code.STOPPED)
+
+    def _require_fresh(self, spec: RoundSpec) -> None:
+        if spec.epoch != self.view.digest:
+            raise refuse(Code.OTHER_EPOCH, peer="coordinator")
+        if spec.slot < self.chain.slot:
+            raise refuse(Code.SLOT_REUSED, f"Slot {spec.slot}; the next is {self.chain.slot}.", "coordinator")
+        if spec.slot >= self.view.parameters.n_slots:
+            raise refuse(Code.SLOT_OUT_OF_RANGE, f"Slot {spec.slot} of {self.view.parameters.n_slots}.", "coordinator")
+        if spec.purpose in self.purposes:
+            raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
+
+    def _repeat_or_stop(self, signed_manifest: bytes) -> Step[Participant]:
+        opened = self.open
+        if opened is not None and manifest_hash(signed_manifest) == manifest_hash(opened.manifest):
+            state = advance(Party.NODE, self.state, Event.SAME_MANIFEST)
+            return Step(self, opened.echo if state is State.MANIFEST_ECHOED else opened.answer)
+        state = advance(Party.NODE, self.state, Event.OTHER_MANIFEST)
+        first = opened.manifest if opened is not None else b""
+        following = replace(self, state=state, sequence=self.sequence + 1, evidence=(first, signed_manifest))
+        record = Record("stopped", following.sequence, digest=manifest_hash(signed_manifest))
+        return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
+
+    def _answer(
+        self, headers: Mapping[int, Header], sealed: tuple[bytes, ...], digest: bytes
+    ) -> tuple[Answer, list[Refusal | OwnMistake | Abandoned]]:
+        """Returns the answer to a checked manifest, and the complaints about shares that do not open."""
+        opened = self.open
+        if opened is None:
+            raise refuse(Code.OUT_OF_ORDER)
+        peers = self.view.peers(self.node)
+        sealed_by = dict(zip((peer for peer in peers if peer in headers), sealed, strict=True))
+        start = SHARE_BYTES * (opened.context.slot - self.shares_from)
+        kinds, shares = [], []
+        complaints: list[Refusal | OwnMistake | Abandoned] = []
+        for node in sorted((*peers, self.node)):
+            if node == self.node:
+                kind, share = SEED_SHARE, opened.own_share
+            elif node not in headers:
+                kind, share = SLOT_KEY_SHARE, self.shares[node][start : start + SHARE_BYTES]
+            else:
+                try:
+                    share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
+                    kind = SEED_SHARE
+                except Refusal as complaint:
+                    complaints.append(complaint)
+                    kinds.append(WITHHELD)
+                    continue
+            kinds.append(kind)
+            shares.append(share)
+        return Answer(self.node, digest, tuple(kinds), tuple(shares)), complaints
+
+    def _shares_after(self, slot: int) -> dict[int, bytes]:
+        """Returns the held shares from `slot` on; those before it are forgotten."""
+        cut = SHARE_BYTES * (slot - self.shares_from)
+        return {node: run[cut:] for node, run in self.shares.items()}

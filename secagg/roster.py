@@ -1,0 +1,163 @@
+"""Who may take part: the roster pinned at every node, the epoch's parameters, and what a node's owner insists on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.identity import PUBLIC_KEY_BYTES, require_public
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
+from hedgerow.secagg.guarantees import Guarantees, Wishes, derive
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.transitions import Code
+
+MAX_NODES = 4096
+MAX_SLOTS = 4096
+MAX_ATTEMPTS = 16
+
+
+class NoiseMode(IntEnum):
+    """Who adds the noise: the aggregator after unmasking, or every node its share before masking."""
+
+    SERVER = 1
+    DISTRIBUTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One organisation of the roster and the Ed25519 key (32 bytes) of its node."""
+
+    name: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The sites, in the order that numbers their nodes from 0, and the coordinator's key.
+
+    Raises Refusal ROSTER_MISMATCH for repeated names or keys, keys of small order, or too many sites.
+    """
+
+    coordinator: bytes
+    sites: tuple[Site, ...]
+
+    def __post_init__(self) -> None:
+        keys = [self.coordinator, *(site.key for site in self.sites)]
+        names = [site.name for site in self.sites]
+        if not 1 <= len(names) <= MAX_NODES or len(set(names)) != len(names) or len(set(keys)) != len(keys):
+            raise refuse(Code.ROSTER_MISMATCH, "Names and keys must be distinct, and sites 1 to 4096.")
+        try:
+            for key in keys:
+                require_public(key)
+        except PrimitiveFault as error:
+            raise refuse(Code.ROSTER_MISMATCH, error.what) from error
+
+    def to_bytes(self) -> bytes:
+        """Returns the canonical encoding."""
+        writer = Writer(Kind.ROSTER).fixed(self.coordinator, PUBLIC_KEY_BYTES).number(len(self.sites), 2)
+        for site in self.sites:
+            writer.text(site.name).fixed(site.key, PUBLIC_KEY_BYTES)
+        return writer.bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Roster:
+        """Returns the roster encoded in `data`; raises Refusal."""
+        reader = Reader(data, Kind.ROSTER)
+        coordinator = reader.fixed(PUBLIC_KEY_BYTES)
+        count = reader.number(2, least=1, most=MAX_NODES)
+        sites = tuple(Site(reader.text(), reader.fixed(PUBLIC_KEY_BYTES)) for _ in range(count))
+        reader.end()
+        return cls(coordinator, sites)
+
+    def hash(self) -> bytes:
+        """Returns the 32-byte hash that bundles and parameters carry."""
+        return digest("roster", self.to_bytes())
+
+    def node_of(self, key: bytes) -> int:
+        """Returns the number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
+        for node, site in enumerate(self.sites):
+            if site.key == key:
+                return node
+        raise refuse(Code.UNKNOWN_NODE, "This node's own key is not in the roster.")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochParameters:
+    """What the coordinator proposes for one epoch; every node checks it against its own policy.
+
+    Args: run_id: 32 bytes, the plan's hash or a nonce; attempt: 1..16, counts the set-ups of one run; roster_hash: 32
+        bytes; n_slots: aggregations (retries included) the epoch can hold (1..4096); wishes: thresholds and graph;
+        noise: who adds it.
+    """
+
+    run_id: bytes
+    attempt: int
+    roster_hash: bytes
+    n_slots: int
+    wishes: Wishes
+    noise: NoiseMode
+
+    def to_bytes(self) -> bytes:
+        """Returns the canonical encoding."""
+        wishes = self.wishes
+        flags = wishes.is_sparse + 2 * wishes.has_echo
+        writer = Writer(Kind.PARAMETERS).fixed(self.run_id, HASH_BYTES).number(self.attempt, 1)
+        writer.fixed(self.roster_hash, HASH_BYTES).number(self.n_slots, 2)
+        for count in (wishes.n_colluders, wishes.min_survivors, wishes.threshold, wishes.max_drops):
+            writer.number(count, 2)
+        return writer.number(flags, 1).number(self.noise, 1).bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EpochParameters:
+        """Returns the parameters encoded in `data`; raises Refusal MALFORMED."""
+        reader = Reader(data, Kind.PARAMETERS, "coordinator")
+        run_id, attempt = reader.fixed(HASH_BYTES), reader.number(1, least=1, most=255)
+        roster_hash, n_slots = reader.fixed(HASH_BYTES), reader.number(2, least=1, most=MAX_SLOTS)
+        counts = [reader.number(2, most=MAX_NODES) for _ in range(4)]
+        flags, noise = reader.number(1, most=3), NoiseMode(reader.number(1, least=1, most=2))
+        reader.end()
+        wishes = Wishes(counts[0], counts[1], counts[2], counts[3], bool(flags & 1), bool(flags & 2))
+        return cls(run_id, attempt, roster_hash, n_slots, wishes, noise)
+
+    def hash(self) -> bytes:
+        """Returns the 32-byte hash that every set-up message carries."""
+        return digest("parameters", self.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicy:
+    """What a node's owner insists on, whatever the coordinator proposes.
+
+    Args: min_cohort: least nodes in the epoch; min_colluders: least colluders to be withstood; min_honest_survivors:
+        least survivors beyond the colluders (3, or 2 where every node adds its own noise); min_honest_group: least
+        honest vectors guaranteed in any sum; max_slots, max_length: what the node is willing to hold (slots, entries).
+    """
+
+    min_cohort: int = 3
+    min_colluders: int = 0
+    min_honest_survivors: int = 3
+    min_honest_group: int = 2
+    requires_echo: bool = False
+    requires_distributed_noise: bool = False
+    max_slots: int = 1024
+    max_length: int = 1 << 22
+
+    def require(self, parameters: EpochParameters, n_nodes: int) -> Guarantees:
+        """Returns the guarantees for `n_nodes` members; raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED."""
+        if n_nodes < self.min_cohort:
+            raise refuse(Code.COHORT_TOO_SMALL, f"{n_nodes} nodes, of {self.min_cohort} required.")
+        guarantees = derive(n_nodes, parameters.wishes)
+        is_distributed = parameters.noise is NoiseMode.DISTRIBUTED
+        least = min(self.min_honest_survivors, 2) if is_distributed else self.min_honest_survivors
+        unmet = {
+            "slots": parameters.n_slots > self.max_slots,
+            "colluders": guarantees.n_colluders < self.min_colluders,
+            "honest survivors": guarantees.min_survivors - guarantees.n_colluders < least,
+            "honest group": guarantees.honest_group < self.min_honest_group,
+            "echo": self.requires_echo and not guarantees.has_echo,
+            "noise": self.requires_distributed_noise and not is_distributed,
+        }
+        if any(unmet.values()):
+            raise refuse(Code.PARAMETERS_REFUSED, "Unmet: " + ", ".join(name for name, bad in unmet.items() if bad))
+        return guarantees

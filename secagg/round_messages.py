@@ -1,0 +1,324 @@
+"""The messages of one aggregation, in the order in which they travel.
+
+A slot is one use of one-slot keys: it sums one or more integer vectors for one purpose. The coordinator signs the
+spec and the manifest, each node its header, echo and answer. The masked vectors are uniform to all but the aggregate;
+the shares in an answer are in clear, because revealing them is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
+from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity
+from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
+from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.setup_messages import sign, split_signed
+from hedgerow.secagg.transitions import Code
+
+MAX_VECTORS = 64
+SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpec:
+    """One vector of a slot.
+
+    Args: vector_id: distinct within the slot; length: entries (>= 1); width: bits of an entry, 32 or 64; entry_bound:
+        bound on |entry| of one node's vector; sum_bound: bound on |entry| of the sum, the noise's tail included.
+    """
+
+    vector_id: str
+    length: int
+    width: int
+    entry_bound: int
+    sum_bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseSpec:
+    """The discrete Gaussian noise of a slot: who adds it, and the total variance (grid units squared, 0 for none)."""
+
+    mode: NoiseMode
+    variance: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpec:
+    """Coordinator to nodes, signed: what slot `slot` is for.
+
+    Args: epoch: digest of the epoch's view; purpose: what the sum is for, at most one release each; model: 32-byte
+        digest of the model so far; vectors: 1..64; noise: see NoiseSpec.
+    """
+
+    epoch: bytes
+    slot: int
+    purpose: str
+    model: bytes
+    vectors: tuple[VectorSpec, ...]
+    noise: NoiseSpec
+
+    def to_signed(self, coordinator: Identity) -> bytes:
+        """Returns the signed message."""
+        writer = Writer(Kind.ROUND_SPEC).fixed(self.epoch, HASH_BYTES).number(self.slot, 4).text(self.purpose)
+        writer.fixed(self.model, HASH_BYTES).number(self.noise.mode, 1)
+        writer.number(self.noise.variance.numerator, 16).number(self.noise.variance.denominator, 16)
+        writer.number(len(self.vectors), 1)
+        for vector in self.vectors:
+            writer.text(vector.vector_id).number(vector.length, 4).number(vector.width, 1)
+            writer.number(vector.entry_bound, 8).number(vector.sum_bound, 8)
+        return sign(coordinator, Kind.ROUND_SPEC, writer.bytes())
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> RoundSpec:
+        """Returns the spec without checking its signature; raises Refusal MALFORMED."""
+        reader = Reader(split_signed(data, "coordinator")[0], Kind.ROUND_SPEC, "coordinator")
+        epoch, slot = reader.fixed(HASH_BYTES), reader.number(4)
+        purpose, model = reader.text(), reader.fixed(HASH_BYTES)
+        mode, numerator = NoiseMode(reader.number(1, least=1, most=2)), reader.number(16)
+        variance = Fraction(numerator, denominator := reader.number(16, least=1))
+        if variance.denominator != denominator:
+            raise refuse(Code.MALFORMED, "A fraction is not in lowest terms.", "coordinator")
+        count = reader.number(1, most=MAX_VECTORS)
+        vectors = tuple(
+            VectorSpec(reader.text(), reader.number(4), reader.number(1), reader.number(8), reader.number(8))
+            for _ in range(count)
+        )
+        reader.end()
+        return cls(epoch, slot, purpose, model, vectors, NoiseSpec(mode, variance))
+
+
+def spec_hash(signed_spec: bytes) -> bytes:
+    """Returns the 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature."""
+    return digest("spec", split_signed(signed_spec)[0])
+
+
+def context_of(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
+    """Returns what binds keys to this slot."""
+    return RoundContext(spec.epoch, spec_hash(signed_spec), spec.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Node to all, signed: what the node uploaded for one slot, by hashes."""
+
+    context: RoundContext
+    node: int
+    payload: bytes
+    seed_commitment: bytes
+    sealed: bytes
+
+    def to_signed(self, identity: Identity) -> bytes:
+        """Returns the signed message (237 bytes)."""
+        writer = Writer(Kind.HEADER).fixed(self.context.epoch, HASH_BYTES).fixed(self.context.spec, HASH_BYTES)
+        writer.number(self.context.slot, 4).number(self.node, 2).fixed(self.payload, HASH_BYTES)
+        body = writer.fixed(self.seed_commitment, HASH_BYTES).fixed(self.sealed, HASH_BYTES).bytes()
+        return sign(identity, Kind.HEADER, body)
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> Header:
+        """Returns the header without checking its signature; raises Refusal MALFORMED."""
+        reader = Reader(split_signed(data)[0], Kind.HEADER)
+        context = RoundContext(reader.fixed(HASH_BYTES), reader.fixed(HASH_BYTES), reader.number(4))
+        header = cls(context, reader.number(2), *(reader.fixed(HASH_BYTES) for _ in range(3)))
+        reader.end()
+        return header
+
+
+def header_hash(signed_header: bytes) -> bytes:
+    """Returns the 32-byte hash of a header's body, by which a manifest lists it."""
+    return digest("header", split_signed(signed_header)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedVector:
+    """Node to the aggregator: header, sealed seed shares (61 bytes for each ready neighbour), masked entries."""
+
+    header: bytes
+    sealed: tuple[bytes, ...]
+    payload: bytes
+
+    def to_bytes(self) -> bytes:
+        """Returns the message."""
+        writer = Writer(Kind.MASKED_VECTOR).variable(self.header).number(len(self.sealed), 2)
+        for sealed in self.sealed:
+            writer.fixed(sealed, SEALED_SHARE_BYTES)
+        return writer.variable(self.payload).bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MaskedVector:
+        """Returns the message; raises Refusal MALFORMED."""
+        reader = Reader(data, Kind.MASKED_VECTOR)
+        header, run = reader.variable(), reader.fixed(SEALED_SHARE_BYTES * reader.number(2))
+        payload = reader.variable()
+        reader.end()
+        sealed = tuple(run[start : start + SEALED_SHARE_BYTES] for start in range(0, len(run), SEALED_SHARE_BYTES))
+        return cls(header, sealed, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Coordinator to nodes, signed: the survivors of a slot, each with the hash of its header.
+
+    A node that is not listed has dropped out; the format has no way to list it as both.
+    """
+
+    context: RoundContext
+    purpose: str
+    survivors: tuple[int, ...]
+    headers: tuple[bytes, ...]
+
+    def to_signed(self, coordinator: Identity) -> bytes:
+        """Returns the signed message."""
+        writer = Writer(Kind.MANIFEST).fixed(self.context.epoch, HASH_BYTES).fixed(self.context.spec, HASH_BYTES)
+        writer.number(self.context.slot, 4).text(self.purpose).nodes(self.survivors)
+        for header in self.headers:
+            writer.fixed(header, HASH_BYTES)
+        return sign(coordinator, Kind.MANIFEST, writer.bytes())
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> Manifest:
+        """Returns the manifest without checking its signature; raises Refusal MALFORMED or REPEATED_NODE."""
+        reader = Reader(split_signed(data, "coordinator")[0], Kind.MANIFEST, "coordinator")
+        context = RoundContext(reader.fixed(HASH_BYTES), reader.fixed(HASH_BYTES), reader.number(4))
+        purpose, survivors = reader.text(), reader.nodes()
+        hashes = reader.fixed(HASH_BYTES * len(survivors))
+        reader.end()
+        headers = tuple(hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES))
+        return cls(context, purpose, survivors, headers)
+
+
+def manifest_hash(signed_manifest: bytes) -> bytes:
+    """Returns the 32-byte hash of a manifest's body."""
+    return digest("manifest", split_signed(signed_manifest)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class UnmaskRequest:
+    """Coordinator to one survivor: the manifest, and of itself and each surviving neighbour the signed header, in
+    increasing order; then the seed shares that the surviving neighbours sealed for it, in the same order.
+    """
+
+    manifest: bytes
+    headers: tuple[bytes, ...]
+    sealed: tuple[bytes, ...]
+
+    def to_bytes(self) -> bytes:
+        """Returns the message."""
+        writer = Writer(Kind.UNMASK_REQUEST).variable(self.manifest).items(self.headers)
+        writer.number(len(self.sealed), 2)
+        for sealed in self.sealed:
+            writer.fixed(sealed, SEALED_SHARE_BYTES)
+        return writer.bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> UnmaskRequest:
+        """Returns the request; raises Refusal MALFORMED."""
+        reader = Reader(data, Kind.UNMASK_REQUEST, "coordinator")
+        manifest, headers = reader.variable(), reader.items()
+        run = reader.fixed(SEALED_SHARE_BYTES * reader.number(2))
+        reader.end()
+        sealed = tuple(run[start : start + SEALED_SHARE_BYTES] for start in range(0, len(run), SEALED_SHARE_BYTES))
+        return cls(manifest, headers, sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Node to all, signed: "this is the manifest I saw"."""
+
+    node: int
+    manifest: bytes
+
+    def body(self) -> bytes:
+        """Returns the bytes that are signed."""
+        return Writer(Kind.ECHO).number(self.node, 2).fixed(self.manifest, HASH_BYTES).bytes()
+
+    def to_signed(self, identity: Identity) -> bytes:
+        """Returns the signed message."""
+        return sign(identity, Kind.ECHO, self.body())
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> Echo:
+        """Returns the echo without checking its signature; raises Refusal MALFORMED."""
+        reader = Reader(split_signed(data)[0], Kind.ECHO)
+        echo = cls(reader.number(2), reader.fixed(HASH_BYTES))
+        reader.end()
+        return echo
+
+
+@dataclass(frozen=True, slots=True)
+class EchoCertificate:
+    """Coordinator to survivors: who echoed the manifest, with the signatures."""
+
+    manifest: bytes
+    nodes: tuple[int, ...]
+    signatures: tuple[bytes, ...]
+
+    def to_bytes(self) -> bytes:
+        """Returns the message."""
+        writer = Writer(Kind.ECHO_CERTIFICATE).fixed(self.manifest, HASH_BYTES).nodes(self.nodes)
+        for signature in self.signatures:
+            writer.fixed(signature, SIGNATURE_BYTES)
+        return writer.bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EchoCertificate:
+        """Returns the certificate; raises Refusal MALFORMED or REPEATED_NODE."""
+        reader = Reader(data, Kind.ECHO_CERTIFICATE, "coordinator")
+        manifest, nodes = reader.fixed(HASH_BYTES), reader.nodes()
+        certificate = cls(manifest, nodes, tuple(reader.fixed(SIGNATURE_BYTES) for _ in nodes))
+        reader.end()
+        return certificate
+
+
+WITHHELD, SEED_SHARE, SLOT_KEY_SHARE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Node to the aggregator, signed: for itself and each ready neighbour, in increasing order, one share or none.
+
+    `kinds` says which: of a survivor's self-mask seed, or of a dropped node's slot key, never both; or withheld.
+    """
+
+    node: int
+    manifest: bytes
+    kinds: tuple[int, ...]
+    shares: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return f"Answer(node={self.node}, kinds={self.kinds})"
+
+    def to_signed(self, identity: Identity) -> bytes:
+        """Returns the signed message."""
+        writer = Writer(Kind.ANSWER).number(self.node, 2).fixed(self.manifest, HASH_BYTES)
+        writer.variable(bytes(self.kinds))
+        for share in self.shares:
+            writer.fixed(share, SHARE_BYTES)
+        return sign(identity, Kind.ANSWER, writer.bytes())
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> Answer:
+        """Returns the answer without checking its signature; raises Refusal MALFORMED."""
+        reader = Reader(split_signed(data)[0], Kind.ANSWER)
+        node, manifest, kinds = reader.number(2), reader.fixed(HASH_BYTES), tuple(reader.variable())
+        if any(kind > SLOT_KEY_SHARE for kind in kinds):
+            raise refuse(Code.MALFORMED, "An unknown kind of share.", node)
+        shares = tuple(reader.fixed(SHARE_BYTES) for kind in kinds if kind != WITHHELD)
+        reader.end()
+        return cls(node, manifest, kinds, shares)
+
+
+def sealed_context(context: RoundContext, sender: int, holder: int, commitment: bytes) -> bytes:
+    """Returns what a sealed seed share is bound to, beyond its key."""
+    return digest("sealed-seed-share", context.bytes(), bytes((*divmod(sender, 256), *divmod(holder, 256))), commitment)
+
+
+def sealed_hash(sealed: Sequence[bytes]) -> bytes:
+    """Returns the 32-byte hash of a message's sealed shares, in order."""
+    return digest("sealed", *sealed)

@@ -1,0 +1,215 @@
+"""A whole cohort in one process: the real set-up and the real exchanges, for the local engine, tests and measurements.
+
+Every message is made, sent as bytes, parsed and checked as between machines; only the transport is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.checks import ExpectedRound
+from hedgerow.secagg.encoding import HASH_BYTES
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.fixed_point import Integers
+from hedgerow.secagg.graph import SPARSE_ABOVE
+from hedgerow.secagg.guarantees import Wishes, default_colluders
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
+from hedgerow.secagg.round_messages import NoiseSpec, RoundSpec, VectorSpec
+from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.unmasking import Release
+
+NO_MODEL = bytes(HASH_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """Sites that fall silent before they send a masked vector, an echo, or their answer."""
+
+    vectors: Collection[str] = ()
+    echoes: Collection[str] = ()
+    answers: Collection[str] = ()
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes a site has sent ("up") and received ("down"), everything counted, by site."""
+
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+
+    def sent(self, site: str, message: bytes | None) -> None:
+        """Counts a message from the site."""
+        self.up[site] = self.up.get(site, 0) + len(message or b"")
+
+    def received(self, site: str, message: bytes) -> None:
+        """Counts a message to the site."""
+        self.down[site] = self.down.get(site, 0) + len(message)
+
+
+def default_wishes(n_sites: int) -> Wishes:
+    """Returns the complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
+    if n_sites <= SPARSE_ABOVE:
+        return Wishes(default_colluders(n_sites))
+    return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
+
+
+class EpochSession:
+    """A cohort of sites in a ready epoch. Mutable: it holds every party's current state.
+
+    `nodes` maps sites to participants, `view` is the epoch's public view, `traffic` what went over the wire.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[str],
+        n_slots: int,
+        entropy: Entropy,
+        *,
+        wishes: Wishes | None = None,
+        noise: NoiseMode = NoiseMode.SERVER,
+        policy: NodePolicy | None = None,
+        silent_at_setup: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """Sets the epoch up.
+
+        Args: sites: distinct names; n_slots: aggregations, retries included; entropy: the source of all secrets
+            (``os.urandom`` but in tests); silent_at_setup: sites that fall silent before "keys", "shares" or
+            "acknowledgements".
+        Raises Refusal or Abandoned as the parties do.
+        """
+        self.traffic = Traffic()
+        self.entropy = entropy
+        self.coordinator = Identity(entropy(32))
+        identities = {site: Identity(entropy(32)) for site in sites}
+        self.roster = Roster(self.coordinator.public, tuple(Site(site, identities[site].public) for site in sites))
+        policy = policy or NodePolicy()
+        self.contexts = {site: NodeContext(identities[site], self.roster, policy) for site in sites}
+        self.parameters = EpochParameters(
+            entropy(HASH_BYTES), 1, self.roster.hash(), n_slots, wishes or default_wishes(len(sites)), noise
+        )
+        self.next_slot = 0
+        self.nodes: dict[str, Participant] = {}
+        self._set_up(silent_at_setup or {})
+
+    def _set_up(self, silent: Mapping[str, Collection[str]]) -> None:
+        setup = EpochSetup(self.roster, self.parameters)
+        nodes: dict[str, Enrolment] = {}
+        messages: list[bytes] = []
+
+        def sent(site: str, enrolment: Enrolment, message: bytes | None) -> None:
+            nodes[site] = enrolment
+            self.traffic.sent(site, message)
+            messages.append(message or b"")
+
+        def deliver() -> EpochSetup:
+            following, complaints = setup.receive(messages)
+            messages.clear()
+            if complaints:
+                raise complaints[0]
+            return following
+
+        parameters = self.parameters.to_bytes()
+        for site, context in self.contexts.items():
+            if site not in silent.get("keys", ()):
+                self.traffic.received(site, parameters)
+                step = Enrolment.begin(context, parameters, self.entropy)
+                sent(site, step.state, step.message)
+        setup, key_list = deliver().close_keys()
+        for site in list(nodes):
+            self.traffic.received(site, key_list)
+            step = nodes[site].reveal(self.contexts[site], key_list)
+            sent(site, step.state, step.message)
+        setup, nonce_list = deliver().close_nonces()
+        for site in [site for site in nodes if site not in silent.get("shares", ())]:
+            self.traffic.received(site, nonce_list)
+            step = nodes[site].share(self.contexts[site], nonce_list, self.entropy)
+            sent(site, step.state, step.message)
+        setup, deliveries = deliver().close_shares()
+        quiet = {*silent.get("shares", ()), *silent.get("acknowledgements", ())}
+        for site in [site for site in nodes if site not in quiet]:
+            delivery = deliveries[nodes[site].node]
+            self.traffic.received(site, delivery)
+            step = nodes[site].acknowledge(self.contexts[site], delivery)
+            sent(site, step.state, step.message)
+        self.view, ready_list = deliver().close_acknowledgements()
+        for site, enrolment in nodes.items():
+            if self.view.is_ready(enrolment.node):
+                self.traffic.received(site, ready_list)
+                self.nodes[site] = enrolment.finish(self.contexts[site], ready_list).state
+
+    def spec(
+        self,
+        purpose: str,
+        vectors: tuple[VectorSpec, ...],
+        model: bytes = NO_MODEL,
+        variance: Fraction = Fraction(0),
+    ) -> RoundSpec:
+        """Returns the spec of the next slot, and moves on to the one after."""
+        noise = NoiseSpec(self.view.noise, variance)
+        spec = RoundSpec(self.view.digest, self.next_slot, purpose, model, vectors, noise)
+        self.next_slot += 1
+        return spec
+
+    def aggregate(
+        self,
+        spec: RoundSpec,
+        vectors: Mapping[str, Mapping[str, Integers]],
+        *,
+        noise: Mapping[str, Mapping[str, Integers]] | None = None,
+        drops: Drops | None = None,
+    ) -> Release:
+        """Runs one aggregation and returns its sums.
+
+        Args: spec: from `spec`; vectors: int64 arrays by site, then by vector id; noise: likewise, the sites' noise
+            shares where noise is distributed.
+        Raises Refusal, OwnMistake or Abandoned; the slot is burned then.
+        """
+        drops = drops or Drops()
+        aggregator = Aggregator.open(self.view, self.coordinator, spec)
+        expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
+        messages: list[bytes] = []
+        for site in self._present(drops.vectors):
+            self.traffic.received(site, aggregator.signed_spec)
+            step = self.nodes[site].mask(
+                self.contexts[site], aggregator.signed_spec, expected, vectors[site], self.entropy,
+                noise[site] if noise is not None else None,
+            )  # fmt: skip
+            self._keep(site, step.state, step.message, messages)
+        aggregator, requests = self._deliver(aggregator, messages).close_vectors(self.coordinator)
+        gone = {*drops.vectors, *drops.echoes}
+        for site in self._present(gone):
+            self.traffic.received(site, requests[self.nodes[site].node])
+            step = self.nodes[site].unmask(self.contexts[site], requests[self.nodes[site].node])
+            # Without an echo exchange this step is the answer already.
+            lost = site in drops.answers and not self.view.guarantees.has_echo
+            self._keep(site, step.state, None if lost else step.message, messages)
+        if self.view.guarantees.has_echo:
+            aggregator, certificate = self._deliver(aggregator, messages).close_echoes()
+            for site in self._present({*gone, *drops.answers}):
+                self.traffic.received(site, certificate)
+                step = self.nodes[site].confirm(certificate)
+                self._keep(site, step.state, step.message, messages)
+        return self._deliver(aggregator, messages).release()[1]
+
+    def _present(self, gone: Collection[str]) -> list[str]:
+        return [site for site in self.nodes if site not in gone]
+
+    def _keep(self, site: str, state: Participant, message: bytes | None, messages: list[bytes]) -> None:
+        self.nodes[site] = state
+        if message is not None:
+            self.traffic.sent(site, message)
+            messages.append(message)
+
+    def _deliver(self, aggregator: Aggregator, messages: list[bytes]) -> Aggregator:
+        following, complaints = aggregator.receive(messages)
+        messages.clear()
+        if complaints:
+            raise complaints[0]
+        return following

@@ -1,0 +1,155 @@
+"""From shares to sums: rebuild each secret, check it against what was published, and take the masks away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import numpy as np
+
+from hedgerow.secagg._primitives.agreement import SecretKey
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.prg import DTYPES, Words
+from hedgerow.secagg._primitives.shamir import interpolate, parse_share, secret_from, weights_at
+from hedgerow.secagg.fixed_point import Integers, decode
+from hedgerow.secagg.keys import RoundContext, seed_commitment, self_mask_secret
+from hedgerow.secagg.masking import MaskingKeys, add_masks, signed_pair_secrets
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.round_messages import WITHHELD, Answer, Header, MaskedVector, RoundSpec
+from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.view import EpochView
+
+# How many sets of shares are tried for one secret before it is given up: all single liars, and many pairs of them.
+MAX_SUBSETS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The sums of one aggregation: int64 arrays by vector id, the survivors, and nodes whose shares were wrong."""
+
+    sums: dict[str, Integers]
+    survivors: tuple[int, ...]
+    suspects: tuple[int, ...]
+
+
+class Reconstructor:
+    """Rebuilds secrets from shares; remembers weights of holder sets, and holders found out to send wrong shares."""
+
+    def __init__(self, threshold: int) -> None:
+        self._threshold = threshold
+        self._weights: dict[tuple[int, ...], list[int]] = {}
+        self.suspects: set[int] = set()
+
+    def recover(self, node: int, shares: Mapping[int, bytes], fits: Callable[[bytes], bool]) -> bytes:
+        """Returns the secret of `node` that `fits` what it published, from any threshold of `shares` (by holder).
+
+        Raises Abandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
+        """
+        values: dict[int, int] = {}
+        for holder, share in shares.items():
+            try:
+                values[holder + 1] = parse_share(share)
+            except PrimitiveFault:
+                self.suspects.add(holder)
+        trusted = sorted(x for x in values if x - 1 not in self.suspects)
+        if len(values) < self._threshold:
+            raise refuse(Code.TOO_FEW_ANSWERS, f"{len(values)} shares of {self._threshold}.", node)
+        for subset in islice(self._subsets(trusted, sorted(values)), MAX_SUBSETS):
+            secret = self._combine(subset, values)
+            if secret is not None and fits(secret):
+                if subset != tuple(trusted[: self._threshold]):
+                    self._name_liars(subset, values)
+                return secret
+        raise refuse(Code.SECRET_UNRECOVERABLE, peer=node)
+
+    def _subsets(self, trusted: list[int], everyone: list[int]) -> Iterator[tuple[int, ...]]:
+        """Yields sets of holders to try: the trusted ones first, then with ever more of them left out."""
+        for candidates in (trusted, everyone):
+            for left_out in range(len(candidates) - self._threshold + 1):
+                for omitted in combinations(candidates, left_out):
+                    kept = [x for x in candidates if x not in omitted]
+                    yield tuple(kept[: self._threshold])
+
+    def _combine(self, subset: tuple[int, ...], values: Mapping[int, int]) -> bytes | None:
+        if subset not in self._weights:
+            self._weights[subset] = weights_at(0, subset)
+        try:
+            return secret_from(self._weights[subset], [values[x] for x in subset])
+        except PrimitiveFault:
+            return None
+
+    def _name_liars(self, subset: tuple[int, ...], values: Mapping[int, int]) -> None:
+        """Suspects every holder whose share is off the polynomial through the shares that gave the right secret."""
+        known = [values[x] for x in subset]
+        for x in values.keys() - set(subset):
+            if interpolate(weights_at(x, subset), known) != values[x]:
+                self.suspects.add(x - 1)
+
+
+def _shares_by_node(view: EpochView, answers: Mapping[int, Answer]) -> dict[int, dict[int, bytes]]:
+    """Returns for every node the shares about it, by the holder that sent them."""
+    collected: dict[int, dict[int, bytes]] = {node: {} for node in view.ready}
+    for holder, answer in sorted(answers.items()):
+        shares = iter(answer.shares)
+        for node, kind in zip(sorted((*view.peers(holder), holder)), answer.kinds, strict=True):
+            if kind != WITHHELD:
+                collected[node][holder] = next(shares)
+    return collected
+
+
+def _sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+    totals: dict[str, Words] = {}
+    at = 0
+    for vector in spec.vectors:
+        dtype = DTYPES[vector.width]
+        total = np.zeros(vector.length, dtype)
+        for upload in uploads.values():
+            total += np.frombuffer(upload.payload, dtype, vector.length, at)
+        totals[vector.vector_id] = total
+        at += vector.length * dtype.itemsize
+    return totals
+
+
+def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
+    """Returns the test of a rebuilt seed against the commitment in the signed header."""
+    return lambda seed: seed_commitment(seed, node, context) == commitment
+
+
+def _key_test(public: bytes) -> Callable[[bytes], bool]:
+    """Returns the test of a rebuilt slot key against the published key."""
+    return lambda secret: SecretKey(secret).public == public
+
+
+def unmask(
+    view: EpochView,
+    spec: RoundSpec,
+    context: RoundContext,
+    uploads: Mapping[int, MaskedVector],
+    answers: Mapping[int, Answer],
+) -> Release:
+    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when any check fails."""
+    shares = _shares_by_node(view, answers)
+    reconstructor = Reconstructor(view.guarantees.threshold)
+    plus: list[bytes] = []
+    minus: list[bytes] = []
+    for node in uploads:
+        commitment = Header.from_signed(uploads[node].header).seed_commitment
+        seed = reconstructor.recover(node, shares[node], _seed_test(node, context, commitment))
+        minus.append(self_mask_secret(seed, node, context))
+    for node in view.ready:
+        survivors = tuple(peer for peer in view.peers(node) if peer in uploads)
+        if node in uploads or not survivors:
+            continue
+        public = view.slot_keys[node][context.slot]
+        secret = reconstructor.recover(node, shares[node], _key_test(public))
+        keys = MaskingKeys(view, node, SecretKey(secret), {}, context)
+        # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
+        # would have added cancels what they sent.
+        added, subtracted = signed_pair_secrets(keys, survivors)
+        plus += added
+        minus += subtracted
+    totals = _sum_of(spec, uploads)
+    add_masks(spec, totals, plus, minus)
+    sums = {vector.vector_id: decode(totals[vector.vector_id], vector.sum_bound) for vector in spec.vectors}
+    return Release(sums, tuple(sorted(uploads)), tuple(sorted(reconstructor.suspects)))

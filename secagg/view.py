@@ -1,0 +1,224 @@
+"""The public view of one epoch: members, keys, graph, ready nodes. Every party computes it from the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from hedgerow.secagg._primitives.agreement import is_low_order
+from hedgerow.secagg.encoding import Kind, Reader, Writer, digest
+from hedgerow.secagg.graph import Graph, complete, harary
+from hedgerow.secagg.guarantees import Guarantees, derive
+from hedgerow.secagg.keys import nonce_commitment
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
+from hedgerow.secagg.setup_messages import (
+    Acknowledgement,
+    KeyBundle,
+    NonceReveal,
+    ReadyList,
+    check_signature,
+    read_signed_list,
+    view_hash,
+)
+from hedgerow.secagg.transitions import Code
+
+
+@lru_cache(maxsize=4)
+def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> Mapping[int, KeyBundle]:
+    """Returns the bundles by node, every signature checked under the pinned roster.
+
+    Remembered, like the other functions of public data in this module, because in one process all nodes read it.
+
+    Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, REPEATED_KEY, LOW_ORDER_KEY, MALFORMED.
+    """
+    expected = parameters.hash()
+    bundles: dict[int, KeyBundle] = {}
+    for message in read_signed_list(Kind.KEY_LIST, data, expected):
+        bundle = KeyBundle.from_signed(message)
+        _require_next(bundle.node, bundles)
+        check_signature(site_key(roster, bundle.node), Kind.KEY_BUNDLE, message, bundle.node)
+        if bundle.parameters != expected:
+            raise refuse(Code.DIFFERENT_VIEW, "A bundle is for other parameters.", bundle.node)
+        if len(bundle.slot_keys) != parameters.n_slots:
+            raise refuse(Code.MALFORMED, "A bundle has another number of slot keys.", bundle.node)
+        bundles[bundle.node] = bundle
+    keys = [key for bundle in bundles.values() for key in (bundle.channel_key, *bundle.slot_keys)]
+    if len(set(keys)) != len(keys):
+        raise refuse(Code.REPEATED_KEY)
+    for bundle in bundles.values():
+        if any(map(is_low_order, (bundle.channel_key, *bundle.slot_keys))):
+            raise refuse(Code.LOW_ORDER_KEY, peer=bundle.node)
+    return bundles
+
+
+def read_nonce_list(
+    data: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
+) -> dict[int, bytes]:
+    """Returns the nonces of all members, checked against their commitments and the hash of the same key list.
+
+    Raises Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
+    """
+    expected = parameters.hash()
+    nonces: dict[int, bytes] = {}
+    for message in read_signed_list(Kind.NONCE_LIST, data, expected):
+        reveal = NonceReveal.from_signed(message)
+        _require_next(reveal.node, nonces)
+        if reveal.node not in bundles:
+            raise refuse(Code.UNKNOWN_NODE, peer=reveal.node)
+        check_signature(site_key(roster, reveal.node), Kind.NONCE, message, reveal.node)
+        if reveal.parameters != expected or reveal.key_list != digest("key-list", key_list):
+            raise refuse(Code.DIFFERENT_VIEW, "It saw another list of keys.", reveal.node)
+        if nonce_commitment(reveal.nonce, reveal.node, expected) != bundles[reveal.node].nonce_commitment:
+            raise refuse(Code.NONCE_MISMATCH, peer=reveal.node)
+        nonces[reveal.node] = reveal.nonce
+    if nonces.keys() != bundles.keys():
+        raise refuse(Code.REVEAL_MISSING, peer=min(bundles.keys() - nonces.keys()))
+    return nonces
+
+
+def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> tuple[int, ...]:
+    """Returns the ready nodes: each acknowledged, signed, the shares of all its ready neighbours.
+
+    Raises Refusal: UNKNOWN_NODE, REPEATED_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NOT_ACKNOWLEDGED.
+    """
+    ready_list = ReadyList.from_bytes(data)
+    if ready_list.view != view:
+        raise refuse(Code.DIFFERENT_VIEW, "The ready list is about another set-up.", "coordinator")
+    held: dict[int, set[int]] = {}
+    for message in ready_list.acknowledgements:
+        acknowledgement = Acknowledgement.from_signed(message)
+        node = acknowledgement.node
+        _require_next(node, held)
+        if node not in graph.neighbours:
+            raise refuse(Code.UNKNOWN_NODE, peer=node)
+        check_signature(site_key(roster, node), Kind.ACKNOWLEDGEMENT, message, node)
+        if acknowledgement.view != view:
+            raise refuse(Code.DIFFERENT_VIEW, "It acknowledged another set-up.", node)
+        held[node] = set(acknowledgement.held)
+    for node, senders in held.items():
+        missing = [peer for peer in graph.neighbours[node] if peer in held and peer not in senders]
+        if missing:
+            raise refuse(Code.NOT_ACKNOWLEDGED, f"Node {node} does not hold its shares.", missing[0])
+    return tuple(held)
+
+
+def _require_next(node: int, seen: Mapping[int, object]) -> None:
+    if seen and node <= max(seen):
+        raise refuse(Code.REPEATED_NODE, peer=node)
+
+
+def site_key(roster: Roster, node: int) -> bytes:
+    """Returns the identity key of a node; raises Refusal UNKNOWN_NODE."""
+    if node >= len(roster.sites):
+        raise refuse(Code.UNKNOWN_NODE, peer=node)
+    return roster.sites[node].key
+
+
+def draw_graph(members: tuple[int, ...], guarantees: Guarantees, seed: bytes) -> Graph:
+    """Returns the complete graph, or the Harary graph drawn from the members' revealed nonces."""
+    return harary(members, guarantees.degree, seed) if guarantees.is_sparse else complete(members)
+
+
+def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
+    """Returns 32 bytes that no node and no coordinator chose: the hash of all revealed nonces under a label."""
+    return digest(label, *(nonces[node] for node in sorted(nonces)))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the lists of keys and nonces say, before anyone is ready; `view` (32 bytes) is their hash."""
+
+    bundles: Mapping[int, KeyBundle]
+    nonces: Mapping[int, bytes]
+    guarantees: Guarantees
+    graph: Graph
+    view: bytes
+
+
+@lru_cache(maxsize=4)
+def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes) -> Agreement:
+    """Returns what the lists agree on, everything checked; raises Refusal."""
+    bundles = read_key_list(key_list, parameters, roster)
+    nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
+    guarantees = derive(len(bundles), parameters.wishes)
+    graph = draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces))
+    return Agreement(bundles, nonces, guarantees, graph, view_hash(parameters.hash(), key_list, nonce_list))
+
+
+@dataclass(frozen=True, slots=True)
+class EpochView:
+    """All that is public about a ready epoch. `digest` (32 bytes) binds every later message to it.
+
+    `record` is the canonical bytes from which `from_record` rebuilds the view; `structure_seed` is the seed for the
+    trees' public randomness, from the same committed nonces as the graph.
+    """
+
+    roster: Roster
+    parameters: EpochParameters
+    guarantees: Guarantees
+    graph: Graph
+    ready: tuple[int, ...]
+    slot_keys: dict[int, tuple[bytes, ...]]
+    channel_keys: dict[int, bytes]
+    structure_seed: bytes
+    digest: bytes
+    record: bytes
+    _ready_set: frozenset[int] = field(repr=False)
+
+    @classmethod
+    def from_messages(
+        cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
+    ) -> EpochView:
+        """Returns the view, everything checked; raises Refusal."""
+        return _view_of(roster, parameters, key_list, nonce_list, ready_list)
+
+    @classmethod
+    def from_record(cls, record: bytes) -> EpochView:
+        """Returns the view rebuilt, and checked again, from `record`; raises Refusal."""
+        reader = Reader(record, Kind.EPOCH_RECORD)
+        roster, parameters = Roster.from_bytes(reader.variable()), EpochParameters.from_bytes(reader.variable())
+        lists = (reader.variable(), reader.variable(), reader.variable())
+        reader.end()
+        return cls.from_messages(roster, parameters, *lists)
+
+    @property
+    def noise(self) -> NoiseMode:
+        """Who adds the noise in this epoch."""
+        return self.parameters.noise
+
+    def is_ready(self, node: int) -> bool:
+        """Whether the node finished the set-up."""
+        return node in self._ready_set
+
+    def peers(self, node: int) -> tuple[int, ...]:
+        """Returns the ready neighbours of a node, in increasing order, itself excluded."""
+        return tuple(peer for peer in self.graph.neighbours[node] if peer in self._ready_set)
+
+
+@lru_cache(maxsize=4)
+def _view_of(
+    roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
+) -> EpochView:
+    agreed = agree(roster, parameters, key_list, nonce_list)
+    ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
+    if len(ready) < agreed.guarantees.min_survivors:
+        raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
+    writer = Writer(Kind.EPOCH_RECORD)
+    for part in (roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list):
+        writer.variable(part)
+    return EpochView(
+        roster=roster,
+        parameters=parameters,
+        guarantees=agreed.guarantees,
+        graph=agreed.graph,
+        ready=ready,
+        slot_keys={node: bundle.slot_keys for node, bundle in agreed.bundles.items()},
+        channel_keys={node: bundle.channel_key for node, bundle in agreed.bundles.items()},
+        structure_seed=nonce_seed("structure-seed", agreed.nonces),
+        # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
+        digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
+        record=writer.bytes(),
+        _ready_set=frozenset(ready),
+    )
