@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.checks import check_vectors
-from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
 from hedgerow.secagg.round_messages import (
@@ -124,6 +124,31 @@ class Aggregator:
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
         answers = {node: Answer.from_signed(message) for node, message in self.answers.items()}
         return replace(self, state=state), unmask(self.view, self.spec, self.context, self.uploads, answers)
+
+    def to_bytes(self) -> bytes:
+        """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated."""
+        writer = Writer(Kind.AGGREGATOR_STATE).text(self.state.value).variable(self.signed_spec)
+        writer.items([self.uploads[node].to_bytes() for node in sorted(self.uploads)]).variable(self.manifest)
+        for messages in (self.echoes, self.answers):
+            writer.nodes(sorted(messages)).items([messages[node] for node in sorted(messages)])
+        return sealed_state(writer.bytes())
+
+    @classmethod
+    def restore(cls, view: EpochView, data: bytes) -> Aggregator:
+        """Returns the state stored as `data`; raises OwnMistake CORRUPT_STATE."""
+        try:
+            reader = Reader(unsealed_state(data), Kind.AGGREGATOR_STATE)
+            state, signed_spec = State(reader.text()), reader.variable()
+            uploads = [MaskedVector.from_bytes(message) for message in reader.items()]
+            manifest = reader.variable()
+            echoes = dict(zip(reader.nodes(), reader.items(), strict=True))
+            answers = dict(zip(reader.nodes(), reader.items(), strict=True))
+            reader.end()
+            by_node = {Header.from_signed(upload.header).node: upload for upload in uploads}
+            spec = RoundSpec.from_signed(signed_spec)
+        except (Refusal, ValueError) as error:
+            raise refuse(Code.CORRUPT_STATE) from error
+        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers)
 
     def abandon(self) -> Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""

@@ -109,6 +109,19 @@ class Writer:
         return b"".join(self._parts)
 
 
+def sealed_state(body: bytes) -> bytes:
+    """Returns a state's bytes with their SHA-256 after them, which tells a torn or damaged file from a whole one."""
+    return body + sha256(body).digest()
+
+
+def unsealed_state(data: bytes) -> bytes:
+    """Returns the body of a stored state; raises OwnMistake CORRUPT_STATE when its hash does not fit."""
+    body = data[:-HASH_BYTES]
+    if sha256(body).digest() != data[-HASH_BYTES:]:
+        raise refuse(Code.CORRUPT_STATE)
+    return body
+
+
 class Reader:
     """Reads one message of a known kind; raises Refusal MALFORMED or UNKNOWN_VERSION for anything not canonical."""
 

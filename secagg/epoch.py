@@ -12,7 +12,7 @@ from hedgerow.secagg._primitives.aead import seal, unseal
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.participant import Participant
@@ -142,8 +142,7 @@ class Enrolment:
         writer.fixed(self.chain.link, 32).fixed(self.channel.secret_bytes(), 32).fixed(self.nonce, HASH_BYTES)
         writer.variable(self.bundle).variable(self.key_list).variable(self.nonce_list)
         writer.nodes(sorted(self.held_shares)).items([self.held_shares[node] for node in sorted(self.held_shares)])
-        body = writer.bytes()
-        return body + sha256(body).digest()
+        return sealed_state(writer.bytes())
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
@@ -152,9 +151,7 @@ class Enrolment:
         Args: sequence: that of the last record written, kept apart from `data`.
         Raises OwnMistake CORRUPT_STATE, or ROLLED_BACK when `data` is of another sequence.
         """
-        body = data[:-HASH_BYTES]
-        if sha256(body).digest() != data[-HASH_BYTES:]:
-            raise refuse(Code.CORRUPT_STATE)
+        body = unsealed_state(data)
         try:
             reader = Reader(body, Kind.ENROLMENT_STATE)
             state, found = State(reader.text()), reader.number(8)

@@ -14,7 +14,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import verify
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.checks import ExpectedRound, check_headers, check_manifest, check_spec, open_seed_share
-from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.masking import MaskingKeys, encode_vectors, mask_upload
@@ -55,6 +55,21 @@ class OpenSlot:
 
     def __repr__(self) -> str:
         return f"OpenSlot(slot={self.context.slot}, purpose={self.purpose!r})"
+
+    def fields(self) -> list[bytes]:
+        """Returns what is stored."""
+        return [
+            self.context.epoch, self.context.spec, self.context.slot.to_bytes(4, "big"), self.purpose.encode(),
+            self.header_hash, self.own_share, self.upload, self.manifest, self.echo, self.answer,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, fields: tuple[bytes, ...]) -> OpenSlot:
+        """Returns the slot stored as `fields`; raises ValueError for another number of them."""
+        epoch, spec, slot, purpose, *rest = fields
+        header, own_share, upload, manifest, echo, answer = rest
+        context = RoundContext(epoch, spec, int.from_bytes(slot, "big"))
+        return cls(context, purpose.decode(), header, own_share, upload, manifest, echo, answer)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -204,6 +219,41 @@ class Participant:
         following = replace(self, state=state, sequence=self.sequence + 1)
         record = Record("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
         return Step(following, self.open.answer, (record,))
+
+    def to_bytes(self) -> bytes:
+        """Returns the state, secrets included, for this node's private storage."""
+        writer = Writer(Kind.PARTICIPANT_STATE).text(self.state.value).number(self.sequence, 8)
+        writer.variable(self.view.record).number(self.node, 2)
+        writer.fixed(self.chain.link, 32).number(self.chain.slot, 4).number(self.shares_from, 4)
+        for secrets in (self.channels, self.shares):
+            writer.nodes(sorted(secrets)).items([secrets[node] for node in sorted(secrets)])
+        writer.items([purpose.encode() for purpose in sorted(self.purposes)]).items(self.evidence)
+        writer.items([] if self.open is None else self.open.fields())
+        return sealed_state(writer.bytes())
+
+    @classmethod
+    def restore(cls, data: bytes, sequence: int) -> Participant:
+        """Returns the state written last.
+
+        Args: sequence: that of the last record written, kept apart from `data`: a restored backup does not fit it.
+        Raises OwnMistake CORRUPT_STATE or ROLLED_BACK; the node must then enrol in a new epoch.
+        """
+        try:
+            reader = Reader(unsealed_state(data), Kind.PARTICIPANT_STATE)
+            state, found = State(reader.text()), reader.number(8)
+            view, node = EpochView.from_record(reader.variable()), reader.number(2)
+            chain, shares_from = SlotChain(reader.fixed(32), reader.number(4)), reader.number(4)
+            channels = dict(zip(reader.nodes(), reader.items(), strict=True))
+            shares = dict(zip(reader.nodes(), reader.items(), strict=True))
+            purposes = frozenset(purpose.decode() for purpose in reader.items())
+            evidence, opened = reader.items(), reader.items()
+            reader.end()
+            slot = OpenSlot.from_fields(opened) if opened else None
+        except (Refusal, ValueError) as error:
+            raise refuse(Code.CORRUPT_STATE) from error
+        if found != sequence:
+            raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
+        return cls(view, node, state, found, chain, channels, shares, shares_from, purposes, slot, evidence)
 
     def _require_running(self) -> None:
         if self.state is State.STOPPED:
