@@ -291,5 +291,7 @@ def _check_privacy(plan: Plan) -> None:
         raise refuse("privacy.epsilon", privacy.epsilon, "a number above 0 (inf for a model without privacy)")
     if privacy.unit == "record" and privacy.max_rows_per_unit != 1:
         raise refuse("privacy.max_rows_per_unit", privacy.max_rows_per_unit, '1 when privacy.unit is "record"')
+    if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
+        raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
     if privacy.unit in plan.feature_names or privacy.unit == plan.label.name:
         raise refuse("privacy.unit", privacy.unit, '"record", or an identifier column that is no feature')

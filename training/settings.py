@@ -87,6 +87,11 @@ def resolve(plan: Plan) -> Settings:
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
 
 
+def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
+    """How often a run asks every node for a vector, at most."""
+    return -(-settings.n_trees // settings.batch_size) + _paid_histograms(plan, settings)
+
+
 def _number(value: int | str, default: int) -> int:
     return default if isinstance(value, str) else value
 

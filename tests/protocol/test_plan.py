@@ -109,14 +109,17 @@ def plan_tables(draw: st.DrawFn) -> dict[str, Any]:
     """Any valid plan, as plain values."""
     columns = LINES.filter(lambda name: name != "record")
     *names, label, unit = draw(st.lists(columns, min_size=3, max_size=6, unique=True))
+    privacy, federation = draw(privacies(unit)), draw(st.fixed_dictionaries({}, optional=FEDERATION))
+    if privacy["noise"] == "distributed":
+        federation["secure_aggregation"] = True
     return {
         "version": PLAN_VERSION,
         "name": draw(LINES),
         "features": [draw(features(name)) for name in names],
         "label": draw(labels(label)),
-        "privacy": draw(privacies(unit)),
+        "privacy": privacy,
         "model": draw(st.fixed_dictionaries({}, optional=MODEL)),
-        "federation": draw(st.fixed_dictionaries({}, optional=FEDERATION)),
+        "federation": federation,
     }
 
 

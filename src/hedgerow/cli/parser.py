@@ -123,6 +123,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--seed", type=_seed, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
     )
+    train.add_argument(
+        "--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees"
+    )
     _add_running(train)
     _add_json(train)
 
