@@ -1,4 +1,4 @@
-"""The local engine under masks: the same model to the byte, and noise from the sites that is never less than accounted."""
+"""The local engine under masks: the same model to the byte, and noise from the sites never below what is accounted."""
 
 from __future__ import annotations
 
