@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0)
         "structure_seed": draw(st.integers(0, 2**63 - 1)),
     }
     privacy = {
-        "epsilon": draw(st.floats(min_epsilon, max_epsilon)),
+        "epsilon": 10.0 ** draw(st.floats(math.log10(min_epsilon), math.log10(max_epsilon))),
         "delta": draw(pick([1e-3, 1e-5, 1e-9, 1e-12])),
         "accountant": draw(pick(["gdp", "rdp"])),
         "unit": "record" if rows == 1 else "patient",

@@ -123,7 +123,7 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
         PrivacyError: when no noise keeps it.
     """
     privacy = plan.privacy
-    weight = settings.n_trees + _paid_histograms(plan) * len(plan.features)
+    weight = settings.n_trees + _paid_histograms(plan, settings) * len(plan.features)
     exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant)
     judge = get_accountant(privacy.accountant)
 
@@ -141,9 +141,11 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     return exact * (1 + margin)
 
 
-def _paid_histograms(plan: Plan) -> int:
+def _paid_histograms(plan: Plan, settings: Settings) -> int:
     pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
-    return plan.model.candidate_rounds if pays else 0
+    # A batch of B trees asks for up to B histograms first; a run of few trees may end before all are asked.
+    n_batches = -(-settings.n_trees // settings.batch_size)
+    return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays else 0
 
 
 def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
@@ -157,10 +159,11 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
     length = 2**settings.max_depth * loss.n_statistics
     sigma = integer_sigma(multiplier, smallest)
     releases: list[Event] = [DiscreteGaussianEvent(multiplier, sigma, length, settings.n_trees)]
-    if _paid_histograms(plan):
+    n_histograms = _paid_histograms(plan, settings)
+    if n_histograms:
         hessian = loss.largest_statistic(loss.n_statistics - 1)
         sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
         # A round of halving leaves at most two bins for each one that is wanted.
         n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
-        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, _paid_histograms(plan)))
+        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, n_histograms))
     return releases

@@ -166,7 +166,7 @@ def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict
             remedy="Give one site's name per row.",
             code="data-lengths",
         )
-    distinct, number = np.unique(names.astype(str), return_inverse=True)
+    distinct, number = np.unique(names, return_inverse=True)
     rows = [np.flatnonzero(number == index) for index in range(len(distinct))]
     return {str(name): SiteData(codes[:, own], labels[own]) for name, own in zip(distinct, rows, strict=True)}
 

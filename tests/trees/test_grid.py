@@ -39,7 +39,8 @@ def telling_values(grid: FeatureGrid) -> NDArray[np.float32]:
     infinity = np.float32(np.inf)
     ends = np.array([-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38], dtype=np.float32)
     with np.errstate(over="ignore"):
-        return np.concatenate([ends, grid.edges, np.nextafter(grid.edges, -infinity), np.nextafter(grid.edges, infinity)])
+        below, above = np.nextafter(grid.edges, -infinity), np.nextafter(grid.edges, infinity)
+    return np.concatenate([ends, grid.edges, below, above])
 
 
 @pytest.mark.parametrize("integer", [False, True])

@@ -88,7 +88,7 @@ def check(
 @settings(max_examples=80)
 @given(data=st.data())
 def test_sums_equal_a_slow_walk(factory: ModuleType, data: st.DataObject) -> None:
-    """Any trees (ordered, sets, missing to either side, features of any width), any loss, any depth before and after."""
+    """Any trees (ordered, sets, missing to either side, features of any width), any loss, depths before and after."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     wide = data.draw(st.booleans())
     n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
@@ -96,7 +96,8 @@ def test_sums_equal_a_slow_walk(factory: ModuleType, data: st.DataObject) -> Non
     update_kind = data.draw(st.sampled_from(["newton", "gradient", "averaging"]))
     loss = build_loss(factory.make_plan(label, model={"weight_update": update_kind}))
     one_feature = data.draw(st.booleans())
-    trees = factory.random_trees(random, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), n_codes, one_feature)
+    n_trees, depth = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+    trees = factory.random_trees(random, n_trees, depth, n_codes, one_feature)
     update = None
     if loss.n_outputs and data.draw(st.booleans()):
         # The earlier trees may be deeper or flatter, more or fewer.
@@ -185,7 +186,8 @@ def test_histograms_equal_a_slow_count(factory: ModuleType, data: st.DataObject)
     wide = data.draw(st.booleans())
     n_codes = data.draw(st.lists(st.integers(2, 700 if wide else 256), min_size=1, max_size=4))
     label = data.draw(st.sampled_from(sorted(factory.LABELS)))
-    loss = build_loss(factory.make_plan(label, model={"weight_update": data.draw(st.sampled_from(["newton", "gradient"]))}))
+    weight_update = data.draw(st.sampled_from(["newton", "gradient"]))
+    loss = build_loss(factory.make_plan(label, model={"weight_update": weight_update}))
     update = factory.random_fitted(random, factory.random_trees(random, 2, 3, n_codes), loss.n_outputs)
     features = tuple(random.permutation(len(n_codes))[: data.draw(st.integers(1, len(n_codes)))].tolist())
     n_bins = tuple(int(random.integers(1, n_codes[f] + 1)) for f in features)

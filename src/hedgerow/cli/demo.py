@@ -102,7 +102,7 @@ def _print_opening(console: Console) -> None:
     console.print()
     console.print(Text("Hedgerow", style="bold green") + Text("  six sites, one private model", style="bold"))
     console.print()
-    console.print(Padding(Text(_QUESTION), (0, 0, 1, 0)))
+    console.print(Text(_QUESTION))
 
 
 def _print_sites(console: Console, sites: Sites) -> None:
@@ -135,11 +135,12 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
     table.add_column("", justify="right")
     table.add_column("")
     rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
+    above_chance = max(rows.values()) - 0.5 if result.others else 0.5
     for name, area in rows.items():
         style = "bold" if area == scores["auc"] else ""
-        bar = "█" * round(_BAR * max(0.0, area - 0.5) / 0.5)
+        bar = "█" * round(_BAR * max(0.0, area - 0.5) / above_chance)
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
-    console.print(Padding(table, (1, 0, 0, 2)))
+    console.print(Padding(table, (0, 0, 0, 2)))
     if not result.others:
         console.print(Text("  hedgerow demo --compare trains without privacy as well.\n", style="dim"))
     _print_files(console, result, folder)

@@ -12,6 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from hedgerow.cli.output import WIDEST
 from hedgerow.forecasting import forecast
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
@@ -36,7 +37,8 @@ class TrainingProgress:
         self._plan = plan
         self._sites = f"{n_sites} site{'' if n_sites == 1 else 's'}"
         self._title = title
-        self._console = Console(stderr=True)
+        console = Console(stderr=True)
+        self._console = Console(stderr=True, width=min(WIDEST, console.width))
         self._quiet = quiet
         self._total = 0 if quiet else forecast(plan).n_exchanges
         self._done = 0
@@ -49,7 +51,7 @@ class TrainingProgress:
         if not self._quiet and self._console.is_terminal:
             self._bar = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description:<15}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
                 TextColumn("{task.fields[epsilon]}"),

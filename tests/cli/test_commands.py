@@ -1,0 +1,214 @@
+"""The commands, from a plan to predictions, as a person or a script would call them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.cli.inputs import named_sites
+from hedgerow.cli.main import main
+from hedgerow.model import Model
+
+Run = Callable[..., Any]
+
+
+def test_train_says_what_it_did(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """Sites, model and promise, for a person; the model file carries the same report."""
+    out = tmp_path / "model.json"
+    said = hedgerow("train", study / "plan.toml", *sites, "--out", out)
+    assert "3: north, south, west" in said
+    assert "30 trees of depth 3" in said
+    assert "Privacy guarantee: HOLDS" in said
+    assert hedgerow("report", out) in said + "\n"
+
+
+def test_train_as_json(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """The same for a script; epsilon spent is at most what was asked for."""
+    out = tmp_path / "model.json"
+    done = hedgerow("train", study / "plan.toml", *sites, "--out", out, "--json")
+    assert done["sites"] == ["north", "south", "west"]
+    assert done["settings"]["n_trees"] == 30
+    assert 3.9 < done["report"]["epsilon_gdp"] <= 4
+    assert done["report"]["guarantee"] == "holds"
+    assert done["plan_digest"] == Model.load(out).plan.digest
+
+
+def test_seed_repeats_and_voids(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """With a seed, threads and the order of sites do not change a byte; the report says that the guarantee is void."""
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    hedgerow("train", study / "plan.toml", *sites, "--out", files[0], "--seed", "9")
+    turned = [*sites[2:], *sites[:2]]
+    done = hedgerow("train", study / "plan.toml", *turned, "--out", files[1], "--seed", 9, "--threads", 2, "--json")
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert done["report"]["guarantee"] == "void"
+
+
+def test_rows_beyond_the_unit_are_left_out(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """Every patient has two rows; with one row per patient half of them are left out before training."""
+    plan = tmp_path / "plan.toml"
+    text = (study / "plan.toml").read_text()
+    plan.write_text(text.replace("n_records = 1500", 'n_records = 1500\nunit = "patient"'))
+    done = hedgerow("train", plan, *sites, "--out", tmp_path / "model.json", "--json")
+    assert done["rows_left_out"] == {"north": 250, "south": 250, "west": 250}
+    assert done["report"]["unit"] == "patient"
+    assert "750 rows" in hedgerow("train", plan, *sites, "--out", tmp_path / "model.json")
+
+
+def test_predict_and_evaluate_agree_with_the_model(study: Path, model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """Classes, probabilities and scores are those of the model file read in Python."""
+    table = list(csv.DictReader(io.StringIO((study / "test.csv").read_text())))
+    columns = {"age": np.array([float(row["age"]) for row in table]), "ward": np.array([row["ward"] for row in table])}
+    expected = Model.load(model).predict_proba(columns)
+
+    printed = list(csv.reader(io.StringIO(hedgerow("predict", model, study / "test.csv", "--proba"))))
+    assert printed[0] == ["probability_no", "probability_yes"]
+    assert np.array_equal(np.array(printed[1:], dtype=float), expected)
+
+    hedgerow("predict", model, study / "test.csv", "--out", tmp_path / "classes.csv")
+    with open(tmp_path / "classes.csv") as stream:
+        classes = list(csv.reader(stream))
+    assert classes[0] == ["predicted_ill"]
+    predicted = [row[0] for row in classes[1:]]
+    assert hedgerow("predict", model, study / "test.csv", "--json")["predictions"] == predicted
+    written = hedgerow("predict", model, study / "test.csv", "--json", "--out", tmp_path / "again.csv")
+    assert written["n_rows"] == 500
+
+    scores = hedgerow("evaluate", model, study / "test.csv", "--json")
+    truth = [row["ill"] for row in table]
+    assert scores["n_records"] == 500
+    assert scores["accuracy"] == pytest.approx(np.mean(np.array(predicted) == truth))
+    assert scores["auc"] > 0.85
+    assert "(chance 0.5)" in hedgerow("evaluate", model, study / "test.csv")
+
+
+def test_labels_are_not_needed_to_predict(model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A table without the label's column predicts; it does not evaluate."""
+    (tmp_path / "new.csv").write_text("ward,age\na,10\nc,\n")
+    assert len(hedgerow("predict", model, tmp_path / "new.csv").splitlines()) == 3
+    assert main(["evaluate", str(model), str(tmp_path / "new.csv")]) == 4
+
+
+def test_one_class_has_no_auc(model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A table of one class has an accuracy but no AUC: null for a script, said in words for a person."""
+    (tmp_path / "one.csv").write_text("ward,age,ill\na,10,no\nc,20,no\n")
+    assert hedgerow("evaluate", model, tmp_path / "one.csv", "--json")["auc"] is None
+    assert "not defined (one class only)" in hedgerow("evaluate", model, tmp_path / "one.csv")
+
+
+def test_regression(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """A bounded number trains, predicts within its bounds and is scored by RMSE and R²."""
+    text = (study / "plan.toml").read_text()
+    text = text[: text.index('[[features]]\nname = "age"')] + text[text.index('[[features]]\nname = "ward"') :]
+    label = 'name = "age"\ntype = "regression"\nmin = 0\nmax = 100\n'
+    (tmp_path / "plan.toml").write_text(text[: text.index('name = "ill"')] + label)
+    out = tmp_path / "model.json"
+    hedgerow("train", tmp_path / "plan.toml", *sites, "--out", out, "--json")
+    scores = hedgerow("evaluate", out, study / "test.csv", "--json")
+    assert set(scores) == {"model", "data", "n_records", "rmse", "r2"}
+    assert 20 < scores["rmse"] < 35
+    values = hedgerow("predict", out, study / "test.csv", "--json")["predictions"]
+    assert all(0 <= value <= 100 for value in values)
+
+
+def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedgerow: Run) -> None:
+    """Exchanges, epsilon and settings before a run are those after it; both accountants are told."""
+    forecast = hedgerow("privacy", study / "plan.toml", "--json")
+    trained = Model.load(model)
+    assert forecast["exchanges"] == len(trained.ledger) == 30
+    assert forecast["numbers_per_node"] == sum(release.length for release in trained.ledger)
+    assert forecast["epsilon_gdp"] == pytest.approx(trained.report.epsilon_gdp, rel=1e-4)
+    assert forecast["epsilon_gdp"] <= 4 < forecast["epsilon_rdp"]
+    said = hedgerow("privacy", study / "plan.toml")
+    assert "30 x LeafSums of 16 numbers" in said
+    assert "epsilon 4 at delta 1e-06" in said
+
+
+def test_privacy_warns_of_a_large_delta(study: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A delta of one in the number of records or more protects nobody in particular."""
+    text = (study / "plan.toml").read_text()
+    (tmp_path / "plan.toml").write_text(text.replace("delta = 1e-6", "delta = 0.01"))
+    assert "delta is not below 1 / n_records" in hedgerow("privacy", tmp_path / "plan.toml")
+    assert "warning" not in hedgerow("privacy", study / "plan.toml")
+    (tmp_path / "plan.toml").write_text(text.replace("epsilon = 4", "epsilon = inf"))
+    assert "promises nothing" in hedgerow("privacy", tmp_path / "plan.toml")
+    assert hedgerow("privacy", tmp_path / "plan.toml", "--json")["epsilon_gdp"] == "infinite"
+
+
+def test_plan_init_leads_to_a_model(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """A draft from a table whose bounds are public trains as it stands; without that word it waits to be filled in."""
+    draft = tmp_path / "draft.toml"
+    public = ["--bounds-are-public", "--n-records", "1500", "--epsilon", "3"]
+    hedgerow("plan", "init", study / "north.csv", "--label", "ill", *public, "--out", draft)
+    hedgerow("train", draft, *sites, "--out", tmp_path / "model.json", "--json")
+    open_draft = tmp_path / "open.toml"
+    open_draft.write_text(hedgerow("plan", "init", study / "north.csv", "--label", "ill"))
+    assert main(["privacy", str(open_draft)]) == 3
+
+
+def test_export_loads_in_xgboost(study: Path, model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """The exported file is one that XGBoost itself reads."""
+    import xgboost
+
+    out = tmp_path / "xgboost.json"
+    assert hedgerow("export", model, "--to", "xgboost", "--out", out, "--json")["out"] == str(out)
+    booster = xgboost.Booster()
+    booster.load_model(out)
+    assert booster.num_boosted_rounds() > 0
+
+
+def test_plot_draws(model: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A picture is written; another ending is refused."""
+    hedgerow("plot", model, "--out", tmp_path / "shapes.png")
+    assert (tmp_path / "shapes.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["plot", str(model), "--out", str(tmp_path / "shapes.doc")]) == 2
+
+
+def test_site_names() -> None:
+    """A name before "=", else the file's own without its ending."""
+    sites = named_sites(["north=data/x.csv", "data/south.csv.gz", "west.parquet", "./a=b/east.csv"])
+    assert [(name, str(path)) for name, path in sites.items()] == [
+        ("north", "data/x.csv"),
+        ("south", "data/south.csv.gz"),
+        ("west", "west.parquet"),
+        ("east", "a=b/east.csv"),
+    ]
+
+
+def test_demo(tmp_path: Path, hedgerow: Run) -> None:
+    """Six real sites, a guarantee that holds, an AUC clearly above chance, and the files that it names."""
+    done = hedgerow("demo", "--out", tmp_path / "demo", "--json")
+    assert len(done["sites"]) == 6
+    assert done["report"]["guarantee"] == "holds"
+    assert done["report"]["epsilon_gdp"] <= 1
+    assert done["test"]["auc"] > 0.6
+    for path in done["files"].values():
+        assert Path(path).stat().st_size > 0
+    assert "HOLDS" in (tmp_path / "demo" / "report.txt").read_text()
+    again = hedgerow("evaluate", tmp_path / "demo" / "model.json", tmp_path / "demo" / "data" / "test.csv", "--json")
+    assert again["auc"] == done["test"]["auc"]
+
+
+def test_demo_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:
+    """--compare shows models without privacy beside it, and nothing is wider than a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = hedgerow("demo", "--out", tmp_path / "demo", "--compare")
+    assert "the same trees without privacy" in said
+    assert "XGBoost, pooled, without privacy" in said
+    too_wide = [line for line in said.splitlines() if len(line) > 80 and "hedgerow" not in line and "/" not in line]
+    assert not too_wide
+
+
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    """What JSON cannot say is null or the word infinite, at any depth."""
+    from hedgerow.cli.output import print_json
+
+    print_json({"a": math.nan, "b": [math.inf, {"c": (1.5, None)}]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": ["infinite", {"c": [1.5, None]}]}

@@ -1,0 +1,132 @@
+"""The entry point: quick help, and an exit code with three sentences for whatever happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hedgerow.cli import output
+from hedgerow.cli.main import main
+from hedgerow.cli.parser import build_parser
+from hedgerow.protocol.errors import HedgerowError
+
+SOURCE = str(Path(__file__).parent.parent.parent / "src")
+HEAVY = ("numpy", "numba", "scipy", "pyarrow", "rich", "sklearn", "cryptography", "autodp")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`hedgerow --help`, `hedgerow train --help` and a wrong command answer before anything large is loaded."""
+    code = f"""
+import contextlib, io, sys
+sys.path.insert(0, {SOURCE!r})
+from hedgerow.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+    codes = [main(["--help"]), main(["train", "--help"]), main(["--version"]), main(["no-such-command"])]
+assert "usage: hedgerow" in out.getvalue()
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+print(codes, loaded)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[0, 0, 0, 2] []"
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command of the overview explains itself, and its module has the function that the entry point calls."""
+    import importlib
+
+    commands = ["demo", "plan init", "privacy", "train", "evaluate", "predict", "report", "plot", "export"]
+    for command in commands:
+        assert main([*command.split(), "--help"]) == 0
+        assert f"usage: hedgerow {command}" in capsys.readouterr().out
+    main(["--help"])
+    overview = capsys.readouterr().out
+    assert all(f"\n    {command.split()[0]} " in overview for command in commands)
+    required = {"plan init": ["d.csv", "--label", "y"], "privacy": ["p"], "demo": []}
+    for command, arguments in required.items():
+        namespace = build_parser().parse_args([*command.split(), *arguments])
+        assert callable(importlib.import_module(namespace.module).run)
+
+
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`hedgerow` alone shows the overview; `hedgerow plan` alone says that its command is missing."""
+    assert main([]) == 0
+    assert "commands:" in capsys.readouterr().out
+    assert main(["plan"]) == 2
+
+
+def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json an error is one object on stderr with the same five facts, and stdout stays empty."""
+    assert main(["report", "nowhere.json", "--json"]) == 5
+    printed = capsys.readouterr()
+    error = json.loads(printed.err)["error"]
+    assert printed.out == ""
+    assert (error["code"], error["exit_code"]) == ("model-not-found", 5)
+    assert set(error) == {"code", "exit_code", "what", "cause", "remedy"}
+
+
+@pytest.mark.parametrize(
+    ("raised", "exit_code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (PermissionError(13, "Permission denied", "model.json"), 10, "model.json: Permission denied."),
+        (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_nobody_planned(
+    raised: BaseException,
+    exit_code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Interruptions, the system's refusals and faults of our own end without a traceback, each with its exit code."""
+
+    def fail(namespace: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    assert main(["report", "model.json"]) == exit_code
+    printed = capsys.readouterr().err
+    assert said in " ".join(printed.split())
+    assert "Traceback" not in printed
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--debug lets the exception through, for those who mend it."""
+
+    def fail(namespace: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["report", "model.json", "--debug"])
+
+
+def test_a_reader_that_stops_is_no_error(model: Path, study: Path) -> None:
+    """`hedgerow predict ... | head -1` ends quietly with 141, as programs do whose reader has gone."""
+    (study / "long.csv").write_text("age,ward\n" + "50,a\n" * 50_000)
+    command = [sys.executable, "-m", "hedgerow", "predict", str(model), str(study / "long.csv"), "--proba"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": SOURCE, "PATH": ""}
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "probability_no,probability_yes\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+def test_errors_are_laid_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What, cause and remedy stand in a column each, wrapped to the terminal's width."""
+    monkeypatch.setenv("COLUMNS", "60")
+    error = HedgerowError("The cat sat on the mat. " * 5, cause="It was tired.", remedy="Let it sleep.", code="cat")
+    assert output.report_error(error, as_json=False) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Error   The cat")
+    assert lines[1].startswith("        ")
+    assert lines[-3:] == ["Cause   It was tired.", "To do   Let it sleep.", "        (cat, exit code 1)"]
+    assert max(map(len, lines)) <= 60

@@ -1,0 +1,68 @@
+"""Progress: a bar in a terminal, lines elsewhere, nothing for machines."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hedgerow.cli import progress
+from hedgerow.client.node import SiteData
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SystemNoise
+from hedgerow.protocol.plan import Plan
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan.from_dict(
+        {
+            "version": 1,
+            "model": {"n_trees": 12},
+            "privacy": {"epsilon": 2, "delta": 1e-6, "n_records": 50},
+            "label": {"name": "y", "type": "binary", "classes": [0, 1]},
+            "features": [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
+        }
+    )
+
+
+def run(plan: Plan, *, quiet: bool) -> None:
+    rows = SiteData(np.zeros((1, 5), dtype=np.uint8), np.zeros(5, dtype=np.int32))
+    with progress.TrainingProgress(plan, 2, quiet=quiet) as shown:
+        train(plan, {"a": rows, "b": rows}, noise=SystemNoise(os.urandom), progress=shown)
+
+
+def test_lines_without_a_terminal(
+    plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside a terminal there is a line now and then, ending at the whole budget; none under a second."""
+    run(plan, quiet=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    run(plan, quiet=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 12
+    assert lines[-1] == "Training: 12/12 rounds, epsilon 2.00 of 2, 2 sites"
+
+
+def test_nothing_for_machines(plan: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json nothing is shown, however long it takes."""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    run(plan, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bar_in_a_terminal(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal of 80 columns the bar's last state fits one line and tells rounds, epsilon and sites."""
+    screen = io.StringIO()
+
+    def terminal(**options: object) -> Console:
+        return Console(file=screen, force_terminal=True, width=80, color_system=None)
+
+    monkeypatch.setattr(progress, "Console", terminal)
+    run(plan, quiet=False)
+    last = [line for line in screen.getvalue().replace("\r", "\n").split("\n") if "rounds" in line][-1]
+    assert "12/12 rounds" in last and "epsilon 2.00 of 2" in last and "2 sites" in last

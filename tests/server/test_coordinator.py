@@ -1,0 +1,260 @@
+"""The coordinator: one event per release, refusals before anything leaves, and no model beyond the promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import DataError, PrivacyError, RemoteProtocolError
+from hedgerow.protocol.queries import LeafSums, Query
+from hedgerow.server.coordinator import Releaser, event_of, run_program
+from hedgerow.training.boosting import Program, boosted_trees
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+
+
+class CountingNoise(SeededNoise):
+    """Seeded noise that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.asked: list[tuple[int, int, str]] = []
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        self.asked.append((sigma, length, purpose))
+        return super().sample(sigma, length, purpose)
+
+
+def first_query(factory: ModuleType, **privacy: Any) -> Query:
+    return next(boosted_trees(factory.make_plan(privacy=privacy)))
+
+
+def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) -> None:
+    """The noise that is added is the noise that is accounted for: same sigma, same length, drawn once."""
+    query, noise = first_query(factory), CountingNoise()
+    releaser = Releaser(noise)
+    total = np.arange(query.length)
+    released = releaser.release(query, total)
+    event, sigma = event_of(query)
+    assert noise.asked == [(sigma, query.length, str(query.purpose))]
+    np.testing.assert_array_equal(released - total, SeededNoise(3).sample(sigma, query.length, str(query.purpose)))
+    (recorded,) = releaser.ledger
+    assert recorded.event == event and recorded.sigma == sigma
+    assert isinstance(event, DiscreteGaussianEvent) and event.sigma == sigma
+    # In exact integers: sigma² >= multiplier² sensitivity², so the event never claims more noise than there is.
+    assert sigma**2 >= query.noise_multiplier**2 * query.sensitivity_squared * (1 - 1e-12)
+    assert event.noise_multiplier**2 * query.sensitivity_squared <= sigma**2
+
+
+def test_a_purpose_is_released_once(factory: ModuleType) -> None:
+    """Two noisy answers to one question average to less noise: the second is refused before noise is drawn."""
+    query, noise = first_query(factory), CountingNoise()
+    releaser = Releaser(noise)
+    total = np.zeros(query.length, dtype=np.int64)
+    releaser.release(query, total)
+    with pytest.raises(PrivacyError, match="already released"):
+        releaser.release(query, total)
+    assert len(noise.asked) == 1 and len(releaser.ledger) == 1
+
+
+def test_a_release_without_noise_is_written_down_as_such(factory: ModuleType) -> None:
+    """Without privacy the sum leaves as it is, and the ledger says infinity."""
+    query, noise = first_query(factory, epsilon=math.inf), CountingNoise()
+    releaser = Releaser(noise)
+    total = np.arange(query.length)
+    np.testing.assert_array_equal(releaser.release(query, total), total)
+    assert noise.asked == [] and list(releaser.ledger.events()) == [UnnoisedEvent()]
+
+
+def asking_again(program: Program) -> Program:
+    """A faulty program: it asks every question twice, under a new purpose."""
+    query = next(program)
+    while True:
+        again = dataclasses.replace(
+            query, purpose=dataclasses.replace(query.purpose, subject="again " + query.purpose.subject), update=None
+        )
+        first = yield query
+        second = yield dataclasses.replace(again, ensemble_size=query.ensemble_size + _added(query))
+        try:
+            query = program.send((first + second) // 2)
+        except StopIteration as finished:
+            return finished.value  # type: ignore[no-any-return]
+
+
+def _added(query: Query) -> int:
+    return 0 if query.update is None else query.update.trees.n_trees
+
+
+def test_a_program_that_asks_too_much_gives_no_model(factory: ModuleType) -> None:
+    """The ledger is judged at the end whatever the program declared at the start: beyond the promise, no model."""
+    plan = factory.make_plan()
+    node = Node("site", factory.make_data(plan, 50, 0), plan, resolve(plan))
+    with pytest.raises(PrivacyError, match="more than the") as caught:
+        run_program(plan, asking_again(boosted_trees(plan)), PlainAggregation([node]), SeededNoise(0))
+    assert caught.value.code == "budget-exceeded"
+
+
+def test_the_report_says_what_was_done(factory: ModuleType) -> None:
+    """Spent at most what was asked for, one release per query, and seeded noise voids the guarantee."""
+    plan = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 3})
+    seen: list[tuple[Query, Ledger]] = []
+    settings = resolve(plan)
+    nodes = [Node(str(i), factory.make_data(plan, 20, i), plan, settings) for i in range(3)]
+    outcome = run_program(
+        plan, boosted_trees(plan, settings), PlainAggregation(nodes), SeededNoise(0),
+        lambda query, ledger: seen.append((query, ledger)),
+    )  # fmt: skip
+    report = outcome.report
+    assert 0.999 * plan.privacy.epsilon < report.epsilon <= plan.privacy.epsilon
+    assert report.n_releases == len(outcome.ledger) == len(seen) == 4
+    assert (report.unit, report.max_rows_per_unit, report.noise_mode) == ("patient", 3, "server")
+    assert report.guarantee == "void" and any("seed" in reason for reason in report.voided_by)
+    assert [len(ledger) for _, ledger in seen] == [1, 2, 3, 4]
+
+
+def test_noise_from_the_sites_is_not_pretended(factory: ModuleType) -> None:
+    """A plan that distrusts the coordinator must not be run by one that adds the noise itself."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    with pytest.raises(PrivacyError, match="distributed"):
+        factory.train(plan, [factory.make_data(plan, 10, 0)])
+
+
+class Answering:
+    """A site that answers whatever it is told to."""
+
+    site = "odd"
+
+    def __init__(self, answer: NDArray[Any]) -> None:
+        self._answer = answer
+
+    def answer(self, query: Query) -> NDArray[Any]:
+        return self._answer
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,)])
+def test_an_answer_of_another_shape_is_refused(factory: ModuleType, shape: tuple[int, ...]) -> None:
+    """numpy would stretch a single number over the whole vector: every leaf would then hold that site's sum."""
+    with pytest.raises(RemoteProtocolError, match="odd"):
+        PlainAggregation([Answering(np.ones(shape, dtype=np.int64))]).sum_of(first_query(factory))
+
+
+def test_an_answer_of_another_type_is_refused(factory: ModuleType) -> None:
+    """Floating-point sums depend on their order; only integers keep the promise of one model."""
+    query = first_query(factory)
+    with pytest.raises(RemoteProtocolError, match="float64"):
+        PlainAggregation([Answering(np.ones(query.length))]).sum_of(query)
+
+
+def test_a_node_that_lost_a_round_refuses(factory: ModuleType) -> None:
+    """Scores under another model than the coordinator's would be summed as if they were under the same."""
+    plan = factory.make_plan()
+    settings = resolve(plan)
+    node, late = (Node(name, factory.make_data(plan, 20, 0), plan, settings) for name in ("a", "b"))
+    program = boosted_trees(plan, settings)
+    query = next(program)
+    for _ in range(2):
+        query = program.send(node.answer(query))
+    with pytest.raises(RemoteProtocolError, match="builds on"):
+        late.answer(query)
+
+
+def test_a_node_that_only_takes_updates_stays_in_step(factory: ModuleType) -> None:
+    """A site that missed the deadline of a round takes in its update and can answer the next query like the others."""
+    plan = factory.make_plan(model={"n_trees": 6})
+    settings = resolve(plan)
+    data = factory.make_data(plan, 50, 0)
+    node, late = (Node(name, data, plan, settings) for name in ("a", "b"))
+    program = boosted_trees(plan, settings)
+    query = next(program)
+    for number in range(5):
+        answer = node.answer(query)
+        if number % 2:
+            late.finish(query)
+        else:
+            np.testing.assert_array_equal(late.answer(query), answer)
+        query = program.send(answer)
+    np.testing.assert_array_equal(late.answer(query), node.answer(query))
+
+
+def test_an_unknown_question_is_refused(factory: ModuleType) -> None:
+    """A node answers the kinds it knows; a newer coordinator's question is an error, not an empty answer."""
+    plan = factory.make_plan()
+    node = Node("site", factory.make_data(plan, 5, 0), plan, resolve(plan))
+    known = first_query(factory)
+    plain = Query(**{field.name: getattr(known, field.name) for field in dataclasses.fields(Query)})
+    with pytest.raises(RemoteProtocolError, match="unknown kind"):
+        node.answer(plain)
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+def test_rows_outside_the_plan_never_reach_the_kernels(factory: ModuleType, label: str) -> None:
+    """The kernels look labels and codes up without asking: a label of 7 would read foreign memory into the sum."""
+    plan = factory.make_plan(label)
+    good = factory.make_data(plan, 10, 0)
+    settings = resolve(plan)
+    for wrong in (-(2**16) - 1, 2**16 + 1):
+        labels = good.labels.copy()
+        labels[3] = wrong
+        with pytest.raises(DataError, match="label"):
+            Node("site", SiteData(good.codes, labels), plan, settings)
+    codes = good.codes.copy()
+    codes[2, 5] = 200  # the region has five codes
+    with pytest.raises(DataError, match="region"):
+        Node("site", SiteData(codes, good.labels), plan, settings)
+    for odd in (good.codes[:3], good.codes[:, :9], good.codes.astype(np.uint16)):
+        with pytest.raises(DataError):
+            Node("site", SiteData(odd, good.labels), plan, settings)
+
+
+def run(factory: ModuleType, model: dict[str, Any], data: SiteData) -> tuple[list[Query], str]:
+    """The queries of a run, and its ledger as text."""
+    plan = factory.make_plan(model=model)
+    queries: list[Query] = []
+    settings = resolve(plan)
+    outcome = run_program(
+        plan, boosted_trees(plan, settings), PlainAggregation([Node("s", data, plan, settings)]), SeededNoise(5),
+        lambda query, _: queries.append(query),
+    )  # fmt: skip
+    return queries, outcome.ledger.to_json()
+
+
+@pytest.mark.parametrize("interaction", ["cyclical", "random", "adaptive"])
+@pytest.mark.parametrize("candidates", ["adaptive", "uniform", "iterative_hessian"])
+def test_neighbouring_data_change_nothing_but_the_released_numbers(
+    factory: ModuleType, candidates: str, interaction: str
+) -> None:
+    """One record more, same plan, same noise: rounds, purposes, sizes and the first structures stay what they were."""
+    model = {"split_candidates": candidates, "interaction": interaction, "interaction_size": 1, "n_trees": 6}
+    data = factory.make_data(factory.make_plan(model=model), 61, 4)
+    more, more_ledger = run(factory, model, data)
+    fewer, fewer_ledger = run(factory, model, factory.take(data, np.arange(60)))
+    assert [str(query.purpose) for query in more] == [str(query.purpose) for query in fewer]
+    leaf_sums = [(a, b) for a, b in zip(more, fewer, strict=True) if isinstance(a, LeafSums)]
+    assert [a.length for a, _ in leaf_sums] == [b.length for _, b in leaf_sums]
+    assert [a.bound for a in more] == [b.bound for b in fewer]
+    first = [next(query for query in queries if isinstance(query, LeafSums)) for queries in (more, fewer)]
+    if candidates != "iterative_hessian":  # there a released histogram comes first
+        for name in ("feature", "goes_left", "threshold"):
+            assert getattr(first[0].trees, name).tobytes() == getattr(first[1].trees, name).tobytes()
+    # The ledger's words, their order and the first release's numbers are those of the plan.
+    strip = [text.replace(".", "").split('"sensitivity"')[0] for text in (more_ledger, fewer_ledger)]
+    assert strip[0] == strip[1]
+
+
+def test_no_data_at_all_trains_too(factory: ModuleType) -> None:
+    """Sites without a record answer zeros; that nobody has data must not show as an error either."""
+    plan = factory.make_plan()
+    empty = factory.make_data(plan, 0, 0)
+    outcome = factory.train(plan, [empty, empty])
+    assert outcome.ensemble.n_trees == 4
+    assert factory.train(plan, []).ledger.to_json() == outcome.ledger.to_json()
