@@ -1,0 +1,467 @@
+"""A node in a run, without a socket or a clock: a message goes in, messages to be sent come out.
+
+The node runs its own replica of the program, so it computes every query itself and masks only what it expects. What
+must survive a crash is in the store before a message is returned. A fault that ends the node's part is kept in
+`failure`, told to the coordinator as a code word, and told to the owner in full.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+
+from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.policy import Policy
+from hedgerow.client.store import NodeStep, NodeStore, StoredRun, digest_rows
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.protocol.errors import (
+    AggregationError,
+    DataError,
+    HedgerowError,
+    PolicyRefusal,
+    RemoteProtocolError,
+)
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.run_messages import (
+    NO_HASH,
+    Abandoned,
+    Done,
+    Finished,
+    Hello,
+    Invitation,
+    Message,
+    MessageKind,
+    Payload,
+    Ready,
+    Refused,
+    RoundRequest,
+    Stop,
+    decode,
+    encode,
+    kind_of,
+)
+from hedgerow.protocol.run_script import NodeState, require_expected
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.noise_shares import draw_shares
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.query_round import VECTOR_ID, expected_round
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
+from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.secagg.step import Entropy, Step
+from hedgerow.secagg.transitions import Code, State
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import planned_releases, resolve
+from hedgerow.trees.ensemble import Ensemble
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """What a node's owner gives it.
+
+    Attributes:
+        site: its name in the roster.
+        identity: its signing key.
+        roster: the roster that it pinned.
+        policy: the owner's rules.
+        entropy: the source of keys and masks: ``os.urandom`` but in tests.
+        noise: the source of its shares of noise.
+        load: reads the site's rows for a plan; DataError when they do not fit.
+        plan: the only plan that it takes part in; None for any that the policy allows.
+        n_threads: threads to sum with.
+    """
+
+    site: str
+    identity: Identity
+    roster: Roster
+    policy: Policy
+    entropy: Entropy
+    noise: NoiseSource
+    load: Callable[[Plan], SiteData]
+    plan: Plan | None = None
+    n_threads: int = 1
+
+
+@dataclass(eq=False)
+class _Run:
+    """The run that a node is in."""
+
+    run_id: bytes
+    plan: Plan
+    node: Node
+    replica: Replica
+    attempt: int
+    answered: set[int]
+    participant: Participant | None = None
+    enrolment: Enrolment | None = None
+    vector: tuple[int, IntVector] | None = None
+    """The answer to a round's query, which changes the node's scores and so is computed once."""
+
+
+class NodeSession:
+    """One node; made anew after a restart, when it goes on from what its store holds.
+
+    Attributes:
+        state: where it stands in the script of a run.
+        ensemble: the model, once the run has finished.
+        failure: why it has stopped, if it has.
+    """
+
+    def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
+        setup.policy.check_roster(setup.roster)
+        self._setup, self._store, self._book = setup, store, book
+        self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
+        self.state = NodeState.OUTSIDE
+        self.ensemble: Ensemble | None = None
+        self.failure: HedgerowError | None = None
+        self.plan: Plan | None = setup.plan
+        self._run: _Run | None = None
+        self._lost: HedgerowError | None = None
+        stored = store.load()
+        if stored is not None:
+            self._resume(stored)
+
+    def connected(self) -> list[bytes]:
+        """What to send first on a new connection."""
+        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+            return []
+        run = self._run
+        if run is None:
+            return [encode(Hello())]
+        if run.participant is None:
+            # A set-up does not go on over a new connection.
+            run.enrolment = None
+            self.state = NodeState.OUTSIDE
+        epoch = NO_HASH if run.participant is None else run.participant.view.digest
+        messages: list[Message] = [Hello(run.run_id, epoch, run.replica.n_releases)]
+        if self._lost is not None:
+            messages.append(Refused(run.replica.n_releases, self._lost.code))
+            self._lost = None
+        return [encode(message) for message in messages]
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """What to send after a message of the coordinator; never raises what can be told: see `failure`."""
+        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+            return []
+        try:
+            message = decode(data)
+            require_expected(self.state, kind_of(message))
+            return [encode(answer) for answer in self._react(message)]
+        except HedgerowError as fault:
+            return self._stop(fault)
+
+    # What a message does -----------------------------------------------------------------------------------------
+
+    def _react(self, message: Message) -> list[Message]:
+        match message:
+            case Invitation():
+                return self._invited(message)
+            case Payload(MessageKind.ENROL, content):
+                return self._enrol(content)
+            case Payload(MessageKind.SETUP, content):
+                return self._set_up(content)
+            case RoundRequest():
+                return self._answer_round(message)
+            case Payload(MessageKind.UNMASK, content):
+                return self._unmask(content)
+            case Payload(MessageKind.CERTIFICATE, content):
+                return self._confirm(content)
+            case Finished():
+                return self._finish(message)
+            case Stop(code):
+                self._end(STOPPED)
+                raise AggregationError(
+                    f"The coordinator has given the run up: {code}.",
+                    remedy="Its operator knows more; what this site's rounds have cost is in the budget book.",
+                    code=code,
+                )
+            case Abandoned():
+                self.state = NodeState.WAITING if self._require_run().participant else self.state
+        return []
+
+    def _stop(self, fault: HedgerowError) -> list[bytes]:
+        has_ended = self.state is NodeState.STOPPED
+        self.failure, self.state = fault, NodeState.STOPPED
+        if has_ended:
+            return []
+        code = fault.public_code if isinstance(fault, DataError) else fault.code
+        return [encode(Refused(0 if self._run is None else self._run.replica.n_releases, code))]
+
+    def _end(self, status: str) -> None:
+        """Close the run in the budget book and in the store: it is never taken up again."""
+        run = self._require_run()
+        self._book.settle(run.run_id, self._store.spent(run.run_id), status)
+        self._store.close_run(run.run_id, status)
+        self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
+
+    def _require_run(self) -> _Run:
+        if self._run is None:
+            raise refuse(Code.OUT_OF_ORDER, "There is no run yet.", "coordinator")
+        return self._run
+
+    # Taking part -------------------------------------------------------------------------------------------------
+
+    def _invited(self, invitation: Invitation) -> list[Message]:
+        plan = _read_plan(invitation.plan)
+        run = self._run
+        if run is not None and run.run_id == invitation.run_id:
+            _require_same_plan(plan, run.plan)
+            run.enrolment, run.participant = None, None
+        else:
+            self._join(invitation.run_id, plan)
+        self.state = NodeState.INVITED
+        return [Ready(invitation.run_id, bytes.fromhex(plan.digest))]
+
+    def _join(self, run_id: bytes, plan: Plan) -> None:
+        """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
+        status = self._store.status_of(run_id)
+        if status is not None:
+            raise closed_run(status)
+        if self._book.has(run_id) and not self._store.knows(run_id):
+            raise PolicyRefusal(
+                "This node was in this run already, but its state is lost.",
+                cause="Its folder was removed or replaced, and with it what was answered already.",
+                remedy="Take part in the next run; keep the state folder between restarts.",
+                code="state-lost",
+            )
+        if self._setup.plan is not None:
+            _require_same_plan(plan, self._setup.plan)
+        self._setup.policy.check_plan(plan)
+        settings = resolve(plan)
+        data = self._setup.load(plan)
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        policy = self._setup.policy
+        limit = (policy.max_epsilon, policy.delta)
+        self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
+        if self._run is not None:
+            self._end(STOPPED)
+        answered = set(self._store.open_run(run_id, plan, _digest_of(data)))
+        self._run = _Run(run_id, plan, node, Replica(plan, settings), 0, answered)
+        self.plan = plan
+
+    def _resume(self, stored: StoredRun) -> None:
+        """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
+        plan = stored.plan
+        if self._setup.plan is not None:
+            _require_same_plan(self._setup.plan, plan)
+        self._setup.policy.check_plan(plan)
+        settings = resolve(plan)
+        data = self._setup.load(plan)
+        if _digest_of(data) != stored.data_digest:
+            raise DataError(
+                "The rows are not those with which this node began the run.",
+                cause="The table was changed between two starts.",
+                remedy="Give the same table again, or remove the node from this run.",
+                code="data-changed",
+            )
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        run = _Run(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
+        for release in stored.releases:
+            _feed(run, release)
+        run.participant = stored.participant
+        self._run, self.plan, self._lost = run, plan, stored.fault
+        if run.participant is not None:
+            self.state = _STATES.get(run.participant.state, NodeState.WAITING)
+
+    def _enrol(self, parameters: bytes) -> list[Message]:
+        run = self._require_run()
+        proposed = EpochParameters.from_bytes(parameters)
+        if proposed.run_id != run.run_id or proposed.noise is not _mode_of(run.plan):
+            raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
+        step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
+        self._store.save_attempt(run.run_id, proposed.attempt)
+        run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state
+        self.state = NodeState.ENROLLING
+        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
+
+    def _set_up(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        enrolment = run.enrolment
+        if enrolment is None:
+            raise refuse(Code.OUT_OF_ORDER, "No set-up is under way.", "coordinator")
+        kind = content[4] if len(content) > 4 else 0
+        if kind == Kind.READY_LIST:
+            run.participant, run.enrolment = enrolment.finish(self._context, content).state, None
+            self._store.save(run.run_id, NodeStep(participant=run.participant))
+            self.state = NodeState.WAITING
+            return []
+        if kind == Kind.KEY_LIST:
+            step = enrolment.reveal(self._context, content)
+        elif kind == Kind.NONCE_LIST:
+            step = enrolment.share(self._context, content, self._setup.entropy)
+        else:
+            step = enrolment.acknowledge(self._context, content)
+        run.enrolment = step.state
+        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
+
+    # Rounds ------------------------------------------------------------------------------------------------------
+
+    def _answer_round(self, request: RoundRequest) -> list[Message]:
+        run = self._require_run()
+        participant = self._require_participant()
+        fresh = self._take_releases(request.round, request.releases)
+        query = run.replica.query
+        if query is None:
+            raise refuse(Code.PURPOSE_UNEXPECTED, "The program asks nothing any more.", "coordinator")
+        is_repeated = participant.state is State.VECTOR_MASKED
+        if request.round in run.answered:
+            raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
+        self._setup.policy.check_query(query)
+        step, noise = self._mask(run, participant, query, request.signed_spec)
+        if step.persist or fresh or not is_repeated:
+            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=(request.round, noise.event)))
+        run.participant = step.state
+        self.state = NodeState.MASKED
+        return [_payload(MessageKind.UPLOAD, step.message)]
+
+    def _mask(
+        self, run: _Run, participant: Participant, query: Query, signed_spec: bytes
+    ) -> tuple[Step[Participant], QueryNoise]:
+        guarantees = participant.view.guarantees
+        mode = _mode_of(run.plan)
+        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
+        expected = expected_round(query, run.plan, mode, noise.variance, guarantees.n_nodes, run.replica.history)
+        shares = None
+        if mode is NoiseMode.DISTRIBUTED:
+            names = (expected.purpose, expected.model, expected.vectors, expected.noise)
+            spec = RoundSpec(participant.view.digest, 0, *names)
+            shares = draw_shares(spec, guarantees, self._sampler(query)) if noise.variance else _zeros(query)
+        vector = {VECTOR_ID: self._vector(run, query)}
+        step = participant.mask(self._context, signed_spec, expected, vector, self._setup.entropy, shares)
+        return step, noise
+
+    def _sampler(self, query: Query) -> Callable[..., IntVector]:
+        label = f"{query.purpose}/share of {self._setup.site}"
+        return lambda variance, length: self._setup.noise.sample(isqrt(int(variance)), length, label)
+
+    def _vector(self, run: _Run, query: Query) -> IntVector:
+        """The site's own sums; computed once for a query, however often its round is repeated."""
+        if run.vector is None or run.vector[0] != run.replica.n_releases:
+            run.vector = (run.replica.n_releases, run.node.answer(query))
+        return run.vector[1]
+
+    def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
+        """Feed the replica what it lacks of `total` releases; returns what was new, by round."""
+        run = self._require_run()
+        first = total - len(releases)
+        if not first <= run.replica.n_releases <= total:
+            raise RemoteProtocolError(
+                f"The coordinator stands at release {total} and sent {len(releases)}; this node holds "
+                f"{run.replica.n_releases}.",
+                cause="The coordinator was restored from a backup, or lost count of what this node holds.",
+                remedy="Look into the coordinator's journal before anyone goes on.",
+                code="round-out-of-step",
+            )
+        fresh = []
+        for number, release in enumerate(releases, start=first):
+            if number == run.replica.n_releases:
+                _feed(run, release)
+                fresh.append((number, release))
+        return tuple(fresh)
+
+    def _unmask(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        step = self._require_participant().unmask(self._context, content)
+        answered = next((run.replica.n_releases for record in step.persist if record.fact == "purpose-answered"), None)
+        if step.persist:
+            self._store.save(run.run_id, NodeStep(step.state, answered=answered))
+        run.participant = step.state
+        if answered is not None:
+            run.answered.add(answered)
+        if step.state.state is State.STOPPED:
+            raise step.complaints[0]
+        if step.state.state is State.MANIFEST_ECHOED:
+            self.state = NodeState.ECHOED
+            return [_payload(MessageKind.ECHO, step.message)]
+        self.state = NodeState.WAITING
+        return [_payload(MessageKind.ANSWER, step.message)]
+
+    def _confirm(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        step = self._require_participant().confirm(content)
+        if step.persist:
+            self._store.save(run.run_id, NodeStep(step.state))
+        run.participant = step.state
+        self.state = NodeState.WAITING
+        return [_payload(MessageKind.ANSWER, step.message)]
+
+    def _require_participant(self) -> Participant:
+        run = self._require_run()
+        if run.participant is None:
+            raise refuse(Code.OUT_OF_ORDER, "No epoch is ready.", "coordinator")
+        return run.participant
+
+    def _finish(self, message: Finished) -> list[Message]:
+        run = self._require_run()
+        fresh = self._take_releases(message.n_releases, message.releases)
+        if run.replica.query is not None or run.replica.model_digest() != message.model_digest:
+            raise RemoteProtocolError(
+                "The coordinator's model is not the one that its releases make.",
+                cause="The parties run different versions, or the coordinator does not follow the protocol.",
+                remedy="Do not use the coordinator's model; compare the versions.",
+                code="model-differs",
+            )
+        self._store.save(run.run_id, NodeStep(releases=fresh))
+        self.ensemble = run.replica.ensemble
+        self._end(FINISHED)
+        return [Done(message.model_digest)]
+
+
+_STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
+
+
+def _feed(run: _Run, release: IntVector) -> None:
+    """Take a release in: first its round's update, unless the round was answered here, then the program's next step."""
+    query = run.replica.query
+    if query is not None and (run.vector is None or run.vector[0] != run.replica.n_releases):
+        run.node.finish(query)
+    run.replica.feed(release)
+    run.vector = None
+
+
+def _mode_of(plan: Plan) -> NoiseMode:
+    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
+
+
+def _zeros(query: Query) -> dict[str, IntVector]:
+    return {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
+
+
+def _payload(kind: MessageKind, content: bytes | None) -> Payload:
+    return Payload(kind, content or b"")
+
+
+def _digest_of(data: SiteData) -> bytes:
+    return digest_rows([str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()])
+
+
+def _read_plan(content: bytes) -> Plan:
+    try:
+        return Plan.from_dict(json.loads(content))
+    except (ValueError, RecursionError, AttributeError) as fault:
+        raise RemoteProtocolError(
+            "The coordinator's plan cannot be read.",
+            cause="It is of another version, or no plan.",
+            remedy="Install the same version of Hedgerow on both sides.",
+            code="plan-unreadable",
+        ) from fault
+
+
+def _require_same_plan(offered: Plan, own: Plan) -> None:
+    if offered.digest != own.digest:
+        raise PolicyRefusal(
+            f"The coordinator's plan ({offered.digest[:12]}) is not the one that this node has ({own.digest[:12]}).",
+            cause="The plan was changed on one side after all had agreed on it.",
+            remedy="Compare the plan files; agree on one.",
+            code="plan-changed",
+        )

@@ -1,0 +1,241 @@
+"""A whole federation in one thread: real sessions, stores and loops over the engine in memory, and a clock by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node import SiteData
+from hedgerow.client.policy import Policy
+from hedgerow.client.run import handle
+from hedgerow.client.session import NodeSession, NodeSetup
+from hedgerow.client.store import NodeStore
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_script import NodeState
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.server.coordinator import Outcome
+from hedgerow.server.events import RunEvent
+from hedgerow.server.journal import Journal
+from hedgerow.server.run import run_coordinator
+from hedgerow.server.session import RunSession, RunSetup
+from hedgerow.transport.interface import HubEvent
+from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
+
+OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+
+
+def key(name: str) -> Identity:
+    """An identity that is the same in every run of the tests."""
+    return Identity(name.encode().ljust(32, b"."))
+
+
+@dataclass
+class Party:
+    """One site's node process: it can be killed, frozen and started again."""
+
+    setup: NodeSetup
+    folder: Path
+    network: MemoryNetwork
+    session: NodeSession | None = None
+    uplink: MemoryUplink | None = None
+    is_frozen: bool = False
+    failures: list[HedgerowError] = field(default_factory=list)
+    store: NodeStore | None = None
+    book: BudgetBook | None = None
+
+    def start(self) -> None:
+        """Start the process: whatever it knows is on its disk."""
+        try:
+            self.store = NodeStore(self.folder)
+            self.book = BudgetBook(self.folder / "budget.db")
+            self.session = NodeSession(self.setup, self.store, self.book)
+        except HedgerowError as fault:
+            self.failures.append(fault)
+            self.kill()
+            return
+        self.uplink = self.network.uplink(self.setup.site)
+
+    def kill(self) -> None:
+        """The process is gone, and with it its memory and its connection."""
+        self.session = None
+        if self.uplink is not None:
+            self.uplink.close()
+            self.uplink = None
+        for file in (self.store, self.book):
+            if file is not None:
+                file.close()
+        self.store = self.book = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.session is not None and self.session.state is NodeState.FINISHED
+
+    def pump(self) -> bool:
+        """Handle one event; False when there is none, or nobody to handle it."""
+        if self.session is None or self.uplink is None or self.is_frozen:
+            return False
+        event = self.uplink.receive(0)
+        if event is None:
+            return False
+        try:
+            handle(self.session, self.uplink, event)
+        except HedgerowError as fault:
+            self.failures.append(fault)
+            self.kill()
+        return True
+
+
+class Killed(BaseException):
+    """The coordinator's process is gone; not an Exception, for nothing may catch it."""
+
+
+class PumpedHub:
+    """A hub whose nodes run when the coordinator waits; time passes only when nothing else can happen."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._hub: MemoryHub = federation.network.hub()
+
+    def send(self, site: str, message: bytes) -> bool:
+        self._federation.sent.append((site, message))
+        return self._hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        federation = self._federation
+        while True:
+            event = self._hub.receive(0)
+            if event is not None:
+                return event
+            if any([party.pump() for party in federation.parties.values()]):
+                continue
+            if federation.while_waiting(timeout):
+                continue
+            federation.now += timeout
+            return None
+
+    def close(self) -> None:
+        self._hub.close()
+
+
+class WatchedJournal(Journal):
+    """A journal that kills its process after a given number of writes."""
+
+    def __init__(self, path: Path, kill_after: int | None) -> None:
+        super().__init__(path)
+        write = self._database.write
+        left = [kill_after]
+
+        def watched(*statements: Any) -> None:
+            write(*statements)
+            if left[0] is not None:
+                left[0] -= 1
+                if left[0] <= 0:
+                    raise Killed
+
+        self._database.write = watched  # type: ignore[method-assign]
+
+
+@dataclass
+class Federation:
+    """Sites, a coordinator, and the network between them."""
+
+    plan: Plan
+    data: dict[str, SiteData]
+    folder: Path
+    noise: NoiseSource
+    network: MemoryNetwork
+    roster: Roster
+    parties: dict[str, Party] = field(default_factory=dict)
+    events: list[RunEvent] = field(default_factory=list)
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    now: float = 0.0
+    while_waiting: Callable[[float], bool] = field(default=lambda _: False)
+    on_event: Callable[[RunEvent], None] = field(default=lambda _: None)
+    coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
+
+    def watch(self, event: RunEvent) -> None:
+        """Keep an event, and let a test act on it."""
+        self.events.append(event)
+        self.on_event(event)
+
+    def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
+        """One life of the coordinator's process; raises Killed when it was killed."""
+        journal = WatchedJournal(self.folder / "journal.db", kill_after)
+        hub: PumpedHub | None = None
+        try:
+            setup = RunSetup(plan or self.plan, self.roster, self.coordinator_key, self.noise, os.urandom, self.watch)
+            session = RunSession(setup, journal)
+            hub = PumpedHub(self)
+            outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
+            self.drain()
+            return outcome
+        finally:
+            journal.close()
+            if hub is not None:
+                self.drain()
+                hub.close()
+
+    def drain(self) -> None:
+        """Let the nodes handle what has reached them."""
+        while any([party.pump() for party in self.parties.values()]):
+            pass
+
+    def codes(self, kind: str | None = None) -> list[str]:
+        """The code words of the events, in order."""
+        return [event.code for event in self.events if kind is None or event.kind == kind]
+
+    def close(self) -> None:
+        for party in self.parties.values():
+            party.kill()
+
+
+Builder = Callable[..., Federation]
+
+
+@pytest.fixture
+def federate(factory: ModuleType, tmp_path: Path) -> Iterator[Builder]:
+    """Build a federation: `n_sites`, `plan`, policies by site, faults of the network."""
+    built: list[Federation] = []
+
+    def build(
+        n_sites: int = 4,
+        plan: Plan | None = None,
+        policies: dict[str, Policy] | None = None,
+        faults: FaultPlan = no_faults,
+        noise: NoiseSource | None = None,
+        name: str = "run",
+    ) -> Federation:
+        plan = plan or factory.make_plan()
+        rows = factory.make_data(plan, plan.privacy.n_records, 7)
+        owner = np.arange(rows.n_records) % n_sites
+        names = [f"site-{number}" for number in range(n_sites)]
+        data = {site: factory.take(rows, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
+        roster = Roster(key("coordinator").public, tuple(Site(site, key(site).public) for site in names))
+        folder = tmp_path / name
+        folder.mkdir()
+        network = MemoryNetwork(faults)
+        noise = noise or SeededNoise(1)
+        federation = Federation(plan, data, folder, noise, network, roster)
+        for site in names:
+            policy = (policies or {}).get(site, OPEN_POLICY)
+            own = data[site]
+            setup = NodeSetup(site, key(site), roster, policy, os.urandom, noise, lambda _, own=own: own)
+            federation.parties[site] = Party(setup, folder / site, network)
+            federation.parties[site].start()
+        built.append(federation)
+        return federation
+
+    yield build
+    for federation in built:
+        federation.close()
