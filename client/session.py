@@ -43,6 +43,7 @@ from hedgerow.protocol.run_messages import (
     Refused,
     RoundRequest,
     Stop,
+    Welcome,
     decode,
     encode,
     kind_of,
@@ -127,6 +128,7 @@ class NodeSession:
         self.plan: Plan | None = setup.plan
         self._run: _Run | None = None
         self._lost: HedgerowError | None = None
+        self._greeting: int | None = None
         stored = store.load()
         if stored is not None:
             self._resume(stored)
@@ -136,14 +138,15 @@ class NodeSession:
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
         run = self._run
+        self._greeting = int.from_bytes(self._setup.entropy(8), "big")
         if run is None:
-            return [encode(Hello())]
+            return [encode(Hello(self._greeting))]
         if run.participant is None:
             # A set-up does not go on over a new connection.
             run.enrolment = None
             self.state = NodeState.OUTSIDE
         epoch = NO_HASH if run.participant is None else run.participant.view.digest
-        messages: list[Message] = [Hello(run.run_id, epoch, run.replica.n_releases)]
+        messages: list[Message] = [Hello(self._greeting, run.run_id, epoch, run.replica.n_releases)]
         if self._lost is not None:
             messages.append(Refused(run.replica.n_releases, self._lost.code))
             self._lost = None
@@ -155,6 +158,11 @@ class NodeSession:
             return []
         try:
             message = decode(data)
+            if isinstance(message, Welcome) or self._greeting is not None:
+                # Until the coordinator answers this connection's Hello, what comes was meant for the one before.
+                is_ours = isinstance(message, Welcome) and message.connection == self._greeting
+                self._greeting = None if is_ours else self._greeting
+                return []
             require_expected(self.state, kind_of(message))
             return [encode(answer) for answer in self._react(message)]
         except HedgerowError as fault:
@@ -186,7 +194,8 @@ class NodeSession:
                     code=code,
                 )
             case Abandoned():
-                self.state = NodeState.WAITING if self._require_run().participant else self.state
+                if self._run is not None and self._run.participant is not None:
+                    self.state = NodeState.WAITING
         return []
 
     def _stop(self, fault: HedgerowError) -> list[bytes]:

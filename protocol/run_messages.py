@@ -36,6 +36,7 @@ class MessageKind(IntEnum):
     ABANDONED = 7
     FINISHED = 8
     STOP = 9
+    WELCOME = 10
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -55,11 +56,23 @@ class Hello:
         run_id: the run that the node is in.
         epoch: digest of the epoch that it can go on in.
         n_releases: releases of the run that it holds.
+        connection: a number of this connection, drawn at random.
     """
 
+    connection: int
     run_id: bytes = NO_HASH
     epoch: bytes = NO_HASH
     n_releases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Coordinator: the answer to a Hello, with its number.
+
+    Whatever a node receives before it was meant for an earlier connection, and is dropped.
+    """
+
+    connection: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ class Done:
     model_digest: bytes
 
 
-Message = Hello | Invitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop | Refused | Done
+Message = Hello | Welcome | Invitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop | Refused | Done
 
 PAYLOADS = frozenset(
     {
@@ -151,6 +164,7 @@ PAYLOADS = frozenset(
 
 _KINDS: dict[type, MessageKind] = {
     Hello: MessageKind.HELLO,
+    Welcome: MessageKind.WELCOME,
     Invitation: MessageKind.INVITATION,
     Ready: MessageKind.READY,
     RoundRequest: MessageKind.ROUND_REQUEST,
@@ -172,7 +186,10 @@ def encode(message: Message) -> bytes:
     writer = MessageWriter(kind_of(message))
     match message:
         case Hello():
-            writer.hash(message.run_id).hash(message.epoch).number(message.n_releases, 4)
+            writer.number(message.connection, 8).hash(message.run_id).hash(message.epoch)
+            writer.number(message.n_releases, 4)
+        case Welcome():
+            writer.number(message.connection, 8)
         case Invitation():
             writer.hash(message.run_id).blob(message.plan)
         case Ready():
@@ -222,7 +239,8 @@ def _read_releases(reader: MessageReader) -> tuple[int, tuple[IntVector, ...]]:
 
 
 _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
-    MessageKind.HELLO: lambda r: Hello(r.hash(), r.hash(), r.number(4, MAX_RELEASES)),
+    MessageKind.HELLO: lambda r: Hello(r.number(8), r.hash(), r.hash(), r.number(4, MAX_RELEASES)),
+    MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
     MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
     MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob()),

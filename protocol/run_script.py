@@ -1,7 +1,8 @@
 """The script of a run: which message may come when, as one table for both parties.
 
     node                                          coordinator
-    OUTSIDE    Hello ->          <- Invitation    GATHERING     (join timeout)
+    OUTSIDE    Hello ->          <- Welcome       any state
+    OUTSIDE                      <- Invitation    GATHERING     (join timeout)
     INVITED    Ready ->          <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
     WAITING                      <- RoundRequest  COLLECTING_VECTORS
@@ -10,8 +11,8 @@
     WAITING    Answer ->         <- RoundRequest or Finished
     FINISHED   Done ->                            FINISHING, then OVER
 
-A node says Hello on every connection, and the coordinator then sends again what the node may have missed; either may
-end it, with a code word. A new Enrol, for a later attempt, begins a new epoch of the same run.
+A node says Hello on every connection; the coordinator says Welcome and sends again what the node may have missed.
+Either may end the run, with a code word. A new Enrol, for a later attempt, begins a new epoch of the same run.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ SCRIPT: tuple[Cue, ...] = (
     _cue(_IN_EPOCH, _K.ROUND_REQUEST, {_N.MASKED}),
     _cue(_IN_EPOCH, _K.UNMASK, {_N.WAITING, _N.ECHOED}),
     _cue({_N.ECHOED, _N.WAITING}, _K.CERTIFICATE, {_N.WAITING}),
+    _cue(_ALIVE, _K.WELCOME, set()),
     _cue(_ALIVE, _K.ABANDONED, {_N.WAITING}),
     _cue({_N.INVITED, *_IN_EPOCH}, _K.FINISHED, {_N.FINISHED}),
     _cue(_ALIVE, _K.STOP, {_N.STOPPED}),

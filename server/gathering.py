@@ -18,7 +18,7 @@ class Sites:
     """The sites of a run, by name.
 
     Attributes:
-        connected: whose node has a connection.
+        connected: whose node has said Hello on its connection.
         ready: who has checked plan and policy and takes part.
         refusals: who has refused, and the code.
         silent: who was asked and did not answer in time, and has not spoken since.
@@ -27,6 +27,7 @@ class Sites:
         returning: who was in the epoch before the coordinator was started again, and has not come back.
         answered: who has answered in the current phase.
         held: how many releases each node holds.
+        n_invited: sites for which the parameters of the set-up were made.
     """
 
     roster: Roster
@@ -39,6 +40,7 @@ class Sites:
     returning: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
+    n_invited: int = 0
 
     def __post_init__(self) -> None:
         self._numbers = {site.name: number for number, site in enumerate(self.roster.sites)}
@@ -79,7 +81,7 @@ class Sites:
 
     def begin_epoch(self, members: set[str]) -> None:
         """A set-up begins with these sites; all others are outside until the next one."""
-        self.members = set(members)
+        self.members, self.n_invited = set(members), len(members)
         self.outsiders = self.names - members
 
     @staticmethod

@@ -29,7 +29,7 @@ create table if not exists run (
 );
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
-    honest_group integer
+    honest_group integer, survivors text not null
 )
 """
 _VERSION = 1
@@ -37,11 +37,14 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class JournalledRelease:
-    """A release, its line in the ledger, and how many shares of noise were counted for it (None: central noise)."""
+    """A release, its line in the ledger, how many shares of noise were counted for it (None: central noise), and the
+    sites whose vectors are in it.
+    """
 
     release: IntVector
     entry: Release
     honest_group: int | None
+    survivors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,8 @@ class Journal:
         entry = json.dumps(release.entry.to_dict(), sort_keys=True)
         self._database.write(
             (
-                "insert into releases values (?, ?, ?, ?, ?)",
-                (number, release.entry.purpose, content, entry, release.honest_group),
+                "insert into releases values (?, ?, ?, ?, ?, ?)",
+                (number, release.entry.purpose, content, entry, release.honest_group, json.dumps(release.survivors)),
             ),
             ("update run set slot = null", ()),
         )
@@ -144,10 +147,13 @@ class Journal:
         self._database.close()
 
     def _releases(self) -> tuple[JournalledRelease, ...]:
-        rows = self._database.rows("select content, entry, honest_group from releases order by round")
+        rows = self._database.rows("select content, entry, honest_group, survivors from releases order by round")
         return tuple(
             JournalledRelease(
-                np.frombuffer(content, dtype="<i8").astype(np.int64), Release.from_dict(json.loads(entry)), group
+                np.frombuffer(content, dtype="<i8").astype(np.int64),
+                Release.from_dict(json.loads(entry)),
+                group,
+                tuple(json.loads(survivors)),
             )
-            for content, entry, group in rows
+            for content, entry, group, survivors in rows
         )

@@ -29,6 +29,7 @@ from hedgerow.protocol.run_messages import (
     Refused,
     RoundRequest,
     Stop,
+    Welcome,
     decode,
     encode,
     kind_of,
@@ -39,6 +40,7 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.query_round import VECTOR_ID
 from hedgerow.secagg.refusals import Abandoned as SumAbandoned
+from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS, Roster
 from hedgerow.secagg.step import Entropy
 from hedgerow.secagg.transitions import Code, State
@@ -83,6 +85,7 @@ class RunSession:
         sites: who is there, and what they said.
         outcome: the model, its ledger and report, once the run is over.
         failure: why the run was given up, if it was.
+        survivors: for every release, the sites whose vectors are in it.
         n_phases: grows with every phase, so that a driver knows when to begin waiting anew.
     """
 
@@ -97,6 +100,7 @@ class RunSession:
         self.sites = Sites(setup.roster)
         self.outcome: Outcome | None = None
         self.failure: HedgerowError | None = None
+        self.survivors: list[tuple[str, ...]] = []
         self.n_phases = 0
         self.is_stalled = False
         """Too few sites are there to go on; they are waited for."""
@@ -132,6 +136,7 @@ class RunSession:
         self._ledger = self._ledger.append(line.entry)
         self._replica.feed(line.release)
         self._releases.append(line.release)
+        self.survivors.append(line.survivors)
         if line.honest_group is not None:
             self._honest_groups.append(line.honest_group)
 
@@ -140,11 +145,11 @@ class RunSession:
     @property
     def waits_for_joining(self) -> bool:
         """Whether the phase may take as long as sites need to join (else: to answer a round)."""
-        return self.state is RunState.GATHERING or bool(self.sites.returning)
+        return (self.state is RunState.GATHERING and not self._attempt) or bool(self.sites.returning)
 
     def joined(self, site: str) -> None:
         """A site's node is connected; it will say Hello."""
-        self.sites.connected.add(site)
+        self.sites.leave(site)
         self._tell(RunEventKind.JOINED, site)
 
     def left(self, site: str, reason: str = "") -> list[Outgoing]:
@@ -186,6 +191,10 @@ class RunSession:
 
     def _read(self, site: str, message: Message) -> None:
         kind = kind_of(message)
+        if site not in self.sites.connected and not isinstance(message, Hello):
+            # It answers something that was sent over an earlier connection.
+            self._tell(RunEventKind.LATE, site, kind.name.lower().replace("_", "-"))
+            return
         self.sites.silent.discard(site)
         if not is_expected(self.state, kind):
             self._tell(RunEventKind.LATE, site, kind.name.lower().replace("_", "-"))
@@ -208,6 +217,8 @@ class RunSession:
     def _greet(self, site: str, hello: Hello) -> None:
         self.sites.returning.discard(site)
         self.sites.refusals.pop(site, None)
+        self.sites.connected.add(site)
+        self._send(site, Welcome(hello.connection))
         if hello.run_id == self.run_id and hello.n_releases > len(self._releases):
             self._give_up(_journal_behind(site))
             return
@@ -288,7 +299,7 @@ class RunSession:
     def _expected(self) -> set[str]:
         sites = self.sites
         if self.state is RunState.GATHERING:
-            return sites.names - sites.ready - set(sites.refusals)
+            return sites.names - sites.ready - set(sites.refusals) - sites.silent
         if self.state is RunState.SETTING_UP:
             return sites.heard(sites.members)
         if self.state is RunState.FINISHING:
@@ -370,6 +381,9 @@ class RunSession:
             return
         try:
             if setup.state is State.COLLECTING_KEYS:
+                if len(setup.bundles) < self.sites.n_invited:
+                    # The parameters were made for more sites, and fewer need others to be as safe.
+                    raise refuse(Code.TOO_FEW_READY, f"{len(setup.bundles)} of {self.sites.n_invited}.")
                 self._epoch_setup, listed = setup.close_keys()
                 self._to_members(dict.fromkeys(self._epoch_setup.bundles, listed))
             elif setup.state is State.COLLECTING_NONCES:
@@ -418,12 +432,15 @@ class RunSession:
         if self.sites.returning:
             self._stall()
             return
-        if is_full or len(there) < view.guarantees.min_survivors:
-            ready = self.sites.heard(self.sites.ready)
-            if len(ready) >= self.sites.least(self._setup.plan) and (is_full or ready > there):
-                self._begin_setup()
-            else:
-                self._stall()
+        ready = self.sites.heard(self.sites.ready)
+        is_short = len(there) < view.guarantees.min_survivors
+        is_worth_it = ready > there and (is_short or self._attempt < MAX_ATTEMPTS // 2)
+        if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
+            # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
+            self._begin_setup()
+            return
+        if is_short:
+            self._stall()
             return
         slot = open_slot(self._setup.plan, view, self._setup.identity, query, (self._next_slot, self._replica.history))
         self._next_slot += 1
@@ -490,7 +507,8 @@ class RunSession:
         releaser = Releaser(self._setup.noise, group)
         release = releaser.release(query, opened.sums[VECTOR_ID])
         (entry,) = releaser.ledger.releases
-        line = JournalledRelease(release, entry, group)
+        survivors = tuple(self.sites.name(node) for node in opened.survivors)
+        line = JournalledRelease(release, entry, group, survivors)
         self._journal.commit(self._replica.n_releases, line)
         self._take(line)
         self._slot = None

@@ -13,22 +13,26 @@ import numpy as np
 import pytest
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import SiteData
+from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import handle
 from hedgerow.client.session import NodeSession, NodeSetup
 from hedgerow.client.store import NodeStore
+from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.server.coordinator import Outcome
+from hedgerow.server.coordinator import Outcome, run_program
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession, RunSetup
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import resolve
 from hedgerow.transport.interface import HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
@@ -146,6 +150,25 @@ class WatchedJournal(Journal):
         self._database.write = watched  # type: ignore[method-assign]
 
 
+class SumOverSurvivors:
+    """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
+
+    honest_group = None
+
+    def __init__(self, nodes: dict[str, Node], survivors: list[tuple[str, ...]]) -> None:
+        self._nodes, self._survivors = nodes, survivors
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`."""
+        total = np.zeros(query.length, dtype=np.int64)
+        for site, node in self._nodes.items():
+            if site in self._survivors[query.purpose.round]:
+                total += node.answer(query)
+            else:
+                node.finish(query)
+        return total
+
+
 @dataclass
 class Federation:
     """Sites, a coordinator, and the network between them."""
@@ -162,6 +185,7 @@ class Federation:
     now: float = 0.0
     while_waiting: Callable[[float], bool] = field(default=lambda _: False)
     on_event: Callable[[RunEvent], None] = field(default=lambda _: None)
+    session: RunSession | None = None
     coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
 
     def watch(self, event: RunEvent) -> None:
@@ -175,7 +199,7 @@ class Federation:
         hub: PumpedHub | None = None
         try:
             setup = RunSetup(plan or self.plan, self.roster, self.coordinator_key, self.noise, os.urandom, self.watch)
-            session = RunSession(setup, journal)
+            session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
             outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
             self.drain()
@@ -185,6 +209,19 @@ class Federation:
             if hub is not None:
                 self.drain()
                 hub.close()
+
+    def survivors_model(self) -> bytes:
+        """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
+        assert self.session is not None
+        settings = resolve(self.plan)
+        nodes = {site: Node(site, data, self.plan, settings) for site, data in self.data.items()}
+        sums = SumOverSurvivors(nodes, self.session.survivors)
+        outcome = run_program(self.plan, boosted_trees(self.plan, settings), sums, self.noise)
+        return self.model_bytes(outcome)
+
+    def model_bytes(self, outcome: Outcome) -> bytes:
+        """The model file that a coordinator would write."""
+        return Model(self.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
 
     def drain(self) -> None:
         """Let the nodes handle what has reached them."""

@@ -24,6 +24,7 @@ from hedgerow.protocol.run_messages import (
     Refused,
     RoundRequest,
     Stop,
+    Welcome,
     decode,
     encode,
     kind_of,
@@ -40,7 +41,8 @@ VECTORS = st.one_of(
 )
 RELEASES = st.lists(VECTORS, max_size=4).map(tuple)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, HASHES, HASHES, st.integers(0, 65536)),
+    st.builds(Hello, st.integers(0, 2**64 - 1), HASHES, HASHES, st.integers(0, 65536)),
+    st.builds(Welcome, st.integers(0, 2**64 - 1)),
     st.builds(Invitation, HASHES, st.binary(max_size=200)),
     st.builds(Ready, HASHES, HASHES),
     st.builds(Payload, st.sampled_from(sorted(PAYLOADS)), st.binary(max_size=200)),
@@ -101,7 +103,7 @@ def test_garbage_is_refused_by_the_error_that_names_it(tail: bytes, kind: int) -
 
 def test_another_version_is_named() -> None:
     """An operator is told to compare versions, not that bytes are broken."""
-    data = bytearray(encode(Hello()))
+    data = bytearray(encode(Hello(1)))
     data[3] = VERSION + 1
     with pytest.raises(RemoteProtocolError) as caught:
         decode(bytes(data))
