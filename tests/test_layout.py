@@ -37,7 +37,7 @@ PURE_STANDARD = {
     "types", "typing", "warnings",
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
-    "protocol": {"numpy"},
+    "protocol": {"numpy", "google"},
     # Threads divide integer sums, which do not depend on how they are divided.
     "trees": {"numpy", "numba", "concurrent"},
     "training": {"numpy"},
