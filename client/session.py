@@ -7,19 +7,10 @@ must survive a crash is in the store before a message is returned. A fault that 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isqrt
-
-import numpy as np
-
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
-from hedgerow.client.node import Node, SiteData
-from hedgerow.client.policy import Policy
-from hedgerow.client.store import NodeStep, NodeStore, StoredRun, digest_rows
-from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.client.node import Node
+from hedgerow.client.node_run import NodeRun, NodeSetup, digest_of, mode_of, read_plan, require_same_plan
+from hedgerow.client.store import NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
     AggregationError,
     DataError,
@@ -28,7 +19,7 @@ from hedgerow.protocol.errors import (
     RemoteProtocolError,
 )
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     NO_HASH,
     Abandoned,
@@ -49,64 +40,16 @@ from hedgerow.protocol.run_messages import (
     kind_of,
 )
 from hedgerow.protocol.run_script import NodeState, require_expected
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.noise_shares import draw_shares
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.query_round import VECTOR_ID, expected_round
 from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
-from hedgerow.secagg.round_messages import RoundSpec
-from hedgerow.secagg.step import Entropy, Step
+from hedgerow.secagg.roster import EpochParameters
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import planned_releases, resolve
 from hedgerow.trees.ensemble import Ensemble
-
-
-@dataclass(frozen=True)
-class NodeSetup:
-    """What a node's owner gives it.
-
-    Attributes:
-        site: its name in the roster.
-        identity: its signing key.
-        roster: the roster that it pinned.
-        policy: the owner's rules.
-        entropy: the source of keys and masks: ``os.urandom`` but in tests.
-        noise: the source of its shares of noise.
-        load: reads the site's rows for a plan; DataError when they do not fit.
-        plan: the only plan that it takes part in; None for any that the policy allows.
-        n_threads: threads to sum with.
-    """
-
-    site: str
-    identity: Identity
-    roster: Roster
-    policy: Policy
-    entropy: Entropy
-    noise: NoiseSource
-    load: Callable[[Plan], SiteData]
-    plan: Plan | None = None
-    n_threads: int = 1
-
-
-@dataclass(eq=False)
-class _Run:
-    """The run that a node is in."""
-
-    run_id: bytes
-    plan: Plan
-    node: Node
-    replica: Replica
-    attempt: int
-    answered: set[int]
-    participant: Participant | None = None
-    enrolment: Enrolment | None = None
-    vector: tuple[int, IntVector] | None = None
-    """The answer to a round's query, which changes the node's scores and so is computed once."""
 
 
 class NodeSession:
@@ -126,7 +69,7 @@ class NodeSession:
         self.ensemble: Ensemble | None = None
         self.failure: HedgerowError | None = None
         self.plan: Plan | None = setup.plan
-        self._run: _Run | None = None
+        self._run: NodeRun | None = None
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
         stored = store.load()
@@ -213,7 +156,7 @@ class NodeSession:
         self._store.close_run(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
-    def _require_run(self) -> _Run:
+    def _require_run(self) -> NodeRun:
         if self._run is None:
             raise refuse(Code.OUT_OF_ORDER, "There is no run yet.", "coordinator")
         return self._run
@@ -221,10 +164,10 @@ class NodeSession:
     # Taking part -------------------------------------------------------------------------------------------------
 
     def _invited(self, invitation: Invitation) -> list[Message]:
-        plan = _read_plan(invitation.plan)
+        plan = read_plan(invitation.plan)
         run = self._run
         if run is not None and run.run_id == invitation.run_id:
-            _require_same_plan(plan, run.plan)
+            require_same_plan(plan, run.plan)
             run.enrolment, run.participant = None, None
         else:
             self._join(invitation.run_id, plan)
@@ -244,7 +187,7 @@ class NodeSession:
                 code="state-lost",
             )
         if self._setup.plan is not None:
-            _require_same_plan(plan, self._setup.plan)
+            require_same_plan(plan, self._setup.plan)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
         data = self._setup.load(plan)
@@ -254,19 +197,19 @@ class NodeSession:
         self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
         if self._run is not None:
             self._end(STOPPED)
-        answered = set(self._store.open_run(run_id, plan, _digest_of(data)))
-        self._run = _Run(run_id, plan, node, Replica(plan, settings), 0, answered)
+        answered = set(self._store.open_run(run_id, plan, digest_of(data)))
+        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered)
         self.plan = plan
 
     def _resume(self, stored: StoredRun) -> None:
         """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
         plan = stored.plan
         if self._setup.plan is not None:
-            _require_same_plan(self._setup.plan, plan)
+            require_same_plan(self._setup.plan, plan)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
         data = self._setup.load(plan)
-        if _digest_of(data) != stored.data_digest:
+        if digest_of(data) != stored.data_digest:
             raise DataError(
                 "The rows are not those with which this node began the run.",
                 cause="The table was changed between two starts.",
@@ -274,9 +217,9 @@ class NodeSession:
                 code="data-changed",
             )
         node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
-        run = _Run(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
+        run = NodeRun(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
         for release in stored.releases:
-            _feed(run, release)
+            run.feed(release)
         run.participant = stored.participant
         self._run, self.plan, self._lost = run, plan, stored.fault
         if run.participant is not None:
@@ -285,7 +228,7 @@ class NodeSession:
     def _enrol(self, parameters: bytes) -> list[Message]:
         run = self._require_run()
         proposed = EpochParameters.from_bytes(parameters)
-        if proposed.run_id != run.run_id or proposed.noise is not _mode_of(run.plan):
+        if proposed.run_id != run.run_id or proposed.noise is not mode_of(run.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
         step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
         self._store.save_attempt(run.run_id, proposed.attempt)
@@ -322,42 +265,15 @@ class NodeSession:
         query = run.replica.query
         if query is None:
             raise refuse(Code.PURPOSE_UNEXPECTED, "The program asks nothing any more.", "coordinator")
-        is_repeated = participant.state is State.VECTOR_MASKED
         if request.round in run.answered:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
-        step, noise = self._mask(run, participant, query, request.signed_spec)
-        if step.persist or fresh or not is_repeated:
+        step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
+        if step.persist or fresh:
             self._store.save(run.run_id, NodeStep(step.state, fresh, spent=(request.round, noise.event)))
         run.participant = step.state
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]
-
-    def _mask(
-        self, run: _Run, participant: Participant, query: Query, signed_spec: bytes
-    ) -> tuple[Step[Participant], QueryNoise]:
-        guarantees = participant.view.guarantees
-        mode = _mode_of(run.plan)
-        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
-        expected = expected_round(query, run.plan, mode, noise.variance, guarantees.n_nodes, run.replica.history)
-        shares = None
-        if mode is NoiseMode.DISTRIBUTED:
-            names = (expected.purpose, expected.model, expected.vectors, expected.noise)
-            spec = RoundSpec(participant.view.digest, 0, *names)
-            shares = draw_shares(spec, guarantees, self._sampler(query)) if noise.variance else _zeros(query)
-        vector = {VECTOR_ID: self._vector(run, query)}
-        step = participant.mask(self._context, signed_spec, expected, vector, self._setup.entropy, shares)
-        return step, noise
-
-    def _sampler(self, query: Query) -> Callable[..., IntVector]:
-        label = f"{query.purpose}/share of {self._setup.site}"
-        return lambda variance, length: self._setup.noise.sample(isqrt(int(variance)), length, label)
-
-    def _vector(self, run: _Run, query: Query) -> IntVector:
-        """The site's own sums; computed once for a query, however often its round is repeated."""
-        if run.vector is None or run.vector[0] != run.replica.n_releases:
-            run.vector = (run.replica.n_releases, run.node.answer(query))
-        return run.vector[1]
 
     def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
         """Feed the replica what it lacks of `total` releases; returns what was new, by round."""
@@ -374,7 +290,7 @@ class NodeSession:
         fresh = []
         for number, release in enumerate(releases, start=first):
             if number == run.replica.n_releases:
-                _feed(run, release)
+                run.feed(release)
                 fresh.append((number, release))
         return tuple(fresh)
 
@@ -429,48 +345,5 @@ class NodeSession:
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 
-def _feed(run: _Run, release: IntVector) -> None:
-    """Take a release in: first its round's update, unless the round was answered here, then the program's next step."""
-    query = run.replica.query
-    if query is not None and (run.vector is None or run.vector[0] != run.replica.n_releases):
-        run.node.finish(query)
-    run.replica.feed(release)
-    run.vector = None
-
-
-def _mode_of(plan: Plan) -> NoiseMode:
-    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
-
-
-def _zeros(query: Query) -> dict[str, IntVector]:
-    return {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
-
-
 def _payload(kind: MessageKind, content: bytes | None) -> Payload:
     return Payload(kind, content or b"")
-
-
-def _digest_of(data: SiteData) -> bytes:
-    return digest_rows([str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()])
-
-
-def _read_plan(content: bytes) -> Plan:
-    try:
-        return Plan.from_dict(json.loads(content))
-    except (ValueError, RecursionError, AttributeError) as fault:
-        raise RemoteProtocolError(
-            "The coordinator's plan cannot be read.",
-            cause="It is of another version, or no plan.",
-            remedy="Install the same version of Hedgerow on both sides.",
-            code="plan-unreadable",
-        ) from fault
-
-
-def _require_same_plan(offered: Plan, own: Plan) -> None:
-    if offered.digest != own.digest:
-        raise PolicyRefusal(
-            f"The coordinator's plan ({offered.digest[:12]}) is not the one that this node has ({own.digest[:12]}).",
-            cause="The plan was changed on one side after all had agreed on it.",
-            remedy="Compare the plan files; agree on one.",
-            code="plan-changed",
-        )

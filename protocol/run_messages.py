@@ -93,7 +93,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A message of secure aggregation inside one of a run: the kinds ENROL to CERTIFICATE and SETUP_ANSWER to ANSWER."""
+    """A message of secure aggregation inside one of a run, of one of the kinds in `PAYLOADS`."""
 
     kind: MessageKind
     content: bytes

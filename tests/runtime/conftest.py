@@ -14,9 +14,10 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import handle
-from hedgerow.client.session import NodeSession, NodeSetup
+from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -29,8 +30,9 @@ from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import Outcome, run_program
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
+from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
-from hedgerow.server.session import RunSession, RunSetup
+from hedgerow.server.session import RunSession
 from hedgerow.training.boosting import boosted_trees
 from hedgerow.training.settings import resolve
 from hedgerow.transport.interface import HubEvent
