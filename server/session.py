@@ -23,6 +23,7 @@ from hedgerow.protocol.run_messages import (
     kind_of,
 )
 from hedgerow.protocol.run_script import RunState, is_expected
+from hedgerow.secagg.transitions import Code
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
 
@@ -104,7 +105,8 @@ class RunSession(RunPhases):
             case Ready():
                 self._accept(site, message)
             case Refused():
-                self.sites.refuse(site, message.code)
+                if message.code not in _PASSING:
+                    self.sites.refuse(site, message.code)
                 self._tell(RunEventKind.REFUSED, site, message.code)
             case Done():
                 self.sites.answered.add(site)
@@ -194,7 +196,7 @@ class RunSession(RunPhases):
         if self.state is RunState.SETTING_UP:
             return sites.heard(sites.members)
         if self.state is RunState.FINISHING:
-            return sites.heard(sites.ready) | sites.returning
+            return sites.heard(sites.connected) | sites.returning
         if self._slot is None or self._view is None:
             return set()
         nodes: Iterable[int] = self._view.ready
@@ -238,6 +240,10 @@ class RunSession(RunPhases):
             self._release()
         elif self.state is RunState.FINISHING:
             self._end()
+
+
+_PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
+"""A node that cannot resume its epoch says so, and takes part in the next one."""
 
 
 def _journal_behind(site: str) -> RemoteProtocolError:

@@ -21,12 +21,14 @@ from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.run_messages import MessageKind, Payload, decode
 from hedgerow.protocol.run_script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.server.coordinator import Outcome, run_program
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
@@ -35,7 +37,7 @@ from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
 from hedgerow.training.boosting import boosted_trees
 from hedgerow.training.settings import resolve
-from hedgerow.transport.interface import HubEvent
+from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
 OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
@@ -106,15 +108,24 @@ class Killed(BaseException):
     """The coordinator's process is gone; not an Exception, for nothing may catch it."""
 
 
+@pytest.fixture
+def killed() -> type[BaseException]:
+    """What ends a coordinator's process in these tests."""
+    return Killed
+
+
 class PumpedHub:
     """A hub whose nodes run when the coordinator waits; time passes only when nothing else can happen."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._hub: MemoryHub = federation.network.hub()
+        federation.tamper(self._hub)
 
     def send(self, site: str, message: bytes) -> bool:
         self._federation.sent.append((site, message))
+        if message[4] == MessageKind.UNMASK:
+            self._federation.note_manifest(message)
         return self._hub.send(site, message)
 
     def receive(self, timeout: float) -> HubEvent | None:
@@ -122,6 +133,8 @@ class PumpedHub:
         while True:
             event = self._hub.receive(0)
             if event is not None:
+                if isinstance(event, Arrived):
+                    federation.note(event)
                 return event
             if any([party.pump() for party in federation.parties.values()]):
                 continue
@@ -184,10 +197,16 @@ class Federation:
     parties: dict[str, Party] = field(default_factory=dict)
     events: list[RunEvent] = field(default_factory=list)
     sent: list[tuple[str, bytes]] = field(default_factory=list)
+    received: list[tuple[str, bytes]] = field(default_factory=list)
+    manifests: dict[bytes, str] = field(default_factory=dict)
+    uploads: dict[tuple[str, bytes, int], bytes] = field(default_factory=dict)
+    answers: dict[tuple[str, bytes, str], bytes] = field(default_factory=dict)
     now: float = 0.0
     while_waiting: Callable[[float], bool] = field(default=lambda _: False)
     on_event: Callable[[RunEvent], None] = field(default=lambda _: None)
     session: RunSession | None = None
+    tamper: Callable[[MemoryHub], None] = field(default=lambda _: None)
+    coordinator_entropy: Callable[[int], bytes] = os.urandom
     coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
 
     def watch(self, event: RunEvent) -> None:
@@ -195,12 +214,38 @@ class Federation:
         self.events.append(event)
         self.on_event(event)
 
+    def note_manifest(self, message: bytes) -> None:
+        """Remember which purpose a manifest is for."""
+        payload = decode(message)
+        assert isinstance(payload, Payload)
+        signed = UnmaskRequest.from_bytes(payload.content).manifest
+        self.manifests[manifest_hash(signed)] = Manifest.from_signed(signed).purpose
+
+    def note(self, event: Arrived) -> None:
+        """Check, in every test: a slot masks one vector only, and a purpose is answered for one manifest only."""
+        self.received.append((event.site, event.message))
+        try:
+            payload = decode(event.message)
+        except RemoteProtocolError:
+            return
+        if not isinstance(payload, Payload) or payload.content == b"garbage":
+            return
+        if payload.kind is MessageKind.UPLOAD:
+            header = Header.from_signed(MaskedVector.from_bytes(payload.content).header)
+            place = (event.site, header.context.epoch, header.context.slot)
+            assert self.uploads.setdefault(place, payload.content) == payload.content, "a slot was used twice"
+        if payload.kind is MessageKind.ANSWER:
+            manifest = Answer.from_signed(payload.content).manifest
+            purpose = (event.site, self.session.run_id, self.manifests[manifest])
+            assert self.answers.setdefault(purpose, manifest) == manifest, "a purpose was answered twice"
+
     def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
         """One life of the coordinator's process; raises Killed when it was killed."""
         journal = WatchedJournal(self.folder / "journal.db", kill_after)
         hub: PumpedHub | None = None
         try:
-            setup = RunSetup(plan or self.plan, self.roster, self.coordinator_key, self.noise, os.urandom, self.watch)
+            keys = (self.roster, self.coordinator_key)
+            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, self.watch)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
             outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
