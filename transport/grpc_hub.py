@@ -9,6 +9,7 @@ locks nobody out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import ssl
@@ -151,8 +152,11 @@ class GrpcHub:
         except WireRefusal as refusal:
             self.refusals[refusal.code] += 1
             _log.warning("A stream was refused: %s (%s)", refusal.what, refusal.code)
-            await context.write(frames[1].refused(refusal))
+            with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
+                await context.write(frames[1].refused(refusal))
             return
+        except (grpc.RpcError, grpc.aio.BaseError):
+            return  # The node went away before it was welcome.
         try:
             await link.run()
         finally:

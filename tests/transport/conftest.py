@@ -1,4 +1,4 @@
-"""A small federation with real keys, real TLS and real sockets on loopback; a wire that can be cut; a hostile client."""
+"""A small federation with real keys, TLS and sockets on loopback; a wire that can be cut; a hostile client."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Federation:
                 random.Random(1).random,
                 settings=settings,
                 **kwargs,
-            )  # fmt: skip
+            )
         )
         return uplink
 
