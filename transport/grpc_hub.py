@@ -30,6 +30,7 @@ from hedgerow.transport.roster_file import PinnedRoster
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 3.0
+_STOPPING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class GrpcHub:
         waiting = [asyncio.ensure_future(link.finished.wait()) for link in links]
         if waiting:
             await asyncio.wait(waiting, timeout=_CLOSING_SECONDS)
-        await self._server.stop(grace=None)
+        await self._server.stop(grace=_STOPPING_SECONDS)
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first frame to its last."""

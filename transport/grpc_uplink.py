@@ -150,7 +150,7 @@ class GrpcUplink:
         def deliver(message: bytes) -> None:
             self._events.put((message, link))
 
-        link = Link(stream, frames, self._settings, deliver)
+        link = Link(stream, frames, self._settings, deliver, stream.done_writing)
         self._max_message_bytes = welcome.max_message_bytes
         self._reported = None
         self._events.put((Connected(), None))
