@@ -9,6 +9,7 @@ locks nobody out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import ssl
@@ -29,6 +30,7 @@ from hedgerow.transport.roster_file import PinnedRoster
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 3.0
+_STOPPING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class GrpcHub:
         waiting = [asyncio.ensure_future(link.finished.wait()) for link in links]
         if waiting:
             await asyncio.wait(waiting, timeout=_CLOSING_SECONDS)
-        await self._server.stop(grace=None)
+        await self._server.stop(grace=_STOPPING_SECONDS)
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first frame to its last."""
@@ -151,8 +153,11 @@ class GrpcHub:
         except WireRefusal as refusal:
             self.refusals[refusal.code] += 1
             _log.warning("A stream was refused: %s (%s)", refusal.what, refusal.code)
-            await context.write(frames[1].refused(refusal))
+            with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
+                await context.write(frames[1].refused(refusal))
             return
+        except (grpc.RpcError, grpc.aio.BaseError):
+            return  # The node went away before it was welcome.
         try:
             await link.run()
         finally:

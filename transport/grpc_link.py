@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,9 +49,12 @@ class Link:
         frames: tuple[FrameReader, FrameWriter],
         settings: LinkSettings,
         deliver: Callable[[bytes], None],
+        hang_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Args: frames: the reader and writer that did the handshake; deliver: is given every whole message."""
-        self._stream, self._settings, self._deliver = stream, settings, deliver
+        """Args: frames: the reader and writer that did the handshake; deliver: is given every whole message; hang_up:
+        on the side that opened the stream, says that nothing more will be written.
+        """
+        self._stream, self._settings, self._deliver, self._hang_up = stream, settings, deliver, hang_up
         self._reader, self._writer = frames
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -131,18 +134,21 @@ class Link:
     async def run(self) -> WireRefusal:
         """Carry messages until the stream ends, and return why; cancelled, the stream is lost."""
         writing = asyncio.ensure_future(self._write())
-        helpers = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._watch())]
-        for task in (writing, *helpers):
+        reading, watching = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._watch())
+        tasks = (writing, reading, watching)
+        for task in tasks:
             task.add_done_callback(self._stopped)
         try:
             # Shielded, because a cancelled handler must leave the reason to `end`.
             why = await asyncio.shield(self._ended)
             if self._last_words is not None:
-                await asyncio.wait([writing], timeout=_LAST_WORDS_SECONDS)
+                # The other side ends the stream when it has read the last words; cancelled before, it may lose them.
+                last = [writing] if self._hang_up is None else [writing, reading]
+                await asyncio.wait(last, timeout=_LAST_WORDS_SECONDS)
             return why
         finally:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
-            for task in (writing, *helpers):
+            for task in tasks:
                 task.cancel()
 
     def _stopped(self, task: asyncio.Future[None]) -> None:
@@ -198,6 +204,8 @@ class Link:
                 if self._ended.done():
                     if self._last_words is not None:
                         await self._stream.write(self._writer.refused(self._last_words))
+                        if self._hang_up is not None:
+                            await self._hang_up()
                     return
                 await self._work.wait()
                 self._work.clear()

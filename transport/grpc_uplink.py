@@ -90,7 +90,7 @@ class GrpcUplink:
             if why.code != self._reported:
                 # One report for a whole row of failures of one kind: nothing may grow while nobody looks.
                 self._reported = why.code
-                _log.warning("The link is down: %s (%s)", why.what, why.code)
+                _log.info("The link is down: %s (%s)", why.what, why.code)
                 self._events.put((Disconnected(why.code, is_final), None))
             if is_final:
                 return
@@ -150,7 +150,7 @@ class GrpcUplink:
         def deliver(message: bytes) -> None:
             self._events.put((message, link))
 
-        link = Link(stream, frames, self._settings, deliver)
+        link = Link(stream, frames, self._settings, deliver, stream.done_writing)
         self._max_message_bytes = welcome.max_message_bytes
         self._reported = None
         self._events.put((Connected(), None))

@@ -89,10 +89,11 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         check_name(self.name)
         try:
+            # First of all, so that a certificate that was altered on the way is not even parsed.
+            Ed25519PublicKey.from_public_bytes(self.identity_key).verify(self.proof, _to_prove(self))
             certificate = x509.load_der_x509_certificate(self.certificate)
             # Proves that whoever made the certificate has its key, so that nobody lists another's key as his own.
             certificate.verify_directly_issued_by(certificate)
-            Ed25519PublicKey.from_public_bytes(self.identity_key).verify(self.proof, _to_prove(self))
             curve = certificate.public_key()
         except (ValueError, TypeError, InvalidSignature):
             raise _unproven(self.name) from None

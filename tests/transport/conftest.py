@@ -1,4 +1,4 @@
-"""A small federation with real keys, real TLS and real sockets on loopback; a wire that can be cut; a hostile client."""
+"""A small federation with real keys, TLS and sockets on loopback; a wire that can be cut; a hostile client."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import grpc
 import pytest
 
 from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Hello
-from hedgerow.transport.grpc_core import JOIN, LinkSettings
+from hedgerow.transport.grpc_core import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
@@ -48,7 +47,11 @@ class Relay:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
             self._sockets += [near, far]
             threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
 
@@ -169,7 +172,7 @@ class Federation:
                 random.Random(1).random,
                 settings=settings,
                 **kwargs,
-            )  # fmt: skip
+            )
         )
         return uplink
 
