@@ -6,6 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from hedgerow import __version__
+from hedgerow.cli.parser_federation import add_federation
 from hedgerow.protocol.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_plot(commands)
     _add_export(commands)
+    add_federation(commands, _command)
     _add_identity(commands)
     _add_roster(commands)
     return parser
