@@ -109,10 +109,14 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Who takes part and how long each waits for the others (seconds)."""
+    """Who takes part, and how long each waits for the others (seconds).
+
+    With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
+    """
 
     min_sites: int = checked(integer(1, 100_000), 1)
     secure_aggregation: bool = checked(boolean, True)
+    echo: bool = checked(boolean, False)
     join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
     round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
     idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)

@@ -39,7 +39,7 @@ from hedgerow.server.coordinator import Outcome, Releaser, checked_report
 from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
-from hedgerow.server.rounds import honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
 
@@ -118,6 +118,7 @@ class RunPhases:
         if stored.model_digest is not None:
             self._enter(RunState.FINISHING)
         elif self._slot is not None:
+            self._certificate = certificate_of(self._slot)
             self._enter(_COLLECTIONS[self._slot.state])
         elif self._view is not None:
             self._stall()

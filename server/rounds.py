@@ -11,8 +11,9 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.query_round import expected_round
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
-from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
+from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochView
 from hedgerow.training.settings import Settings, largest_n_exchanges
 
@@ -39,7 +40,9 @@ def slots_for(plan: Plan, settings: Settings, n_released: int) -> int:
 def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
     run_id, attempt, roster_hash = identity
-    wishes = replace(default_wishes(n_members), min_survivors=min(plan.federation.min_sites, n_members))
+    wishes = default_wishes(n_members)
+    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
+    wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode_of(plan))
 
 
@@ -52,3 +55,11 @@ def open_slot(
     expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
     spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
     return Aggregator.open(view, coordinator, spec)
+
+
+def certificate_of(slot: Aggregator) -> bytes:
+    """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
+    if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
+        return b""
+    nodes = tuple(sorted(slot.echoes))
+    return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()

@@ -83,6 +83,7 @@ MODEL: dict[str, st.SearchStrategy[Any]] = {
 FEDERATION: dict[str, st.SearchStrategy[Any]] = {
     "min_sites": st.integers(1, 100_000),
     "secure_aggregation": st.booleans(),
+    "echo": st.booleans(),
     "join_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
     "round_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
     "idle_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
@@ -251,6 +252,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model.structure_seed": no_integer(0, 2**63 - 1),
     "federation.min_sites": no_integer(1, 100_000),
     "federation.secure_aggregation": NO_BOOLEAN,
+    "federation.echo": NO_BOOLEAN,
     "federation.join_timeout": no_number(0, 1e7, exclusive=True),
     "federation.round_timeout": no_number(0, 1e7, exclusive=True),
     "federation.idle_timeout": no_number(0, 1e7, exclusive=True),

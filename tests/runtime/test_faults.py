@@ -91,7 +91,7 @@ def test_a_full_disk_at_a_node_stops_that_node_only(
 def test_a_counter_that_cannot_be_written_stops_the_node(tmp_path: Path) -> None:
     """The counter is what unmasks a restored backup: nothing may leave the node before it is on the disk."""
     store = NodeStore(tmp_path)
-    (tmp_path / "counter.part").mkdir()
+    (tmp_path / "counter.json").mkdir()
     with pytest.raises(EnvironmentFault):
         store.save_attempt(b"1" * 32, 1)
     store.close()

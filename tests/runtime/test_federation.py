@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.plan import Plan
 from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ def local_bytes(federation: Federation, *sites: str) -> bytes:
 def kind(passing: Passing) -> int:
     """The kind byte of a message on its way."""
     return passing.message[4]
+
+
+def with_echo(plan: Plan, echo: bool) -> Plan:
+    """The plan with or without the echo exchange."""
+    return dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))
 
 
 @pytest.mark.parametrize("n_sites", [3, 4, 7])
@@ -51,14 +58,16 @@ def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: M
     assert outcome.report.honest_sites and outcome.report.epsilon <= plan.privacy.epsilon
 
 
+@pytest.mark.parametrize("echo", [False, True])
 def test_a_coordinator_killed_after_every_write_goes_on_to_the_same_model(
-    federate: Builder, killed: type[BaseException]
+    federate: Builder, factory: ModuleType, killed: type[BaseException], echo: bool
 ) -> None:
     """A crash loses no privacy: after any write, a restart ends in the same bytes and each purpose is released once."""
-    from_start = federate(4, name="whole")
+    plan = with_echo(factory.make_plan(), echo)
+    from_start = federate(4, plan, name="whole")
     expected = from_start.model_bytes(from_start.run())
     for kill_after in range(1, 1000):
-        federation = federate(4, name=f"killed-{kill_after}")
+        federation = federate(4, plan, name=f"killed-{kill_after}")
         was_killed = False
         try:
             federation.run(kill_after)
@@ -89,10 +98,13 @@ def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, k
     raise AssertionError("the run never ended")
 
 
-@pytest.mark.parametrize("number", range(14))
-def test_a_node_killed_at_any_message_and_started_again_takes_part_again(federate: Builder, number: int) -> None:
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("number", range(1, 16))
+def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
+    federate: Builder, factory: ModuleType, number: int, echo: bool
+) -> None:
     """After a restart at any point of its script a node goes on from its store, or in a new epoch."""
-    federation = federate(4)
+    federation = federate(4, with_echo(factory.make_plan(), echo))
     victim = federation.parties["site-1"]
     seen = [0]
     pump = victim.pump
@@ -115,10 +127,13 @@ def test_a_node_killed_at_any_message_and_started_again_takes_part_again(federat
     assert "site-1" in federation.session.survivors[-1]
 
 
-@pytest.mark.parametrize("number", range(14))
-def test_a_run_goes_on_without_a_node_that_is_gone_for_good(federate: Builder, number: int) -> None:
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("number", range(1, 16))
+def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
+    federate: Builder, factory: ModuleType, number: int, echo: bool
+) -> None:
     """A site lost in any phase costs its records of the later rounds, and nothing else."""
-    federation = federate(5)
+    federation = federate(5, with_echo(factory.make_plan(), echo))
     victim = federation.parties["site-1"]
     seen = [0]
     pump = victim.pump
