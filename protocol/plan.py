@@ -109,10 +109,14 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Who takes part and how long each waits for the others (seconds)."""
+    """Who takes part, and how long each waits for the others (seconds).
+
+    With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
+    """
 
     min_sites: int = checked(integer(1, 100_000), 1)
     secure_aggregation: bool = checked(boolean, True)
+    echo: bool = checked(boolean, False)
     join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
     round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
     idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
@@ -291,5 +295,7 @@ def _check_privacy(plan: Plan) -> None:
         raise refuse("privacy.epsilon", privacy.epsilon, "a number above 0 (inf for a model without privacy)")
     if privacy.unit == "record" and privacy.max_rows_per_unit != 1:
         raise refuse("privacy.max_rows_per_unit", privacy.max_rows_per_unit, '1 when privacy.unit is "record"')
+    if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
+        raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
     if privacy.unit in plan.feature_names or privacy.unit == plan.label.name:
         raise refuse("privacy.unit", privacy.unit, '"record", or an identifier column that is no feature')

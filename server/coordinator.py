@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.query_noise import noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
@@ -39,10 +39,12 @@ class Releaser:
 
     Args:
         noise: where noise comes from.
+        honest_group: None when the noise is added here; else the sums hold it already, in so many shares at least.
     """
 
-    def __init__(self, noise: NoiseSource) -> None:
+    def __init__(self, noise: NoiseSource, honest_group: int | None = None) -> None:
         self._noise = noise
+        self._honest_group = honest_group
         self.ledger = Ledger()
 
     def release(self, query: Query, total: IntVector) -> IntVector:
@@ -52,30 +54,28 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        event, sigma = event_of(query)
+        noise = noise_of(query, self._honest_group)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(
             Release(
                 purpose=purpose,
                 round=query.purpose.round,
                 kind=query.purpose.kind,
-                event=event,
+                event=noise.event,
                 length=query.length,
                 sensitivity=math.sqrt(query.sensitivity_squared),
-                sigma=float(sigma),
+                sigma=noise.sigma,
             )
         )
-        if sigma == 0:
+        if noise.central_sigma == 0:
             return total
-        return total + self._noise.sample(sigma, query.length, purpose)
+        return total + self._noise.sample(noise.central_sigma, query.length, purpose)
 
 
 def event_of(query: Query) -> tuple[Event, int]:
-    """What a query's release costs, and the integer standard deviation of its noise (0 without privacy)."""
-    if query.noise_multiplier == 0:
-        return UnnoisedEvent(), 0
-    sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
-    return DiscreteGaussianEvent.of(sigma, query.sensitivity_squared, query.length), sigma
+    """What a query's release costs when the coordinator adds the noise, and that noise's standard deviation."""
+    noise = noise_of(query)
+    return noise.event, noise.central_sigma
 
 
 def run_program(
@@ -91,17 +91,17 @@ def run_program(
         progress: called after every release.
 
     Raises:
-        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan wants
-            noise from the sites: here the coordinator adds it.
+        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
+            the aggregation disagree about who adds the noise.
     """
-    if plan.privacy.noise != "server":
+    if (plan.privacy.noise == "distributed") != (aggregation.honest_group is not None):
         raise PrivacyError(
-            f"The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.",
+            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
             cause="Noise from the sites needs nodes that add their shares before the secure sum.",
-            remedy='Set privacy.noise to "server", if the sites trust the coordinator with exact sums.',
+            remedy='Use secure aggregation, or set privacy.noise to "server".',
             code="noise-mode-unsupported",
         )
-    releaser = Releaser(noise)
+    releaser = Releaser(noise, aggregation.honest_group)
     try:
         query = next(program)
         while True:
@@ -111,10 +111,11 @@ def run_program(
             query = program.send(released)
     except StopIteration as finished:
         ensemble: Ensemble = finished.value
-    return Outcome(ensemble, releaser.ledger, _checked_report(plan, releaser.ledger, noise))
+    return Outcome(ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise, aggregation.honest_group))
 
 
-def _checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
+def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group: int | None) -> PrivacyReport:
+    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised."""
     privacy = plan.privacy
     report = report_of(
         ledger,
@@ -124,7 +125,8 @@ def _checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRe
             accountant=privacy.accountant,
             unit=privacy.unit,
             max_rows_per_unit=privacy.max_rows_per_unit,
-            noise_mode="server",
+            noise_mode=privacy.noise,
+            honest_sites=honest_group,
             seeded=noise.seeded,
             approximate_noise=noise.approximate,
             bounds_from_data=privacy.bounds_from_data,

@@ -102,12 +102,62 @@ class Scene:
         return ["predict", str(path), self.path("site.csv")]
 
 
+    def in_folder(self) -> list[str]:
+        return ["--folder", str(self.folder)]
+
+    def identity(self, name: str, *options: str) -> str:
+        """The public file of a new identity; the private one lies beside it."""
+        path = self.folder / f"{name}.public.toml"
+        if not path.exists():
+            assert main(["identity", "new", name, *self.in_folder(), *options]) == 0
+        return str(path)
+
+    def edited(self, name: str, old: str, new: str) -> list[str]:
+        """Show a public file after one of its values was changed."""
+        self.identity(name.partition(".")[0])
+        path = self.folder / name
+        path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
+        return ["identity", "show", str(path)]
+
+    def roster(self, coordinator: str, *sites: str) -> list[str]:
+        """Build a roster of these files."""
+        return ["roster", "build", "--coordinator", coordinator, *sites, "--out", self.path("roster.toml")]
+
+
 def changed(**values: object) -> Callable[[bytes], bytes]:
     """Set top-level values of a model file."""
     return lambda data: json.dumps({**json.loads(data), **values}).encode()
 
 
 Case = Callable[[Scene], list[str]]
+
+
+def identity_too_open(scene: Scene) -> list[str]:
+    scene.identity("north")
+    private = scene.folder / "north.private.json"
+    private.chmod(0o644)
+    return ["identity", "show", str(private)]
+
+
+def identity_over_existing(scene: Scene) -> list[str]:
+    scene.identity("north")
+    return ["identity", "new", "north", *scene.in_folder()]
+
+
+def good_roster(scene: Scene) -> list[str]:
+    arguments = scene.roster(scene.identity("hub", "--coordinator"), scene.identity("north"))
+    assert main(arguments) == 0
+    return arguments
+
+
+def roster_breaks_off(scene: Scene) -> list[str]:
+    path = Path(good_roster(scene)[-1])
+    path.write_text(path.read_text()[:-40])
+    return ["roster", "show", str(path)]
+
+
+def roster_over_existing(scene: Scene) -> list[str]:
+    return good_roster(scene)
 
 
 def unit_missing(scene: Scene) -> list[str]:
@@ -237,6 +287,16 @@ CASES: dict[str, Case] = {
     "an output that is a folder": lambda s: s.train(out="."),
     "a draft over an existing plan": draft_over_existing,
     "a draft without features": draft_without_features,
+    "a private identity that others may read": identity_too_open,
+    "an identity over an existing one": identity_over_existing,
+    "a name with a slash": lambda s: ["identity", "new", "north/ward", *s.in_folder()],
+    "an identity file that does not exist": lambda s: ["identity", "show", s.path("nowhere.public.toml")],
+    "a public identity that somebody edited": lambda s: s.edited("north.public.toml", "north", "south"),
+    "a public identity that is none": lambda s: ["identity", "show", s.path("plan.toml")],
+    "a site's file for the coordinator's": lambda s: s.roster(s.identity("north"), s.identity("south")),
+    "one site twice in a roster": lambda s: s.roster(s.identity("hub", "--coordinator"), *[s.identity("north")] * 2),
+    "a roster that breaks off": roster_breaks_off,
+    "a roster over an existing one": roster_over_existing,
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.losses import Loss, build_loss
@@ -90,6 +90,18 @@ def resolve(plan: Plan) -> Settings:
         noise_multiplier=0.0,
     )
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
+
+
+def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
+    """How often a run asks every node for a vector, at most."""
+    return -(-settings.n_trees // settings.batch_size) + _paid_histograms(plan, settings)
+
+
+def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
+    """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
+    if settings.noise_multiplier == 0:
+        return [UnnoisedEvent()]
+    return _dearest_releases(plan, settings, settings.noise_multiplier)
 
 
 def _number(value: int | str, default: int) -> int:

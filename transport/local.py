@@ -21,7 +21,11 @@ class Answering(Protocol):
 
 
 class Aggregation(Protocol):
-    """One secure sum: the exact integer sum of all sites' vectors, and nothing else about them."""
+    """One secure sum: the integer sum of all sites' vectors, and nothing else about them."""
+
+    @property
+    def honest_group(self) -> int | None:
+        """None for exact sums; else the sums hold noise already, at least so many sites' shares of it."""
 
     def sum_of(self, query: Query) -> IntVector:
         """Ask every site and add up: int64 [query.length]."""
@@ -30,6 +34,8 @@ class Aggregation(Protocol):
 class PlainAggregation:
     """Sums in the clear, in this process: for simulations where every site's rows are here anyway."""
 
+    honest_group = None
+
     def __init__(self, nodes: Sequence[Answering]) -> None:
         self._nodes = list(nodes)
 
@@ -37,15 +43,20 @@ class PlainAggregation:
         """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""
         total = np.zeros(query.length, dtype=np.int64)
         for node in self._nodes:
-            vector = node.answer(query)
-            # A shorter vector would be stretched by numpy instead of being refused.
-            if vector.shape != (query.length,) or vector.dtype != np.int64:
-                raise RemoteProtocolError(
-                    f"Site {node.site!r} answered {query.purpose} with {vector.dtype} of shape {vector.shape}; "
-                    f"{query.length} integers of 64 bits were asked for.",
-                    cause="It runs another version, or another plan.",
-                    remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
-                    code="answer-shape",
-                )
-            total += vector
+            total += answer_of(node, query)
         return total
+
+
+def answer_of(node: Answering, query: Query) -> IntVector:
+    """A node's answer, if it is int64 [query.length]; RemoteProtocolError otherwise."""
+    vector = node.answer(query)
+    # A shorter vector would be stretched by numpy instead of being refused.
+    if vector.shape != (query.length,) or vector.dtype != np.int64:
+        raise RemoteProtocolError(
+            f"Site {node.site!r} answered {query.purpose} with {vector.dtype} of shape {vector.shape}; "
+            f"{query.length} integers of 64 bits were asked for.",
+            cause="It runs another version, or another plan.",
+            remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
+            code="answer-shape",
+        )
+    return vector

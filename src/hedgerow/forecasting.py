@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.server.coordinator import event_of
 from hedgerow.training.boosting import boosted_trees
 from hedgerow.training.settings import Settings, resolve
 
@@ -50,7 +50,7 @@ def forecast(plan: Plan) -> Forecast:
     largest = max(query.bound for query in queries) * plan.privacy.n_records * plan.privacy.max_rows_per_unit
     bits = largest.bit_length() + 1
     numbers = sum(query.length for query in queries)
-    events = [event_of(query)[0] for query in queries]
+    events = [noise_of(query).event for query in queries]
     kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
     return Forecast(
         settings=settings,

@@ -6,6 +6,7 @@ the network is missing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from hedgerow.client.node import Node, SiteData
@@ -14,9 +15,12 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Progress, run_program
+from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.training.boosting import boosted_trees
-from hedgerow.training.settings import resolve
+from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
 from hedgerow.transport.local import Aggregation, PlainAggregation
+
+SMALLEST_MASKED_COHORT = 3
 
 
 def train(
@@ -43,14 +47,31 @@ def train(
     check_sites(plan, len(sites))
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
-    aggregation = build_aggregation(plan, nodes)
+    aggregation = build_aggregation(plan, nodes, settings, noise)
     outcome = run_program(plan, boosted_trees(plan, settings), aggregation, noise, progress)
     return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
-def build_aggregation(plan: Plan, nodes: Sequence[Node]) -> Aggregation:
-    """How the nodes' vectors are added up; the one place that decides it for everything in this process."""
+def build_aggregation(plan: Plan, nodes: Sequence[Node], settings: Settings, noise: NoiseSource) -> Aggregation:
+    """How the nodes' vectors are added up; the one place that decides it for everything in this process.
+
+    Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
+    other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
+    """
+    is_distributed = plan.privacy.noise == "distributed"
+    if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
+        return MaskedAggregation(nodes, plan, largest_n_exchanges(plan, settings), os.urandom, noise)
     return PlainAggregation(nodes)
+
+
+def without_secure_aggregation(plan: Plan) -> Plan:
+    """The plan with sums in the clear, for large experiments in one process; the model file holds this plan.
+
+    Raises:
+        PlanError: when the plan wants noise from the sites.
+    """
+    table = plan.to_dict()
+    return Plan.from_dict({**table, "federation": {**table["federation"], "secure_aggregation": False}})
 
 
 def check_sites(plan: Plan, n_sites: int) -> None:

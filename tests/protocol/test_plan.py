@@ -83,6 +83,7 @@ MODEL: dict[str, st.SearchStrategy[Any]] = {
 FEDERATION: dict[str, st.SearchStrategy[Any]] = {
     "min_sites": st.integers(1, 100_000),
     "secure_aggregation": st.booleans(),
+    "echo": st.booleans(),
     "join_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
     "round_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
     "idle_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
@@ -109,14 +110,17 @@ def plan_tables(draw: st.DrawFn) -> dict[str, Any]:
     """Any valid plan, as plain values."""
     columns = LINES.filter(lambda name: name != "record")
     *names, label, unit = draw(st.lists(columns, min_size=3, max_size=6, unique=True))
+    privacy, federation = draw(privacies(unit)), draw(st.fixed_dictionaries({}, optional=FEDERATION))
+    if privacy["noise"] == "distributed":
+        federation["secure_aggregation"] = True
     return {
         "version": PLAN_VERSION,
         "name": draw(LINES),
         "features": [draw(features(name)) for name in names],
         "label": draw(labels(label)),
-        "privacy": draw(privacies(unit)),
+        "privacy": privacy,
         "model": draw(st.fixed_dictionaries({}, optional=MODEL)),
-        "federation": draw(st.fixed_dictionaries({}, optional=FEDERATION)),
+        "federation": federation,
     }
 
 
@@ -248,6 +252,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model.structure_seed": no_integer(0, 2**63 - 1),
     "federation.min_sites": no_integer(1, 100_000),
     "federation.secure_aggregation": NO_BOOLEAN,
+    "federation.echo": NO_BOOLEAN,
     "federation.join_timeout": no_number(0, 1e7, exclusive=True),
     "federation.round_timeout": no_number(0, 1e7, exclusive=True),
     "federation.idle_timeout": no_number(0, 1e7, exclusive=True),

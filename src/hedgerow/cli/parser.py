@@ -6,6 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from hedgerow import __version__
+from hedgerow.cli.parser_federation import add_federation
 from hedgerow.protocol.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
@@ -65,6 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_plot(commands)
     _add_export(commands)
+    add_federation(commands, _command)
+    _add_identity(commands)
+    _add_roster(commands)
     return parser
 
 
@@ -131,6 +135,9 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--seed", type=_seed, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
     )
+    train.add_argument(
+        "--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees"
+    )
     _add_running(train)
     _add_json(train)
 
@@ -181,6 +188,38 @@ def _add_export(commands: Any) -> None:
     export.add_argument("--to", choices=["xgboost"], default="xgboost", help="whose format (%(default)s)")
     export.add_argument("--out", required=True, metavar="FILE", help="file to write; XGBoost wants .json")
     _add_json(export)
+
+
+def _group(commands: Any, name: str, help_line: str) -> Any:
+    """A command that only has commands of its own."""
+    group = commands.add_parser(name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.")
+    group.set_defaults(parser=group)
+    return group.add_subparsers(title="commands", metavar="COMMAND")
+
+
+def _add_identity(commands: Any) -> None:
+    actions = _group(commands, "identity", "make or show the keys of a site or coordinator")
+    new = _command(actions, "new", "hedgerow.cli.identity_new", "make the keys of this site, or of the coordinator")
+    new.add_argument("name", metavar="NAME", help="the site's name, as all others will see it")
+    new.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
+    new.add_argument("--folder", default=".", metavar="FOLDER", help="where to write the two files (%(default)s)")
+    _add_json(new)
+    show = _command(actions, "show", "hedgerow.cli.identity_show", "say whose keys a file holds; shows no secret")
+    show.add_argument("file", metavar="FILE", help="a .public.toml or .private.json file")
+    _add_json(show)
+
+
+def _add_roster(commands: Any) -> None:
+    actions = _group(commands, "roster", "make or show the list of those who trust each other")
+    build = _command(actions, "build", "hedgerow.cli.roster_build", "make a roster out of the parties' public files")
+    build.add_argument("sites", nargs="+", metavar="SITE", help="the sites' .public.toml files")
+    build.add_argument("--coordinator", required=True, metavar="FILE", help="the coordinator's .public.toml file")
+    build.add_argument("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
+    build.add_argument("--out", required=True, metavar="ROSTER", help="file to write; an existing one is kept")
+    _add_json(build)
+    show = _command(actions, "show", "hedgerow.cli.roster_show", "say who is in a roster, and its fingerprint")
+    show.add_argument("roster", metavar="ROSTER")
+    _add_json(show)
 
 
 def _at_least_one(text: str) -> int:

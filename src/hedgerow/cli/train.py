@@ -9,7 +9,7 @@ import os
 from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
-from hedgerow.local_training import check_sites
+from hedgerow.local_training import check_sites, without_secure_aggregation
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.training.settings import resolve
@@ -23,6 +23,9 @@ def run(arguments: argparse.Namespace) -> None:
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     sites = read_sites(files, plan, quiet=arguments.json)
+    if arguments.no_secagg:
+        # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
+        plan = without_secure_aggregation(plan)
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
     model.save(out)
     if arguments.json:

@@ -1,0 +1,153 @@
+"""What a node knows of the run that it is in, and how it answers one query of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt
+
+import numpy as np
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.policy import Policy
+from hedgerow.client.store import digest_rows
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.protocol.errors import (
+    PolicyRefusal,
+    RemoteProtocolError,
+)
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.noise_shares import draw_shares
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.query_round import VECTOR_ID, expected_round
+from hedgerow.secagg.roster import NoiseMode, Roster
+from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.secagg.step import Entropy, Step
+from hedgerow.training.replica import Replica
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """What a node's owner gives it.
+
+    Attributes:
+        site: its name in the roster.
+        identity: its signing key.
+        roster: the roster that it pinned.
+        policy: the owner's rules.
+        entropy: the source of keys and masks: ``os.urandom`` but in tests.
+        noise: the source of its shares of noise.
+        load: reads the site's rows for a plan; DataError when they do not fit.
+        plan: the only plan that it takes part in; None for any that the policy allows.
+        n_threads: threads to sum with.
+    """
+
+    site: str
+    identity: Identity
+    roster: Roster
+    policy: Policy
+    entropy: Entropy
+    noise: NoiseSource
+    load: Callable[[Plan], SiteData]
+    plan: Plan | None = None
+    n_threads: int = 1
+
+
+@dataclass(eq=False)
+class NodeRun:
+    """The run that a node is in."""
+
+    run_id: bytes
+    plan: Plan
+    node: Node
+    replica: Replica
+    attempt: int
+    answered: set[int]
+    participant: Participant | None = None
+    enrolment: Enrolment | None = None
+    vector: tuple[int, IntVector] | None = None
+    """The answer to a round's query, which changes the node's scores and so is computed once."""
+
+    def feed(self, release: IntVector) -> None:
+        """Take a release in: the round's update, unless the round was answered here, then the program's next step."""
+        query = self.replica.query
+        if query is not None and (self.vector is None or self.vector[0] != self.replica.n_releases):
+            self.node.finish(query)
+        self.replica.feed(release)
+        self.vector = None
+
+    def mask(
+        self, setup: NodeSetup, context: NodeContext, participant: Participant, query: Query, signed_spec: bytes
+    ) -> tuple[Step[Participant], QueryNoise]:
+        """The step that answers a query under masks, if the signed spec says what this node's own replica says.
+
+        Raises:
+            Refusal, OwnMistake: as `Participant.mask`.
+        """
+        guarantees = participant.view.guarantees
+        mode = mode_of(self.plan)
+        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
+        expected = expected_round(query, self.plan, mode, noise.variance, guarantees.n_nodes, self.replica.history)
+        shares = None
+        if mode is NoiseMode.DISTRIBUTED:
+            names = (expected.purpose, expected.model, expected.vectors, expected.noise)
+            spec = RoundSpec(participant.view.digest, 0, *names)
+            shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
+        vectors = {VECTOR_ID: self._answer(query)}
+        return participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares), noise
+
+    def _answer(self, query: Query) -> IntVector:
+        """The site's own sums; computed once for a query, however often its round is repeated."""
+        if self.vector is None or self.vector[0] != self.replica.n_releases:
+            self.vector = (self.replica.n_releases, self.node.answer(query))
+        return self.vector[1]
+
+
+def _sampler(setup: NodeSetup, query: Query) -> Callable[[Fraction, int], IntVector]:
+    label = f"{query.purpose}/share of {setup.site}"
+    return lambda variance, length: setup.noise.sample(isqrt(int(variance)), length, label)
+
+
+def mode_of(plan: Plan) -> NoiseMode:
+    """Who adds the noise."""
+    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
+
+
+def _zeros(query: Query) -> dict[str, IntVector]:
+    return {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
+
+
+def digest_of(data: SiteData) -> bytes:
+    """32 bytes that tell whether a site's rows are the same as before."""
+    return digest_rows([str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()])
+
+
+def read_plan(content: bytes) -> Plan:
+    """The plan in an invitation; raises RemoteProtocolError."""
+    try:
+        return Plan.from_dict(json.loads(content))
+    except (ValueError, RecursionError, AttributeError) as fault:
+        raise RemoteProtocolError(
+            "The coordinator's plan cannot be read.",
+            cause="It is of another version, or no plan.",
+            remedy="Install the same version of Hedgerow on both sides.",
+            code="plan-unreadable",
+        ) from fault
+
+
+def require_same_plan(offered: Plan, own: Plan) -> None:
+    """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
+    if offered.digest != own.digest:
+        raise PolicyRefusal(
+            f"The coordinator's plan ({offered.digest[:12]}) is not the one that this node has ({own.digest[:12]}).",
+            cause="The plan was changed on one side after all had agreed on it.",
+            remedy="Compare the plan files; agree on one.",
+            code="plan-changed",
+        )

@@ -1,0 +1,130 @@
+"""What a site's owner allows, whatever a coordinator proposes: a TOML file that never leaves the site.
+
+    version = 1
+    data_set = "admissions 2019-2024"   # what the budget is counted for
+    max_epsilon = 3.0                   # over the data set's whole life, all runs together
+    delta = 1e-6                        # the delta at which that epsilon is counted
+    min_sites = 5                       # least sites in a run's roster and in an epoch
+    features = ["age", "ward"]          # columns that runs may use; without it: all
+    labels = ["readmitted"]             # columns that runs may predict; without it: all
+    query_kinds = ["LeafSums"]          # without it: all
+    noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed"
+    min_colluders = 1                   # colluding sites that secure aggregation must withstand
+    requires_echo = false
+    coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hedgerow.protocol.errors import PlanError, PolicyRefusal, UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.plan_fields import (
+    boolean,
+    checked,
+    distinct_texts,
+    integer,
+    number,
+    read_section,
+    text,
+)
+from hedgerow.protocol.queries import Query
+from hedgerow.secagg.roster import NodePolicy, Roster
+
+POLICY_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The owner's rules; the fields are those of the file above."""
+
+    version: int = checked(integer(1, POLICY_VERSION))
+    data_set: str = checked(text)
+    max_epsilon: float = checked(number(0, math.inf))
+    delta: float = checked(number(0, 1, exclusive=True))
+    min_sites: int = checked(integer(1, 4096), 3)
+    features: tuple[str, ...] = checked(distinct_texts, ())
+    labels: tuple[str, ...] = checked(distinct_texts, ())
+    query_kinds: tuple[str, ...] = checked(distinct_texts, ())
+    noise: tuple[str, ...] = checked(distinct_texts, ())
+    min_colluders: int = checked(integer(0, 4096), 0)
+    requires_echo: bool = checked(boolean, False)
+    coordinators: tuple[str, ...] = checked(distinct_texts, ())
+
+    @property
+    def secure_sums(self) -> NodePolicy:
+        """The same rules, as secure aggregation checks them."""
+        return NodePolicy(
+            min_cohort=self.min_sites,
+            min_colluders=self.min_colluders,
+            # Two vectors besides one's own are what an exact sum must hide behind, unless its owner wants less.
+            min_honest_survivors=min(3, self.min_sites),
+            min_honest_group=min(2, self.min_sites),
+            requires_echo=self.requires_echo,
+            requires_distributed_noise=self.noise == ("distributed",),
+        )
+
+    def check_roster(self, roster: Roster) -> None:
+        """Raises PolicyRefusal: policy-coordinator, policy-small-cohort."""
+        if self.coordinators and roster.coordinator.hex() not in self.coordinators:
+            raise _refusal("policy-coordinator", "The coordinator of the roster is not one that the policy names.")
+        if len(roster.sites) < self.min_sites:
+            raise _refusal(
+                "policy-small-cohort",
+                f"The roster has {len(roster.sites)} sites; the policy asks for at least {self.min_sites}.",
+            )
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raises PolicyRefusal: policy-feature, policy-label, policy-noise, policy-unnoised or policy-clear-sums."""
+        beyond = _beyond(plan.feature_names, self.features)
+        if beyond:
+            raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
+        if _beyond([plan.label.name], self.labels):
+            raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
+        if _beyond([plan.privacy.noise], self.noise):
+            raise _refusal("policy-noise", f"The plan wants {plan.privacy.noise} noise; the policy does not allow it.")
+        if math.isinf(plan.privacy.epsilon) and not math.isinf(self.max_epsilon):
+            raise _refusal("policy-unnoised", "The plan asks for sums without noise.")
+        if not plan.federation.secure_aggregation:
+            raise _refusal("policy-clear-sums", "The plan asks for sums in the clear; over a network there are none.")
+
+    def check_query(self, query: Query) -> None:
+        """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
+        if _beyond([query.purpose.kind], self.query_kinds):
+            raise _refusal("policy-query-kind", f"The policy does not allow queries of the kind {query.purpose.kind}.")
+        if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
+            raise _refusal("policy-unnoised", "A query asks for a sum without noise.")
+
+
+def parse_policy(toml_text: str) -> Policy:
+    """Read a policy from the text of its file.
+
+    Raises:
+        UsageError: code "policy-file": it is not TOML, or a field is missing, unknown or wrong.
+    """
+    try:
+        return read_section(Policy, tomllib.loads(toml_text), "policy")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f"The policy is not valid TOML: {error}.", remedy="Mend that line.", code="policy-file"
+        ) from None
+    except PlanError as error:
+        raise UsageError(error.what, cause=error.cause, remedy=error.remedy, code="policy-file") from None
+
+
+def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
+    """What is wanted and not allowed; an empty list of what is allowed allows everything."""
+    return [name for name in wanted if allowed and name not in allowed]
+
+
+def _refusal(code: str, what: str) -> PolicyRefusal:
+    return PolicyRefusal(
+        what,
+        cause="The policy of this site's owner is stricter than the plan.",
+        remedy="Agree on another plan, or change the policy file if its owner wants to.",
+        code=code,
+    )

@@ -1,0 +1,75 @@
+"""Read a site's table from a database: any SQLAlchemy URL and one SELECT, in chunks.
+
+What the database says of a failure may quote rows or the password in the URL, so none of it is passed on but its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hedgerow.client import data_errors
+from hedgerow.client.records import Records, needed_columns, records_from_columns
+from hedgerow.protocol.errors import DataError, EnvironmentFault
+from hedgerow.protocol.plan import Plan
+
+SOURCE = "The query's result"
+
+
+def read_sql_records(url: str, query: str, plan: Plan, *, chunk_rows: int = 65536) -> Iterator[Records]:
+    """Read what a query gives, with labels (and identifiers, if the plan has a unit), in chunks.
+
+    Args:
+        url: as SQLAlchemy takes it: "postgresql+psycopg://user@host/database", "sqlite:///file.db".
+        query: one SELECT whose columns are named as in the plan; others are ignored. Order it by a key: which rows of
+            a unit are used must not depend on the database's mood.
+
+    Raises:
+        DataError: code "data-sql" when the database refuses; else as `reading.read_records`.
+        EnvironmentFault: code "missing-extra" when SQLAlchemy, or the database's own driver, is not installed.
+    """
+    try:
+        import sqlalchemy
+        from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+    except ModuleNotFoundError:
+        raise _missing("SQLAlchemy") from None
+    names = needed_columns(plan)
+    try:
+        engine = sqlalchemy.create_engine(url)
+        with engine.connect().execution_options(stream_results=True) as connection:
+            result = connection.execute(sqlalchemy.text(query))
+            present = [str(name) for name in result.keys()]
+            at = _positions(names, present)
+            first_row = 1
+            for rows in result.partitions(chunk_rows):
+                columns: dict[str, Any] = {name: [row[at[name]] for row in rows] for name in names}
+                yield records_from_columns(columns, plan, source=SOURCE, first_row=first_row)
+                first_row += len(rows)
+    except (NoSuchModuleError, ModuleNotFoundError):
+        raise _missing("The database's driver") from None
+    except SQLAlchemyError as fault:
+        raise DataError(
+            f"The database did not give the rows ({type(fault).__name__}).",
+            cause="The URL, the password or the query is wrong, or the database cannot be reached.",
+            remedy="Try the same query with the database's own client.",
+            code="data-sql",
+        ) from None
+
+
+def _positions(names: tuple[str, ...], present: list[str]) -> dict[str, int]:
+    for name in names:
+        if present.count(name) > 1:
+            raise data_errors.duplicate_column(SOURCE, name)
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise data_errors.missing_columns(SOURCE, missing, present)
+    return {name: present.index(name) for name in names}
+
+
+def _missing(what: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{what} is not installed.",
+        cause="Reading from databases is an extra.",
+        remedy='Install it: pip install "hedgerow[sql]", and the driver that the URL names.',
+        code="missing-extra",
+    )

@@ -1,0 +1,74 @@
+"""The node's loop: an uplink's events into a session, and its messages out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hedgerow.client.session import NodeSession
+from hedgerow.protocol.errors import AggregationError
+from hedgerow.protocol.run_script import NodeState
+from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
+from hedgerow.trees.ensemble import Ensemble
+
+_LONGEST_WAIT = 60.0
+
+
+def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
+    """Take one event in and send what it calls for; raises the node's failure after it was told to the coordinator.
+
+    A message that finds the link down is not kept: after a reconnection both sides say where they stand.
+    """
+    if isinstance(event, Connected):
+        answers = session.connected()
+    elif isinstance(event, Disconnected):
+        answers = []
+        if event.is_final and session.state is not NodeState.FINISHED:
+            raise AggregationError(
+                f"The connection to the coordinator is closed for good: {event.reason}.",
+                cause="Another process connected as the same site, or the coordinator no longer accepts this one.",
+                remedy="Run one node per site; compare the rosters.",
+                code="connection-closed",
+            )
+    else:
+        answers = session.receive(event)
+    for answer in answers:
+        uplink.send(answer)
+    if session.failure is not None:
+        raise session.failure
+
+
+def run_node(session: NodeSession, uplink: Uplink, clock: Callable[[], float], patience: float) -> Ensemble:
+    """Take part until the run is over.
+
+    Args:
+        session: a new session, or one that its store brought back.
+        uplink: to the coordinator; the caller closes it.
+        clock: seconds, from any beginning, that never go back: ``time.monotonic``.
+        patience: seconds without any message after which the node gives up; the plan's own idle timeout counts as
+            soon as the node has a plan.
+
+    Returns:
+        The model, as this node's own replica made it.
+
+    Raises:
+        HedgerowError: what it refused, or why the run ended.
+    """
+    last = clock()
+    while session.state is not NodeState.FINISHED:
+        limit = patience if session.plan is None else session.plan.federation.idle_timeout
+        event = uplink.receive(min(_LONGEST_WAIT, max(0.0, last + limit - clock())))
+        if event is None:
+            if clock() - last >= limit:
+                raise AggregationError(
+                    f"Nothing was heard of the coordinator for {limit:.0f} s.",
+                    cause="It is down, or cannot be reached from here.",
+                    remedy="Start the node again when the coordinator is there: it goes on where it was.",
+                    code="coordinator-silent",
+                )
+            continue
+        if not isinstance(event, Disconnected):
+            last = clock()
+        handle(session, uplink, event)
+    if session.ensemble is None:
+        raise AggregationError("The run ended without a model.", code="no-model")
+    return session.ensemble

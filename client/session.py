@@ -1,0 +1,349 @@
+"""A node in a run, without a socket or a clock: a message goes in, messages to be sent come out.
+
+The node runs its own replica of the program, so it computes every query itself and masks only what it expects. What
+must survive a crash is in the store before a message is returned. A fault that ends the node's part is kept in
+`failure`, told to the coordinator as a code word, and told to the owner in full.
+"""
+
+from __future__ import annotations
+
+from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.node import Node
+from hedgerow.client.node_run import NodeRun, NodeSetup, digest_of, mode_of, read_plan, require_same_plan
+from hedgerow.client.store import NodeStep, NodeStore, StoredRun
+from hedgerow.protocol.errors import (
+    AggregationError,
+    DataError,
+    HedgerowError,
+    PolicyRefusal,
+    RemoteProtocolError,
+)
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.run_messages import (
+    NO_HASH,
+    Abandoned,
+    Done,
+    Finished,
+    Hello,
+    Invitation,
+    Message,
+    MessageKind,
+    Payload,
+    Ready,
+    Refused,
+    RoundRequest,
+    Stop,
+    Welcome,
+    decode,
+    encode,
+    kind_of,
+)
+from hedgerow.protocol.run_script import NodeState, require_expected
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import EpochParameters
+from hedgerow.secagg.transitions import Code, State
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import planned_releases, resolve
+from hedgerow.trees.ensemble import Ensemble
+
+
+class NodeSession:
+    """One node; made anew after a restart, when it goes on from what its store holds.
+
+    Attributes:
+        state: where it stands in the script of a run.
+        ensemble: the model, once the run has finished.
+        failure: why it has stopped, if it has.
+    """
+
+    def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
+        setup.policy.check_roster(setup.roster)
+        self._setup, self._store, self._book = setup, store, book
+        self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
+        self.state = NodeState.OUTSIDE
+        self.ensemble: Ensemble | None = None
+        self.failure: HedgerowError | None = None
+        self.plan: Plan | None = setup.plan
+        self._run: NodeRun | None = None
+        self._lost: HedgerowError | None = None
+        self._greeting: int | None = None
+        stored = store.load()
+        if stored is not None:
+            self._resume(stored)
+
+    def connected(self) -> list[bytes]:
+        """What to send first on a new connection."""
+        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+            return []
+        run = self._run
+        self._greeting = int.from_bytes(self._setup.entropy(8), "big")
+        if run is None:
+            return [encode(Hello(self._greeting))]
+        if run.participant is None:
+            # A set-up does not go on over a new connection.
+            run.enrolment = None
+            self.state = NodeState.OUTSIDE
+        epoch = NO_HASH if run.participant is None else run.participant.view.digest
+        messages: list[Message] = [Hello(self._greeting, run.run_id, epoch, run.replica.n_releases)]
+        if self._lost is not None:
+            messages.append(Refused(run.replica.n_releases, self._lost.code))
+            self._lost = None
+        return [encode(message) for message in messages]
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """What to send after a message of the coordinator; never raises what can be told: see `failure`."""
+        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+            return []
+        try:
+            message = decode(data)
+            if isinstance(message, Welcome) or self._greeting is not None:
+                # Until the coordinator answers this connection's Hello, what comes was meant for the one before.
+                is_ours = isinstance(message, Welcome) and message.connection == self._greeting
+                self._greeting = None if is_ours else self._greeting
+                return []
+            require_expected(self.state, kind_of(message))
+            return [encode(answer) for answer in self._react(message)]
+        except HedgerowError as fault:
+            return self._stop(fault)
+
+    # What a message does -----------------------------------------------------------------------------------------
+
+    def _react(self, message: Message) -> list[Message]:
+        match message:
+            case Invitation():
+                return self._invited(message)
+            case Payload(MessageKind.ENROL, content):
+                return self._enrol(content)
+            case Payload(MessageKind.SETUP, content):
+                return self._set_up(content)
+            case RoundRequest():
+                return self._answer_round(message)
+            case Payload(MessageKind.UNMASK, content):
+                return self._unmask(content)
+            case Payload(MessageKind.CERTIFICATE, content):
+                return self._confirm(content)
+            case Finished():
+                return self._finish(message)
+            case Stop(code):
+                self._end(STOPPED)
+                raise AggregationError(
+                    f"The coordinator has given the run up: {code}.",
+                    remedy="Its operator knows more; what this site's rounds have cost is in the budget book.",
+                    code=code,
+                )
+            case Abandoned():
+                if self._run is not None and self._run.participant is not None:
+                    self.state = NodeState.WAITING
+        return []
+
+    def _stop(self, fault: HedgerowError) -> list[bytes]:
+        has_ended = self.state is NodeState.STOPPED
+        self.failure, self.state = fault, NodeState.STOPPED
+        if has_ended:
+            return []
+        code = fault.public_code if isinstance(fault, DataError) else fault.code
+        return [encode(Refused(0 if self._run is None else self._run.replica.n_releases, code))]
+
+    def _end(self, status: str) -> None:
+        """Close the run in the budget book and in the store: it is never taken up again."""
+        run = self._require_run()
+        self._book.settle(run.run_id, self._store.spent(run.run_id), status)
+        self._store.close_run(run.run_id, status)
+        self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
+
+    def _require_run(self) -> NodeRun:
+        if self._run is None:
+            raise refuse(Code.OUT_OF_ORDER, "There is no run yet.", "coordinator")
+        return self._run
+
+    # Taking part -------------------------------------------------------------------------------------------------
+
+    def _invited(self, invitation: Invitation) -> list[Message]:
+        plan = read_plan(invitation.plan)
+        run = self._run
+        if run is not None and run.run_id == invitation.run_id:
+            require_same_plan(plan, run.plan)
+            run.enrolment, run.participant = None, None
+        else:
+            self._join(invitation.run_id, plan)
+        self.state = NodeState.INVITED
+        return [Ready(invitation.run_id, bytes.fromhex(plan.digest))]
+
+    def _join(self, run_id: bytes, plan: Plan) -> None:
+        """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
+        status = self._store.status_of(run_id)
+        if status is not None:
+            raise closed_run(status)
+        if self._book.has(run_id) and not self._store.knows(run_id):
+            raise PolicyRefusal(
+                "This node was in this run already, but its state is lost.",
+                cause="Its folder was removed or replaced, and with it what was answered already.",
+                remedy="Take part in the next run; keep the state folder between restarts.",
+                code="state-lost",
+            )
+        if self._setup.plan is not None:
+            require_same_plan(plan, self._setup.plan)
+        self._setup.policy.check_plan(plan)
+        settings = resolve(plan)
+        data = self._setup.load(plan)
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        policy = self._setup.policy
+        limit = (policy.max_epsilon, policy.delta)
+        self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
+        if self._run is not None:
+            self._end(STOPPED)
+        answered = set(self._store.open_run(run_id, plan, digest_of(data)))
+        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered)
+        self.plan = plan
+
+    def _resume(self, stored: StoredRun) -> None:
+        """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
+        plan = stored.plan
+        if self._setup.plan is not None:
+            require_same_plan(self._setup.plan, plan)
+        self._setup.policy.check_plan(plan)
+        settings = resolve(plan)
+        data = self._setup.load(plan)
+        if digest_of(data) != stored.data_digest:
+            raise DataError(
+                "The rows are not those with which this node began the run.",
+                cause="The table was changed between two starts.",
+                remedy="Give the same table again, or remove the node from this run.",
+                code="data-changed",
+            )
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        run = NodeRun(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
+        for release in stored.releases:
+            run.feed(release)
+        run.participant = stored.participant
+        self._run, self.plan, self._lost = run, plan, stored.fault
+        if run.participant is not None:
+            self.state = _STATES.get(run.participant.state, NodeState.WAITING)
+
+    def _enrol(self, parameters: bytes) -> list[Message]:
+        run = self._require_run()
+        proposed = EpochParameters.from_bytes(parameters)
+        if proposed.run_id != run.run_id or proposed.noise is not mode_of(run.plan):
+            raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
+        step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
+        self._store.save_attempt(run.run_id, proposed.attempt)
+        run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state
+        self.state = NodeState.ENROLLING
+        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
+
+    def _set_up(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        enrolment = run.enrolment
+        if enrolment is None:
+            raise refuse(Code.OUT_OF_ORDER, "No set-up is under way.", "coordinator")
+        kind = content[4] if len(content) > 4 else 0
+        if kind == Kind.READY_LIST:
+            run.participant, run.enrolment = enrolment.finish(self._context, content).state, None
+            self._store.save(run.run_id, NodeStep(participant=run.participant))
+            self.state = NodeState.WAITING
+            return []
+        if kind == Kind.KEY_LIST:
+            step = enrolment.reveal(self._context, content)
+        elif kind == Kind.NONCE_LIST:
+            step = enrolment.share(self._context, content, self._setup.entropy)
+        else:
+            step = enrolment.acknowledge(self._context, content)
+        run.enrolment = step.state
+        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
+
+    # Rounds ------------------------------------------------------------------------------------------------------
+
+    def _answer_round(self, request: RoundRequest) -> list[Message]:
+        run = self._require_run()
+        participant = self._require_participant()
+        fresh = self._take_releases(request.round, request.releases)
+        query = run.replica.query
+        if query is None:
+            raise refuse(Code.PURPOSE_UNEXPECTED, "The program asks nothing any more.", "coordinator")
+        if request.round in run.answered:
+            raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
+        self._setup.policy.check_query(query)
+        step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
+        if step.persist or fresh:
+            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=(request.round, noise.event)))
+        run.participant = step.state
+        self.state = NodeState.MASKED
+        return [_payload(MessageKind.UPLOAD, step.message)]
+
+    def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
+        """Feed the replica what it lacks of `total` releases; returns what was new, by round."""
+        run = self._require_run()
+        first = total - len(releases)
+        if not first <= run.replica.n_releases <= total:
+            raise RemoteProtocolError(
+                f"The coordinator stands at release {total} and sent {len(releases)}; this node holds "
+                f"{run.replica.n_releases}.",
+                cause="The coordinator was restored from a backup, or lost count of what this node holds.",
+                remedy="Look into the coordinator's journal before anyone goes on.",
+                code="round-out-of-step",
+            )
+        fresh = []
+        for number, release in enumerate(releases, start=first):
+            if number == run.replica.n_releases:
+                run.feed(release)
+                fresh.append((number, release))
+        return tuple(fresh)
+
+    def _unmask(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        step = self._require_participant().unmask(self._context, content)
+        answered = next((run.replica.n_releases for record in step.persist if record.fact == "purpose-answered"), None)
+        if step.persist:
+            self._store.save(run.run_id, NodeStep(step.state, answered=answered))
+        run.participant = step.state
+        if answered is not None:
+            run.answered.add(answered)
+        if step.state.state is State.STOPPED:
+            raise step.complaints[0]
+        if step.state.state is State.MANIFEST_ECHOED:
+            self.state = NodeState.ECHOED
+            return [_payload(MessageKind.ECHO, step.message)]
+        self.state = NodeState.WAITING
+        return [_payload(MessageKind.ANSWER, step.message)]
+
+    def _confirm(self, content: bytes) -> list[Message]:
+        run = self._require_run()
+        step = self._require_participant().confirm(content)
+        if step.persist:
+            self._store.save(run.run_id, NodeStep(step.state))
+        run.participant = step.state
+        self.state = NodeState.WAITING
+        return [_payload(MessageKind.ANSWER, step.message)]
+
+    def _require_participant(self) -> Participant:
+        run = self._require_run()
+        if run.participant is None:
+            raise refuse(Code.OUT_OF_ORDER, "No epoch is ready.", "coordinator")
+        return run.participant
+
+    def _finish(self, message: Finished) -> list[Message]:
+        run = self._require_run()
+        fresh = self._take_releases(message.n_releases, message.releases)
+        if run.replica.query is not None or run.replica.model_digest() != message.model_digest:
+            raise RemoteProtocolError(
+                "The coordinator's model is not the one that its releases make.",
+                cause="The parties run different versions, or the coordinator does not follow the protocol.",
+                remedy="Do not use the coordinator's model; compare the versions.",
+                code="model-differs",
+            )
+        self._store.save(run.run_id, NodeStep(releases=fresh))
+        self.ensemble = run.replica.ensemble
+        self._end(FINISHED)
+        return [Done(message.model_digest)]
+
+
+_STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
+
+
+def _payload(kind: MessageKind, content: bytes | None) -> Payload:
+    return Payload(kind, content or b"")

@@ -1,0 +1,253 @@
+"""A node's own state of its run, on its own disk: written before anything is sent that depends on it.
+
+Beside the database stands a small counter file with the number of the last step and the last round answered. It is
+written after the database and before the message leaves. A database that is older than its counter was restored from
+a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow.privacy.events import Event, event_from_dict
+from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.refusals import OwnMistake, refuse
+from hedgerow.secagg.transitions import Code
+from hedgerow.storage.database import Database, Statement
+
+_SCHEMA = """
+create table if not exists run (
+    run_id blob primary key, plan text not null, data_digest blob not null, status text not null,
+    attempt integer not null, sequence integer not null, participant blob
+);
+create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
+create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
+create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
+"""
+_VERSION = 1
+OPEN = "open"
+_COUNTER_BYTES = 256
+
+
+@dataclass(frozen=True)
+class NodeStep:
+    """What one step of a node changes; all of it is written, or nothing.
+
+    Attributes:
+        participant: the state of secure aggregation after the step, or None when the step did not change it.
+        releases: releases received, by round.
+        spent: the round that a masked vector is about to be sent for, and what its release costs.
+        answered: the round whose shares are about to be sent.
+    """
+
+    participant: Participant | None = None
+    releases: tuple[tuple[int, IntVector], ...] = ()
+    spent: tuple[int, Event] | None = None
+    answered: int | None = None
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as it was when the node last wrote.
+
+    Attributes:
+        participant: None before the first epoch is ready, and after a rollback.
+        answered: rounds whose shares have left, in any epoch.
+        fault: why the participant cannot be resumed; None when it can, or when there is none.
+    """
+
+    run_id: bytes
+    plan: Plan
+    data_digest: bytes
+    attempt: int
+    participant: Participant | None
+    releases: tuple[IntVector, ...]
+    answered: frozenset[int]
+    fault: OwnMistake | None = None
+
+
+@dataclass
+class _Counter:
+    run_id: str = ""
+    attempt: int = 0
+    sequence: int = 0
+    answered: int = -1
+
+
+@dataclass
+class NodeStore:
+    """The state of the runs of one node, in one folder.
+
+    Raises:
+        EnvironmentFault: the disk is full, or another process has the folder open; nothing has changed then.
+    """
+
+    folder: Path
+    _database: Database = field(init=False)
+    _counter: _Counter = field(init=False)
+    _sequence: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
+        self._counter = self._read_counter()
+
+    def open_run(self, run_id: bytes, plan: Plan, data_digest: bytes) -> frozenset[int]:
+        """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
+        text = json.dumps(plan.to_dict(), sort_keys=True)
+        self._database.write(
+            ("insert into run values (?, ?, ?, ?, 0, 0, null)", (run_id, text, data_digest, OPEN)),
+        )
+        lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
+        self._sequence = 0
+        self._write_counter(_Counter(run_id.hex(), 0, 0, lost))
+        return frozenset(range(lost + 1))
+
+    def status_of(self, run_id: bytes) -> str | None:
+        """Whether a run is "open", how it ended, or None for one that is not here."""
+        rows = self._database.rows("select status from run where run_id = ?", (run_id,))
+        return rows[0][0] if rows else None
+
+    def knows(self, run_id: bytes) -> bool:
+        """Whether the counter file speaks of this run, though the database may have been lost."""
+        return self._counter.run_id == run_id.hex()
+
+    def save_attempt(self, run_id: bytes, attempt: int) -> None:
+        """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
+        self._sequence = 0
+        self._database.write(
+            ("update run set attempt = ?, sequence = 0, participant = null where run_id = ?", (attempt, run_id))
+        )
+        self._write_counter(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
+
+    def save(self, run_id: bytes, step: NodeStep) -> None:
+        """Write one step; when this returns, the message that belongs to it may be sent."""
+        statements: list[Statement] = []
+        for number, release in step.releases:
+            content = release.astype("<i8").tobytes()
+            statements.append(("insert or replace into releases values (?, ?, ?)", (run_id, number, content)))
+        if step.spent is not None:
+            text = json.dumps(step.spent[1].to_dict())
+            statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
+        if step.answered is not None:
+            statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
+        sequence = self._sequence
+        if step.participant is not None:
+            sequence = step.participant.sequence
+            state = step.participant.to_bytes()
+            statements.append(
+                ("update run set participant = ?, sequence = ? where run_id = ?", (state, sequence, run_id))
+            )
+        self._database.write(*statements)
+        self._sequence = sequence
+        if step.participant is not None or step.answered is not None:
+            answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
+            self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered))
+
+    def spent(self, run_id: bytes) -> list[Event]:
+        """What the rounds of a run have cost in which this node sent a masked vector."""
+        rows = self._database.rows("select event from spent where run_id = ? order by round", (run_id,))
+        return [event_from_dict(json.loads(text)) for (text,) in rows]
+
+    def close_run(self, run_id: bytes, status: str) -> None:
+        """The run has ended here; its secrets are forgotten and it is never opened again."""
+        self._database.write(
+            ("update run set status = ?, participant = null where run_id = ?", (status, run_id)),
+            ("delete from releases where run_id = ?", (run_id,)),
+        )
+
+    def load(self) -> StoredRun | None:
+        """The run that is open, if any."""
+        rows = self._database.rows(
+            "select run_id, plan, data_digest, attempt, sequence, participant from run where status = ?", (OPEN,)
+        )
+        if not rows:
+            return None
+        run_id, plan, data_digest, attempt, sequence, state = rows[-1]
+        answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
+        participant, fault = None, None
+        if self._counter.run_id == run_id.hex():
+            answered.update(range(self._counter.answered + 1))
+        try:
+            participant = self._restore(run_id, state, (attempt, sequence))
+        except OwnMistake as mistake:
+            fault = mistake
+        self._sequence = sequence
+        return StoredRun(
+            run_id,
+            Plan.from_dict(json.loads(plan)),
+            data_digest,
+            attempt,
+            participant,
+            self._releases(run_id),
+            frozenset(answered),
+            fault,
+        )
+
+    def _restore(self, run_id: bytes, state: bytes | None, step: tuple[int, int]) -> Participant | None:
+        """Raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
+        is_counted = self._counter.run_id == run_id.hex()
+        # A crash between the two files leaves the counter one step behind; nothing was sent then.
+        counted = (self._counter.attempt, self._counter.sequence)
+        if not is_counted or step < counted:
+            raise refuse(Code.ROLLED_BACK, f"It is step {step} of (attempt, step), the counter says {counted}.")
+        return None if state is None else Participant.restore(state, step[1])
+
+    def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
+        rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
+        return tuple(np.frombuffer(content, dtype="<i8").astype(np.int64) for (content,) in rows)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._database.close()
+
+    def _read_counter(self) -> _Counter:
+        try:
+            content = json.loads((self.folder / "counter.json").read_text(encoding="ascii"))
+            return _Counter(str(content["run_id"]), *(int(content[n]) for n in ("attempt", "sequence", "answered")))
+        except FileNotFoundError:
+            return _Counter()
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise EnvironmentFault(
+                f"{self.folder / 'counter.json'} cannot be read.",
+                cause="It was damaged or edited.",
+                remedy="Move the whole folder away, but keep the budget book; the node then takes part in new runs.",
+                code="database-damaged",
+            ) from fault
+
+    def _write_counter(self, counter: _Counter) -> None:
+        # In place and of one length, so that it costs one write and no new file: it stands before every message.
+        line = json.dumps(counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
+        try:
+            descriptor = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
+            try:
+                os.pwrite(descriptor, line, 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise EnvironmentFault(
+                f"{self.folder / 'counter.json'} could not be written: {fault.strerror or fault}.",
+                cause="The disk is full, or the folder may not be written to.",
+                remedy="Free some space and start again: nothing was lost.",
+                code="disk-full",
+            ) from fault
+        self._counter = counter
+
+
+def digest_rows(codes: Sequence[bytes]) -> bytes:
+    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
+    told = hashlib.sha256()
+    for part in codes:
+        told.update(len(part).to_bytes(8, "big"))
+        told.update(part)
+    return told.digest()

@@ -1,0 +1,252 @@
+"""The messages of a run, and their one encoding each; `protocol.run_script` says who may send which one when.
+
+Secure aggregation's own messages travel inside as payloads that this module does not read. What a node refuses, and
+why a run ends, travels as a code word only: sentences stay with whom they were written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.run_codec import (
+    HASH_BYTES,
+    MAX_PLAN_BYTES,
+    MAX_RELEASES,
+    MessageReader,
+    MessageWriter,
+    malformed,
+)
+
+NO_HASH = bytes(HASH_BYTES)
+
+
+class MessageKind(IntEnum):
+    """The kind byte; a number, once given, is never given to another message."""
+
+    # Coordinator to node.
+    INVITATION = 1
+    ENROL = 2
+    SETUP = 3
+    ROUND_REQUEST = 4
+    UNMASK = 5
+    CERTIFICATE = 6
+    ABANDONED = 7
+    FINISHED = 8
+    STOP = 9
+    WELCOME = 10
+    # Node to coordinator.
+    HELLO = 20
+    READY = 21
+    SETUP_ANSWER = 22
+    UPLOAD = 23
+    ECHO = 24
+    ANSWER = 25
+    REFUSED = 26
+    DONE = 27
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Node: the first message of every connection. A new node has no run and no epoch (32 zero bytes each).
+
+    Attributes:
+        run_id: the run that the node is in.
+        epoch: digest of the epoch that it can go on in.
+        n_releases: releases of the run that it holds.
+        connection: a number of this connection, drawn at random.
+    """
+
+    connection: int
+    run_id: bytes = NO_HASH
+    epoch: bytes = NO_HASH
+    n_releases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Coordinator: the answer to a Hello, with its number.
+
+    Whatever a node receives before it was meant for an earlier connection, and is dropped.
+    """
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """Coordinator: take part in this run? `plan` is the plan's canonical JSON (UTF-8)."""
+
+    run_id: bytes
+    plan: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part."""
+
+    run_id: bytes
+    plan_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A message of secure aggregation inside one of a run, of one of the kinds in `PAYLOADS`."""
+
+    kind: MessageKind
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundRequest:
+    """Coordinator: answer the query of this round.
+
+    Attributes:
+        round: number of the exchange; also the number of releases before it.
+        releases: the last of these releases, as many as the node does not hold yet.
+        signed_spec: what the round is for, signed by the coordinator.
+    """
+
+    round: int
+    releases: tuple[IntVector, ...]
+    signed_spec: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Coordinator: nothing will be released in this slot; `code` says why."""
+
+    round: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make."""
+
+    n_releases: int
+    releases: tuple[IntVector, ...]
+    model_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Coordinator: the run is given up; `code` says why."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Node: it will not do what was asked; `round` is the exchange it stands in."""
+
+    round: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Node: it has the whole model; the digest of what its own replica made."""
+
+    model_digest: bytes
+
+
+Message = Hello | Welcome | Invitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop | Refused | Done
+
+PAYLOADS = frozenset(
+    {
+        MessageKind.ENROL, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE, MessageKind.SETUP_ANSWER,
+        MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
+    }
+)  # fmt: skip
+
+_KINDS: dict[type, MessageKind] = {
+    Hello: MessageKind.HELLO,
+    Welcome: MessageKind.WELCOME,
+    Invitation: MessageKind.INVITATION,
+    Ready: MessageKind.READY,
+    RoundRequest: MessageKind.ROUND_REQUEST,
+    Abandoned: MessageKind.ABANDONED,
+    Finished: MessageKind.FINISHED,
+    Stop: MessageKind.STOP,
+    Refused: MessageKind.REFUSED,
+    Done: MessageKind.DONE,
+}
+
+
+def kind_of(message: Message) -> MessageKind:
+    """The kind byte of a message."""
+    return message.kind if isinstance(message, Payload) else _KINDS[type(message)]
+
+
+def encode(message: Message) -> bytes:
+    """The message's bytes; raises ValueError or OverflowError for one that no peer would accept."""
+    writer = MessageWriter(kind_of(message))
+    match message:
+        case Hello():
+            writer.number(message.connection, 8).hash(message.run_id).hash(message.epoch)
+            writer.number(message.n_releases, 4)
+        case Welcome():
+            writer.number(message.connection, 8)
+        case Invitation():
+            writer.hash(message.run_id).blob(message.plan)
+        case Ready():
+            writer.hash(message.run_id).hash(message.plan_digest)
+        case Payload():
+            if message.kind not in PAYLOADS:
+                raise ValueError(f"{message.kind.name} carries no payload.")
+            writer.blob(message.content)
+        case RoundRequest():
+            _write_releases(writer.number(message.round, 4), message.releases)
+            writer.blob(message.signed_spec)
+        case Finished():
+            _write_releases(writer.number(message.n_releases, 4), message.releases)
+            writer.hash(message.model_digest)
+        case Abandoned() | Refused():
+            writer.number(message.round, 4).word(message.code)
+        case Stop():
+            writer.word(message.code)
+        case Done():
+            writer.hash(message.model_digest)
+    return writer.bytes()
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`; raises RemoteProtocolError (code "malformed-message" or "unknown-version")."""
+    reader = MessageReader(data)
+    try:
+        kind = MessageKind(reader.kind)
+    except ValueError:
+        raise malformed("it is of an unknown kind") from None
+    message: Message = Payload(kind, reader.blob()) if kind in PAYLOADS else _READERS[kind](reader)
+    reader.end()
+    return message
+
+
+def _write_releases(writer: MessageWriter, releases: tuple[IntVector, ...]) -> None:
+    writer.number(len(releases), 4)
+    for release in releases:
+        writer.vector(release)
+
+
+def _read_releases(reader: MessageReader) -> tuple[int, tuple[IntVector, ...]]:
+    """How many releases there are, and the last of them."""
+    total = reader.number(4, MAX_RELEASES)
+    count = reader.number(4, total)
+    return total, tuple(reader.vector() for _ in range(count))
+
+
+_READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
+    MessageKind.HELLO: lambda r: Hello(r.number(8), r.hash(), r.hash(), r.number(4, MAX_RELEASES)),
+    MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
+    MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
+    MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
+    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob()),
+    MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),
+    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash()),
+    MessageKind.STOP: lambda r: Stop(r.word()),
+    MessageKind.REFUSED: lambda r: Refused(r.number(4), r.word()),
+    MessageKind.DONE: lambda r: Done(r.hash()),
+}

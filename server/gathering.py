@@ -1,0 +1,91 @@
+"""Who is there: what the coordinator knows of every site of the roster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hedgerow.protocol.plan import Plan
+from hedgerow.secagg.roster import Roster
+
+SMALLEST_COHORT = 3
+SMALLEST_NOISED_COHORT = 2
+"""Where every site adds noise to its own vector, two sites can sum without reading each other's."""
+
+
+@dataclass
+class Sites:
+    """The sites of a run, by name.
+
+    Attributes:
+        connected: whose node has said Hello on its connection.
+        ready: who has checked plan and policy and takes part.
+        refusals: who has refused, and the code.
+        silent: who was asked and did not answer in time, and has not spoken since.
+        outsiders: who is not in the current epoch, or has lost its state of it.
+        members: who takes part in the set-up that is under way.
+        returning: who was in the epoch before the coordinator was started again, and has not come back.
+        answered: who has answered in the current phase.
+        held: how many releases each node holds.
+        n_invited: sites for which the parameters of the set-up were made.
+    """
+
+    roster: Roster
+    connected: set[str] = field(default_factory=set)
+    ready: set[str] = field(default_factory=set)
+    refusals: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    outsiders: set[str] = field(default_factory=set)
+    members: set[str] = field(default_factory=set)
+    returning: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+    held: dict[str, int] = field(default_factory=dict)
+    n_invited: int = 0
+
+    def __post_init__(self) -> None:
+        self._numbers = {site.name: number for number, site in enumerate(self.roster.sites)}
+
+    @property
+    def names(self) -> set[str]:
+        """All sites of the roster."""
+        return set(self._numbers)
+
+    def name(self, node: int) -> str:
+        """The name of a node's site."""
+        return self.roster.sites[node].name
+
+    def number(self, site: str) -> int:
+        """The number of a site's node."""
+        return self._numbers[site]
+
+    def is_heard(self, site: str) -> bool:
+        """Whether an answer of this site can be waited for."""
+        return site in self.connected and site not in self.silent and site not in self.refusals
+
+    def heard(self, among: Iterable[str]) -> set[str]:
+        """Those whose answer can be waited for."""
+        return {site for site in among if self.is_heard(site)}
+
+    def leave(self, site: str) -> None:
+        """The site's connection is gone: it must say Hello again, and begins a set-up anew."""
+        self.connected.discard(site)
+        self.ready.discard(site)
+        self.members.discard(site)
+
+    def refuse(self, site: str, code: str) -> None:
+        """The site will not do what was asked."""
+        self.refusals[site] = code
+        self.ready.discard(site)
+        self.members.discard(site)
+        self.returning.discard(site)
+
+    def begin_epoch(self, members: set[str]) -> None:
+        """A set-up begins with these sites; all others are outside until the next one."""
+        self.members, self.n_invited = set(members), len(members)
+        self.outsiders = self.names - members
+
+    @staticmethod
+    def least(plan: Plan) -> int:
+        """Sites without which nothing is summed."""
+        smallest = SMALLEST_NOISED_COHORT if plan.privacy.noise == "distributed" else SMALLEST_COHORT
+        return max(plan.federation.min_sites, smallest)

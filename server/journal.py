@@ -1,0 +1,159 @@
+"""The coordinator's journal: what was said and released, on the disk before anyone can see it.
+
+A coordinator that was killed and started again reads the journal and goes on where it was: the same run, the same
+epoch, the same spec and manifest of the open slot, the same releases. Noise is drawn once for each purpose, because a
+release is here before it is anywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow.privacy.ledger import Release
+from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.roster import Roster
+from hedgerow.secagg.view import EpochView
+from hedgerow.storage.database import Database
+
+_SCHEMA = """
+create table if not exists run (
+    run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
+    next_slot integer not null, epoch blob, slot blob, model_digest blob, given_up text
+);
+create table if not exists releases (
+    round integer primary key, purpose text not null unique, content blob not null, entry text not null,
+    honest_group integer, survivors text not null
+)
+"""
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class JournalledRelease:
+    """A release, its line in the ledger, how many shares of noise were counted for it (None: central noise), and the
+    sites whose vectors are in it.
+    """
+
+    release: IntVector
+    entry: Release
+    honest_group: int | None
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JournalledRun:
+    """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator."""
+
+    run_id: bytes
+    attempt: int
+    next_slot: int
+    view: EpochView | None
+    slot: Aggregator | None
+    releases: tuple[JournalledRelease, ...]
+    model_digest: bytes | None
+
+
+class Journal:
+    """One run's journal in one file; every method that writes returns when it is on the disk.
+
+    Raises:
+        EnvironmentFault: it cannot be read or written; nothing has changed then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, _SCHEMA, _VERSION)
+
+    def load(self, plan: Plan, roster: Roster) -> JournalledRun | None:
+        """The run in the journal, or None in a new one; UsageError for a run of another plan or roster."""
+        rows = self._database.rows(
+            "select run_id, plan_digest, roster, attempt, next_slot, epoch, slot, model_digest, given_up from run"
+        )
+        if not rows:
+            return None
+        run_id, plan_digest, roster_bytes, attempt, next_slot, epoch, slot, model_digest, given_up = rows[0]
+        if plan_digest != plan.digest or roster_bytes != roster.to_bytes():
+            raise UsageError(
+                f"{self._database.path} is the journal of a run with another plan or another roster.",
+                cause="The plan or the roster was changed, or the file belongs to another run.",
+                remedy="Give the plan and the roster with which the run began, or another journal for a new run.",
+                code="journal-of-another-run",
+            )
+        if given_up is not None:
+            raise UsageError(
+                f"{self._database.path} is the journal of a run that was given up ({given_up}).",
+                cause="Its sites were told so and will not take it up again.",
+                remedy="Start a new run with a new journal; what the old one released stays counted.",
+                code="journal-given-up",
+            )
+        view = None if epoch is None else EpochView.from_record(epoch)
+        opened = None if slot is None or view is None else Aggregator.restore(view, slot)
+        return JournalledRun(run_id, attempt, next_slot, view, opened, self._releases(), model_digest)
+
+    def begin(self, run_id: bytes, plan: Plan, roster: Roster) -> None:
+        """A run begins; written before anyone is invited."""
+        self._database.write(
+            (
+                "insert into run values (?, ?, ?, 0, 0, null, null, null, null)",
+                (run_id, plan.digest, roster.to_bytes()),
+            )
+        )
+
+    def save_attempt(self, attempt: int) -> None:
+        """An epoch's set-up begins; written before its parameters are sent."""
+        self._database.write(("update run set attempt = ?, epoch = null, slot = null, next_slot = 0", (attempt,)))
+
+    def save_epoch(self, view: EpochView) -> None:
+        """An epoch is ready; written before the nodes hear of it."""
+        self._database.write(("update run set epoch = ?, slot = null, next_slot = 0", (view.record,)))
+
+    def save_slot(self, aggregator: Aggregator) -> None:
+        """A slot's spec, then its uploads with the manifest; each written before it is sent."""
+        state = aggregator.to_bytes()
+        self._database.write(("update run set slot = ?, next_slot = ?", (state, aggregator.spec.slot + 1)))
+
+    def burn_slot(self) -> None:
+        """A slot was given up before its manifest; its purpose may be asked for again in another slot."""
+        self._database.write(("update run set slot = null", ()))
+
+    def commit(self, number: int, release: JournalledRelease) -> None:
+        """A release, before anyone can see it; the slot is closed with it."""
+        content = release.release.astype("<i8").tobytes()
+        entry = json.dumps(release.entry.to_dict(), sort_keys=True)
+        self._database.write(
+            (
+                "insert into releases values (?, ?, ?, ?, ?, ?)",
+                (number, release.entry.purpose, content, entry, release.honest_group, json.dumps(release.survivors)),
+            ),
+            ("update run set slot = null", ()),
+        )
+
+    def finish(self, model_digest: bytes) -> None:
+        """The run is over; written before the nodes hear of it."""
+        self._database.write(("update run set model_digest = ?", (model_digest,)))
+
+    def give_up(self, code: str) -> None:
+        """The run is given up; written before the nodes hear of it."""
+        self._database.write(("update run set given_up = ?", (code,)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def _releases(self) -> tuple[JournalledRelease, ...]:
+        rows = self._database.rows("select content, entry, honest_group, survivors from releases order by round")
+        return tuple(
+            JournalledRelease(
+                np.frombuffer(content, dtype="<i8").astype(np.int64),
+                Release.from_dict(json.loads(entry)),
+                group,
+                tuple(json.loads(survivors)),
+            )
+            for content, entry, group, survivors in rows
+        )

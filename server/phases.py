@@ -1,0 +1,374 @@
+"""The phases of a run on the coordinator's side: set an epoch up, open a slot, close it, release, finish.
+
+Everything is journalled before the messages that depend on it are queued.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.run_messages import (
+    Abandoned,
+    Finished,
+    Invitation,
+    Message,
+    MessageKind,
+    Payload,
+    RoundRequest,
+    Stop,
+    encode,
+)
+from hedgerow.protocol.run_script import RunState
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.query_round import VECTOR_ID
+from hedgerow.secagg.refusals import Abandoned as SumAbandoned
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import MAX_ATTEMPTS, Roster
+from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.transitions import Code, State
+from hedgerow.secagg.view import EpochView
+from hedgerow.server.coordinator import Outcome, Releaser, checked_report
+from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
+from hedgerow.server.gathering import Sites
+from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
+from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import resolve
+
+Outgoing = tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What the coordinator's operator gives it.
+
+    Attributes:
+        plan: the plan.
+        roster: who may take part, and this coordinator's key.
+        identity: this coordinator's signing key.
+        noise: where central noise comes from.
+        entropy: the source of the run's number: ``os.urandom`` but in tests.
+        observer: told of everything that happens.
+    """
+
+    plan: Plan
+    roster: Roster
+    identity: Identity
+    noise: NoiseSource
+    entropy: Entropy
+    observer: Observer = nobody_watches
+
+
+class RunPhases:
+    """What the coordinator does in each phase, and what it knows; `RunSession` decides when.
+
+    Attributes:
+        state: what is being collected.
+        sites: who is there, and what they said.
+        outcome: the model, its ledger and report, once the run is over.
+        failure: why the run was given up, if it was.
+        survivors: for every release, the sites whose vectors are in it.
+        n_phases: grows with every phase, so that a driver knows when to begin waiting anew.
+    """
+
+    def __init__(self, setup: RunSetup, journal: Journal) -> None:
+        self._setup, self._journal = setup, journal
+        self._settings = resolve(setup.plan)
+        self._replica = Replica(setup.plan, self._settings)
+        self._releases: list[IntVector] = []
+        self._honest_groups: list[int] = []
+        self._ledger = Ledger()
+        self.state = RunState.GATHERING
+        self.sites = Sites(setup.roster)
+        self.outcome: Outcome | None = None
+        self.failure: HedgerowError | None = None
+        self.survivors: list[tuple[str, ...]] = []
+        self.n_phases = 0
+        self.is_stalled = False
+        """Too few sites are there to go on; they are waited for."""
+        self._epoch_setup: EpochSetup | None = None
+        self._view: EpochView | None = None
+        self._slot: Aggregator | None = None
+        self._certificate = b""
+        self._next_slot = self._attempt = 0
+        self._out: list[Outgoing] = []
+        stored = journal.load(setup.plan, setup.roster)
+        if stored is None:
+            self.run_id = setup.entropy(32)
+            journal.begin(self.run_id, setup.plan, setup.roster)
+        else:
+            self.run_id = stored.run_id
+            self._resume(stored)
+
+    def _resume(self, stored: JournalledRun) -> None:
+        for line in stored.releases:
+            self._take(line)
+        self._attempt, self._next_slot = stored.attempt, stored.next_slot
+        self._view, self._slot = stored.view, stored.slot
+        if self._view is not None:
+            self.sites.returning = {self.sites.name(node) for node in self._view.ready}
+        if stored.model_digest is not None:
+            self._enter(RunState.FINISHING)
+        elif self._slot is not None:
+            self._certificate = certificate_of(self._slot)
+            self._enter(_COLLECTIONS[self._slot.state])
+        elif self._view is not None:
+            self._stall()
+
+    def _take(self, line: JournalledRelease) -> None:
+        self._ledger = self._ledger.append(line.entry)
+        self._replica.feed(line.release)
+        self._releases.append(line.release)
+        self.survivors.append(line.survivors)
+        if line.honest_group is not None:
+            self._honest_groups.append(line.honest_group)
+
+    def _enter(self, state: RunState) -> None:
+        self.state, self.is_stalled = state, False
+        self.n_phases += 1
+        self.sites.answered = set()
+        self._tell(RunEventKind.PHASE, code=state.value)
+
+    def _stall(self) -> None:
+        """Wait for sites to return; every message is a chance to go on."""
+        if not self.is_stalled:
+            self.is_stalled = True
+            self.n_phases += 1
+            self._tell(RunEventKind.PHASE, code="waiting-for-sites")
+
+    def _begin_setup(self) -> None:
+        """Set a new epoch up with all sites that are ready."""
+        members = self.sites.heard(self.sites.ready)
+        if len(members) < self.sites.least(self._setup.plan):
+            raise self._too_few()
+        if self._attempt >= MAX_ATTEMPTS:
+            raise AggregationError(
+                f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
+            )
+        self._attempt += 1
+        n_slots = slots_for(self._setup.plan, self._settings, len(self._releases))
+        identity = (self.run_id, self._attempt, self._setup.roster.hash())
+        parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
+        self._journal.save_attempt(self._attempt)
+        self._view = self._slot = None
+        self.sites.begin_epoch(members)
+        self._epoch_setup = EpochSetup(self._setup.roster, parameters)
+        self._enter(RunState.SETTING_UP)
+        for site in sorted(members):
+            self._send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
+
+    def _advance_setup(self) -> None:
+        setup = self._epoch_setup
+        if setup is None:
+            return
+        try:
+            if setup.state is State.COLLECTING_KEYS:
+                if len(setup.bundles) < self.sites.n_invited:
+                    # The parameters were made for more sites, and fewer need others to be as safe.
+                    raise refuse(Code.TOO_FEW_READY, f"{len(setup.bundles)} of {self.sites.n_invited}.")
+                self._epoch_setup, listed = setup.close_keys()
+                self._to_members(dict.fromkeys(self._epoch_setup.bundles, listed))
+            elif setup.state is State.COLLECTING_NONCES:
+                self._epoch_setup, listed = setup.close_nonces()
+                self._to_members(dict.fromkeys(self._epoch_setup.bundles, listed))
+            elif setup.state is State.COLLECTING_SHARES:
+                self._epoch_setup, deliveries = setup.close_shares()
+                self._to_members(deliveries)
+            else:
+                self._view, listed = setup.close_acknowledgements()
+                self._journal.save_epoch(self._view)
+                self._next_slot, self._epoch_setup = 0, None
+                self._announce(self._view, listed)
+                self._open_round()
+        except (SumAbandoned, RemoteProtocolError) as fault:
+            # Somebody fell silent in the middle; those who are there begin again.
+            self._tell(RunEventKind.ABANDONED, code=fault.code)
+            self._epoch_setup = None
+            self._enter(RunState.GATHERING)
+
+    def _announce(self, view: EpochView, ready_list: bytes) -> None:
+        """Tell the ready nodes that they are, and invite the others anew."""
+        inside = {self.sites.name(node) for node in view.ready} & self.sites.members
+        for site in sorted(self.sites.members - inside):
+            self._invite(site)
+        self.sites.outsiders = self.sites.names - inside
+        for site in sorted(inside):
+            self._send(site, Payload(MessageKind.SETUP, ready_list))
+
+    def _to_members(self, messages: dict[int, bytes]) -> None:
+        self._enter(RunState.SETTING_UP)
+        for node, message in messages.items():
+            if self.sites.name(node) in self.sites.members:
+                self._send(self.sites.name(node), Payload(MessageKind.SETUP, message))
+
+    def _open_round(self) -> None:
+        """Open a slot for the query that is next; stall when too few sites are there for any."""
+        query, view = self._replica.query, self._view
+        if query is None:
+            self._begin_finishing()
+            return
+        if view is None:
+            return
+        there = self.sites.heard({self.sites.name(node) for node in view.ready} - self.sites.outsiders)
+        is_full = self._next_slot >= view.parameters.n_slots
+        if self.sites.returning:
+            self._stall()
+            return
+        ready = self.sites.heard(self.sites.ready)
+        is_short = len(there) < view.guarantees.min_survivors
+        is_worth_it = ready > there and (is_short or self._attempt < MAX_ATTEMPTS // 2)
+        if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
+            # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
+            self._begin_setup()
+            return
+        if is_short:
+            self._stall()
+            return
+        slot = open_slot(self._setup.plan, view, self._setup.identity, query, (self._next_slot, self._replica.history))
+        self._next_slot += 1
+        self._journal.save_slot(slot)
+        self._slot, self._certificate = slot, b""
+        self._enter(RunState.COLLECTING_VECTORS)
+        for site in sorted(there):
+            self._send_request(site)
+
+    def _close_vectors(self) -> None:
+        slot = self._require_slot()
+        try:
+            slot, requests = slot.close_vectors(self._setup.identity)
+        except SumAbandoned as fault:
+            # No manifest was sent, so nothing of this slot can ever be opened: the purpose may have another one.
+            self._journal.burn_slot()
+            self._slot = None
+            self._tell(RunEventKind.ABANDONED, code=fault.code)
+            for site in sorted(self.sites.connected):
+                self._send(site, Abandoned(self._replica.n_releases, fault.code))
+            self._stall()
+            self._open_round()
+            return
+        self._journal.save_slot(slot)
+        self._slot = slot
+        self._enter(_COLLECTIONS[slot.state])
+        for node, request in requests.items():
+            self._send(self.sites.name(node), Payload(MessageKind.UNMASK, request))
+
+    def _close_echoes(self) -> None:
+        slot = self._require_slot()
+        try:
+            slot, certificate = slot.close_echoes()
+        except SumAbandoned:
+            self._stall()
+            return
+        self._journal.save_slot(slot)
+        self._slot, self._certificate = slot, certificate
+        self._enter(RunState.COLLECTING_ANSWERS)
+        for node in slot.uploads:
+            self._send(self.sites.name(node), Payload(MessageKind.CERTIFICATE, certificate))
+
+    def _release(self) -> None:
+        """Unmask, add the noise, journal, and only then go on: what follows may be seen."""
+        slot, query = self._require_slot(), self._replica.query
+        if query is None or self._view is None:
+            return
+        try:
+            _, opened = slot.release()
+        except SumAbandoned as fault:
+            if fault.reason is not Code.TOO_FEW_ANSWERS:
+                raise
+            # The same manifest is repeated to whoever returns; there is never a second one.
+            self._stall()
+            return
+        group = honest_group_of(self._setup.plan, self._view)
+        releaser = Releaser(self._setup.noise, group)
+        release = releaser.release(query, opened.sums[VECTOR_ID])
+        (entry,) = releaser.ledger.releases
+        survivors = tuple(self.sites.name(node) for node in opened.survivors)
+        line = JournalledRelease(release, entry, group, survivors)
+        self._journal.commit(self._replica.n_releases, line)
+        self._take(line)
+        self._slot = None
+        self._tell(RunEventKind.RELEASED)
+        self._open_round()
+
+    def _begin_finishing(self) -> None:
+        self._conclude()
+        self._journal.finish(self._replica.model_digest())
+        self._enter(RunState.FINISHING)
+        for site in sorted(self.sites.heard(self.sites.ready)):
+            self._send_finished(site)
+
+    def _conclude(self) -> Outcome:
+        """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
+        group = min(self._honest_groups, default=None)
+        report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
+        self.outcome = Outcome(self._replica.ensemble, self._ledger, report)
+        return self.outcome
+
+    def _end(self) -> None:
+        self._conclude()
+        self._enter(RunState.OVER)
+        self._tell(RunEventKind.FINISHED)
+
+    def _invite(self, site: str) -> None:
+        """Ask a site to take part, from the next epoch on."""
+        self.sites.outsiders.add(site)
+        self.sites.members.discard(site)
+        self.sites.ready.discard(site)
+        plan = json.dumps(self._setup.plan.to_dict(), sort_keys=True, separators=(",", ":"))
+        self._send(site, Invitation(self.run_id, plan.encode()))
+
+    def _send(self, site: str, message: Message) -> None:
+        if site in self.sites.connected:
+            self._out.append((site, encode(message)))
+
+    def _send_request(self, site: str) -> None:
+        fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
+        self.sites.held[site] = len(self._releases)
+        self._send(site, RoundRequest(len(self._releases), fresh, self._require_slot().signed_spec))
+
+    def _send_finished(self, site: str) -> None:
+        fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
+        self.sites.held[site] = len(self._releases)
+        self._send(site, Finished(len(self._releases), fresh, self._replica.model_digest()))
+
+    def _require_slot(self) -> Aggregator:
+        if self._slot is None:
+            raise AggregationError("No slot is open.", code="no-slot")
+        return self._slot
+
+    def _give_up(self, fault: HedgerowError) -> None:
+        self.failure = fault
+        self._journal.give_up(fault.code)
+        for site in sorted(self.sites.connected):
+            self._send(site, Stop(fault.code))
+        self._enter(RunState.OVER)
+        self._tell(RunEventKind.STOPPED, code=fault.code)
+
+    def _too_few(self) -> AggregationError:
+        plan = self._setup.plan
+        said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.sites.refusals.items()))
+        there = len(self.sites.heard(self.sites.ready))
+        return AggregationError(
+            f"Too few sites take part: {there} of {len(self.sites.names)} are there and ready{said}.",
+            cause=f"At least {self.sites.least(plan)} are needed, and as many as secure aggregation's threshold.",
+            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
+            code="too-few-sites",
+        )
+
+    def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
+        self._setup.observer(RunEvent(kind, len(self._releases), site, code))
+
+
+_COLLECTIONS = {
+    State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
+    State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
+    State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
+}

@@ -1,0 +1,65 @@
+"""From a plan to an epoch's parameters, and from a query to the slot that sums it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import Query
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.query_round import expected_round
+from hedgerow.secagg.roster import EpochParameters, NoiseMode
+from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
+from hedgerow.secagg.session import default_wishes
+from hedgerow.secagg.transitions import State
+from hedgerow.secagg.view import EpochView
+from hedgerow.training.settings import Settings, largest_n_exchanges
+
+MAX_SLOTS = 1024
+"""As many as a node holds by default; a longer run goes on in a new epoch."""
+
+
+def mode_of(plan: Plan) -> NoiseMode:
+    """Who adds the noise."""
+    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
+
+
+def honest_group_of(plan: Plan, view: EpochView) -> int | None:
+    """Shares of noise that are counted in every sum; None when the coordinator adds the noise."""
+    return view.guarantees.honest_group if mode_of(plan) is NoiseMode.DISTRIBUTED else None
+
+
+def slots_for(plan: Plan, settings: Settings, n_released: int) -> int:
+    """Slots for the rest of a run, and some to repeat rounds in."""
+    rest = max(1, largest_n_exchanges(plan, settings) - n_released)
+    return min(MAX_SLOTS, rest + rest // 4 + 8)
+
+
+def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
+    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
+    run_id, attempt, roster_hash = identity
+    wishes = default_wishes(n_members)
+    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
+    wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
+    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode_of(plan))
+
+
+def open_slot(
+    plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]
+) -> Aggregator:
+    """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
+    slot, history = place
+    noise = noise_of(query, honest_group_of(plan, view))
+    expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
+    spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
+    return Aggregator.open(view, coordinator, spec)
+
+
+def certificate_of(slot: Aggregator) -> bytes:
+    """The echo certificate of a slot that was brought back from the journal; empty when none was sent."""
+    if slot.state is not State.COLLECTING_ANSWERS or not slot.echoes:
+        return b""
+    nodes = tuple(sorted(slot.echoes))
+    return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()

@@ -1,0 +1,57 @@
+"""The coordinator's loop: a hub's events into a session, its messages out, and the plan's three timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.plan import Federation
+from hedgerow.protocol.run_script import RunState
+from hedgerow.server.coordinator import Outcome
+from hedgerow.server.session import RunSession
+from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
+
+
+def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: Callable[[], float]) -> Outcome:
+    """Carry a run out.
+
+    Args:
+        session: a new session, or one that a journal brought back.
+        hub: connected to the nodes; the caller closes it.
+        timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
+            enough sites to return when there are too few.
+        clock: seconds, from any beginning, that never go back: ``time.monotonic``.
+
+    Raises:
+        HedgerowError: why the run was given up.
+        EnvironmentFault: the journal could not be written; started again, the run goes on.
+    """
+    phase, deadline = -1, 0.0
+    while session.state is not RunState.OVER:
+        if session.n_phases != phase:
+            phase, deadline = session.n_phases, clock() + _timeout(session, timeouts)
+        event = hub.receive(max(0.0, deadline - clock()))
+        if event is None and clock() < deadline:
+            continue
+        for site, message in session.timed_out() if event is None else _react(session, event):
+            hub.send(site, message)
+    if session.outcome is not None and session.failure is None:
+        return session.outcome
+    raise session.failure or HedgerowError("The run ended without a model.")
+
+
+def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
+    match event:
+        case Joined(site):
+            session.joined(site)
+            return []
+        case Left(site, reason):
+            return session.left(site, reason)
+        case Arrived(site, message):
+            return session.arrived(site, message)
+
+
+def _timeout(session: RunSession, timeouts: Federation) -> float:
+    if session.waits_for_joining:
+        return timeouts.join_timeout
+    return timeouts.idle_timeout if session.is_stalled else timeouts.round_timeout

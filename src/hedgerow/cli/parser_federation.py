@@ -1,0 +1,74 @@
+"""The commands that run a federation over a network: who may be told what on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+AddCommand = Callable[..., argparse.ArgumentParser]
+
+DEFAULT_LISTEN = "127.0.0.1:7443"
+
+_COORDINATOR_EXAMPLE = """\
+example:
+  hedgerow coordinator plan.toml --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --out model.json
+"""
+_NODE_EXAMPLE = """\
+example:
+  hedgerow node north.csv --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hub.example.org:7443
+"""
+
+
+def add_federation(commands: Any, command: AddCommand) -> None:
+    """Add `coordinator`, `node` and `ledger`."""
+    _add_coordinator(commands, command)
+    _add_node(commands, command)
+    _add_ledger(commands, command)
+
+
+def _add_coordinator(commands: Any, command: AddCommand) -> None:
+    parser = command(
+        commands, "coordinator", "hedgerow.cli.coordinator", "run a plan over the nodes of a roster",
+        epilog=_COORDINATOR_EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="the coordinator's .private.json")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="the model file to write")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
+    parser.add_argument(
+        "--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_node(commands: Any, command: AddCommand) -> None:
+    parser = command(
+        commands, "node", "hedgerow.cli.node", "take part in a run with this site's table", epilog=_NODE_EXAMPLE
+    )
+    parser.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL")
+    parser.add_argument("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
+    parser.add_argument("--plan", metavar="PLAN", help="take part in this plan only")
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="this site's .private.json")
+    parser.add_argument("--policy", required=True, metavar="FILE", help="what this site's owner allows")
+    parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the coordinator")
+    parser.add_argument(
+        "--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_ledger(commands: Any, command: AddCommand) -> None:
+    parser = command(commands, "ledger", "hedgerow.cli.ledger", "show what all runs have cost a site's data")
+    parser.add_argument("state", metavar="FOLDER", help="a node's folder (see `hedgerow node --state`)")
+    parser.add_argument("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
+    parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

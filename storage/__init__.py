@@ -1,0 +1,1 @@
+"""Small durable databases: what a party wrote before it spoke is there after it died."""

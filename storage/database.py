@@ -1,0 +1,125 @@
+"""One SQLite file: transactions that are on the disk when `write` returns, and errors in the words of this package."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hedgerow.protocol.errors import EnvironmentFault
+
+Statement = tuple[str, tuple[Any, ...]]
+
+_DISK_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class Database:
+    """A SQLite file that only its owner may read.
+
+    Args:
+        path: the file; made, with mode 0600, if it is not there.
+        schema: statements that make the tables (``create table if not exists``).
+        version: of the schema; a file of another version is refused.
+        is_exclusive: refuse a second process that opens the same file while this one has it.
+
+    Raises:
+        EnvironmentFault: code "disk-full", "database-locked", "database-damaged", "database-version" or
+            "database-failed"; so do all methods. A transaction that failed has changed nothing.
+    """
+
+    def __init__(self, path: Path, schema: str, version: int, *, is_exclusive: bool = True) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+        except OSError as fault:
+            raise EnvironmentFault(
+                f"{path} cannot be opened: {fault.strerror or fault}.",
+                remedy="Give a folder that this user may write to.",
+                code="file-not-written",
+            ) from fault
+        except sqlite3.Error as fault:
+            raise _fault_of(path, fault) from fault
+        try:
+            if is_exclusive:
+                self._connection.execute("pragma locking_mode = exclusive")
+            self._connection.execute("pragma journal_mode = wal")
+            # A commit waits for the disk: what is written before a message is sent must survive a power cut.
+            self._connection.execute("pragma synchronous = full")
+            self._make_tables(schema, version)
+        except sqlite3.Error as fault:
+            self._connection.close()
+            raise _fault_of(path, fault) from fault
+
+    def _make_tables(self, schema: str, version: int) -> None:
+        ((found,),) = self._connection.execute("pragma user_version").fetchall()
+        if found not in (0, version):
+            self._connection.close()
+            raise EnvironmentFault(
+                f"{self.path} is of version {found}; this hedgerow reads version {version}.",
+                cause="Another version of hedgerow wrote it.",
+                remedy="Use the version that wrote it until its runs are over.",
+                code="database-version",
+            )
+        self._connection.execute("begin immediate")
+        for statement in filter(str.strip, schema.split(";")):
+            self._connection.execute(statement)
+        self._connection.execute(f"pragma user_version = {version:d}")
+        self._connection.execute("commit")
+
+    def write(self, *statements: Statement) -> None:
+        """Carry out all statements, or none; what they changed is on the disk afterwards."""
+        try:
+            self._connection.execute("begin immediate")
+            for sql, values in statements:
+                self._connection.execute(sql, values)
+            self._connection.execute("commit")
+        except sqlite3.Error as fault:
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
+            raise _fault_of(self.path, fault) from fault
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a query gives."""
+        try:
+            return self._connection.execute(sql, tuple(values)).fetchall()
+        except sqlite3.Error as fault:
+            raise _fault_of(self.path, fault) from fault
+
+    def close(self) -> None:
+        """Close the file; nothing is lost by not doing so."""
+        self._connection.close()
+
+
+def _fault_of(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
+    # The primary code stands in the lowest byte of SQLite's extended codes.
+    code = getattr(fault, "sqlite_errorcode", 0) & 0xFF
+    if code in _DISK_FULL:
+        return EnvironmentFault(
+            f"{path} could not be written.",
+            cause="The disk or the account's quota is full.",
+            remedy="Free some space and start again: nothing was lost, and the run goes on where it was.",
+            code="disk-full",
+        )
+    if code in _LOCKED:
+        return EnvironmentFault(
+            f"{path} is in use.",
+            cause="Another process of this machine has it open.",
+            remedy="Stop that process, or give this one a folder of its own.",
+            code="database-locked",
+        )
+    if code in _DAMAGED:
+        return EnvironmentFault(
+            f"{path} is damaged, or is no database.",
+            cause="It was overwritten, or the disk failed.",
+            remedy="Move it away and start again; a node then enrols anew.",
+            code="database-damaged",
+        )
+    return EnvironmentFault(
+        f"{path}: {fault}.", remedy="Check the file, its folder and their permissions.", code="database-failed"
+    )

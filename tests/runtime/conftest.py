@@ -1,0 +1,325 @@
+"""A whole federation in one thread: real sessions, stores and loops over the engine in memory, and a clock by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.policy import Policy
+from hedgerow.client.run import handle
+from hedgerow.client.session import NodeSession
+from hedgerow.client.store import NodeStore
+from hedgerow.model import Model
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.run_messages import MessageKind, Payload, decode
+from hedgerow.protocol.run_script import NodeState
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
+from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.events import RunEvent
+from hedgerow.server.journal import Journal
+from hedgerow.server.phases import RunSetup
+from hedgerow.server.run import run_coordinator
+from hedgerow.server.session import RunSession
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import resolve
+from hedgerow.transport.interface import Arrived, HubEvent
+from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
+
+OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+
+
+def key(name: str) -> Identity:
+    """An identity that is the same in every run of the tests."""
+    return Identity(name.encode().ljust(32, b"."))
+
+
+@dataclass
+class Party:
+    """One site's node process: it can be killed, frozen and started again."""
+
+    setup: NodeSetup
+    folder: Path
+    network: MemoryNetwork
+    session: NodeSession | None = None
+    uplink: MemoryUplink | None = None
+    is_frozen: bool = False
+    failures: list[HedgerowError] = field(default_factory=list)
+    store: NodeStore | None = None
+    book: BudgetBook | None = None
+
+    def start(self) -> None:
+        """Start the process: whatever it knows is on its disk."""
+        try:
+            self.store = NodeStore(self.folder)
+            self.book = BudgetBook(self.folder / "budget.db")
+            self.session = NodeSession(self.setup, self.store, self.book)
+        except HedgerowError as fault:
+            self.failures.append(fault)
+            self.kill()
+            return
+        self.uplink = self.network.uplink(self.setup.site)
+
+    def kill(self) -> None:
+        """The process is gone, and with it its memory and its connection."""
+        self.session = None
+        if self.uplink is not None:
+            self.uplink.close()
+            self.uplink = None
+        for file in (self.store, self.book):
+            if file is not None:
+                file.close()
+        self.store = self.book = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.session is not None and self.session.state is NodeState.FINISHED
+
+    def pump(self) -> bool:
+        """Handle one event; False when there is none, or nobody to handle it."""
+        if self.session is None or self.uplink is None or self.is_frozen:
+            return False
+        event = self.uplink.receive(0)
+        if event is None:
+            return False
+        try:
+            handle(self.session, self.uplink, event)
+        except HedgerowError as fault:
+            self.failures.append(fault)
+            self.kill()
+        return True
+
+
+class Killed(BaseException):
+    """The coordinator's process is gone; not an Exception, for nothing may catch it."""
+
+
+@pytest.fixture
+def killed() -> type[BaseException]:
+    """What ends a coordinator's process in these tests."""
+    return Killed
+
+
+class PumpedHub:
+    """A hub whose nodes run when the coordinator waits; time passes only when nothing else can happen."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._hub: MemoryHub = federation.network.hub()
+        federation.tamper(self._hub)
+
+    def send(self, site: str, message: bytes) -> bool:
+        self._federation.sent.append((site, message))
+        if message[4] == MessageKind.UNMASK:
+            self._federation.note_manifest(message)
+        return self._hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        federation = self._federation
+        while True:
+            event = self._hub.receive(0)
+            if event is not None:
+                if isinstance(event, Arrived):
+                    federation.note(event)
+                return event
+            if any([party.pump() for party in federation.parties.values()]):
+                continue
+            if federation.while_waiting(timeout):
+                continue
+            federation.now += timeout
+            return None
+
+    def close(self) -> None:
+        self._hub.close()
+
+
+class WatchedJournal(Journal):
+    """A journal that kills its process after a given number of writes."""
+
+    def __init__(self, path: Path, kill_after: int | None) -> None:
+        super().__init__(path)
+        write = self._database.write
+        left = [kill_after]
+
+        def watched(*statements: Any) -> None:
+            write(*statements)
+            if left[0] is not None:
+                left[0] -= 1
+                if left[0] <= 0:
+                    raise Killed
+
+        self._database.write = watched  # type: ignore[method-assign]
+
+
+class SumOverSurvivors:
+    """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
+
+    honest_group = None
+
+    def __init__(self, nodes: dict[str, Node], survivors: list[tuple[str, ...]]) -> None:
+        self._nodes, self._survivors = nodes, survivors
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`."""
+        total = np.zeros(query.length, dtype=np.int64)
+        for site, node in self._nodes.items():
+            if site in self._survivors[query.purpose.round]:
+                total += node.answer(query)
+            else:
+                node.finish(query)
+        return total
+
+
+@dataclass
+class Federation:
+    """Sites, a coordinator, and the network between them."""
+
+    plan: Plan
+    data: dict[str, SiteData]
+    folder: Path
+    noise: NoiseSource
+    network: MemoryNetwork
+    roster: Roster
+    parties: dict[str, Party] = field(default_factory=dict)
+    events: list[RunEvent] = field(default_factory=list)
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    received: list[tuple[str, bytes]] = field(default_factory=list)
+    manifests: dict[bytes, str] = field(default_factory=dict)
+    uploads: dict[tuple[str, bytes, int], bytes] = field(default_factory=dict)
+    answers: dict[tuple[str, bytes, str], bytes] = field(default_factory=dict)
+    now: float = 0.0
+    while_waiting: Callable[[float], bool] = field(default=lambda _: False)
+    on_event: Callable[[RunEvent], None] = field(default=lambda _: None)
+    session: RunSession | None = None
+    tamper: Callable[[MemoryHub], None] = field(default=lambda _: None)
+    coordinator_entropy: Callable[[int], bytes] = os.urandom
+    coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
+
+    def watch(self, event: RunEvent) -> None:
+        """Keep an event, and let a test act on it."""
+        self.events.append(event)
+        self.on_event(event)
+
+    def note_manifest(self, message: bytes) -> None:
+        """Remember which purpose a manifest is for."""
+        payload = decode(message)
+        assert isinstance(payload, Payload)
+        signed = UnmaskRequest.from_bytes(payload.content).manifest
+        self.manifests[manifest_hash(signed)] = Manifest.from_signed(signed).purpose
+
+    def note(self, event: Arrived) -> None:
+        """Check, in every test: a slot masks one vector only, and a purpose is answered for one manifest only."""
+        self.received.append((event.site, event.message))
+        try:
+            payload = decode(event.message)
+        except RemoteProtocolError:
+            return
+        if not isinstance(payload, Payload) or payload.content == b"garbage":
+            return
+        if payload.kind is MessageKind.UPLOAD:
+            header = Header.from_signed(MaskedVector.from_bytes(payload.content).header)
+            place = (event.site, header.context.epoch, header.context.slot)
+            assert self.uploads.setdefault(place, payload.content) == payload.content, "a slot was used twice"
+        if payload.kind is MessageKind.ANSWER:
+            manifest = Answer.from_signed(payload.content).manifest
+            purpose = (event.site, self.session.run_id, self.manifests[manifest])
+            assert self.answers.setdefault(purpose, manifest) == manifest, "a purpose was answered twice"
+
+    def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
+        """One life of the coordinator's process; raises Killed when it was killed."""
+        journal = WatchedJournal(self.folder / "journal.db", kill_after)
+        hub: PumpedHub | None = None
+        try:
+            keys = (self.roster, self.coordinator_key)
+            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, self.watch)
+            session = self.session = RunSession(setup, journal)
+            hub = PumpedHub(self)
+            outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
+            self.drain()
+            return outcome
+        finally:
+            journal.close()
+            if hub is not None:
+                self.drain()
+                hub.close()
+
+    def survivors_model(self) -> bytes:
+        """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
+        assert self.session is not None
+        settings = resolve(self.plan)
+        nodes = {site: Node(site, data, self.plan, settings) for site, data in self.data.items()}
+        sums = SumOverSurvivors(nodes, self.session.survivors)
+        outcome = run_program(self.plan, boosted_trees(self.plan, settings), sums, self.noise)
+        return self.model_bytes(outcome)
+
+    def model_bytes(self, outcome: Outcome) -> bytes:
+        """The model file that a coordinator would write."""
+        return Model(self.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+
+    def drain(self) -> None:
+        """Let the nodes handle what has reached them."""
+        while any([party.pump() for party in self.parties.values()]):
+            pass
+
+    def codes(self, kind: str | None = None) -> list[str]:
+        """The code words of the events, in order."""
+        return [event.code for event in self.events if kind is None or event.kind == kind]
+
+    def close(self) -> None:
+        for party in self.parties.values():
+            party.kill()
+
+
+Builder = Callable[..., Federation]
+
+
+@pytest.fixture
+def federate(factory: ModuleType, tmp_path: Path) -> Iterator[Builder]:
+    """Build a federation: `n_sites`, `plan`, policies by site, faults of the network."""
+    built: list[Federation] = []
+
+    def build(
+        n_sites: int = 4,
+        plan: Plan | None = None,
+        policies: dict[str, Policy] | None = None,
+        faults: FaultPlan = no_faults,
+        noise: NoiseSource | None = None,
+        name: str = "run",
+    ) -> Federation:
+        plan = plan or factory.make_plan()
+        rows = factory.make_data(plan, plan.privacy.n_records, 7)
+        owner = np.arange(rows.n_records) % n_sites
+        names = [f"site-{number}" for number in range(n_sites)]
+        data = {site: factory.take(rows, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
+        roster = Roster(key("coordinator").public, tuple(Site(site, key(site).public) for site in names))
+        folder = tmp_path / name
+        folder.mkdir()
+        network = MemoryNetwork(faults)
+        noise = noise or SeededNoise(1)
+        federation = Federation(plan, data, folder, noise, network, roster)
+        for site in names:
+            policy = (policies or {}).get(site, OPEN_POLICY)
+            own = data[site]
+            setup = NodeSetup(site, key(site), roster, policy, os.urandom, noise, lambda _, own=own: own)
+            federation.parties[site] = Party(setup, folder / site, network)
+            federation.parties[site].start()
+        built.append(federation)
+        return federation
+
+    yield build
+    for federation in built:
+        federation.close()

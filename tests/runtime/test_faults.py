@@ -1,0 +1,272 @@
+"""Disks that fill up, backups that are restored, folders that are lost: intact state, typed faults, no slot twice.
+
+That no slot masks two vectors and no purpose is answered for two manifests is checked on all messages of every test in
+this folder: see `Federation.note`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.client.store import NodeStore
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import AggregationError, EnvironmentFault, UsageError
+from hedgerow.server.journal import Journal
+from hedgerow.storage.database import Database
+
+if TYPE_CHECKING:
+    from conftest import Builder
+
+
+def fill_disk(database: Database) -> None:
+    """Let the file grow no more: SQLite then fails as it does when the disk is full."""
+    ((pages,),) = database.rows("pragma page_count")
+    database.rows(f"pragma max_page_count = {pages}")
+
+
+@pytest.mark.parametrize("n_writes", [1, 3, 5, 7, 9, 12])
+def test_a_full_disk_at_the_coordinator_leaves_the_journal_intact(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, n_writes: int
+) -> None:
+    """The coordinator says that its disk is full and ends; with space again it goes on to the same model."""
+    federation = federate(4)
+    written = [0]
+    write = Database.write
+
+    def counting(self: Database, *statements: Any) -> None:
+        if self.path.name == "journal.db":
+            written[0] += 1
+            if written[0] == n_writes:
+                fill_disk(self)
+        write(self, *statements)
+
+    monkeypatch.setattr(Database, "write", counting)
+    try:
+        federation.run()
+    except EnvironmentFault as fault:
+        assert fault.code == "disk-full"
+        assert not any(party.failures for party in federation.parties.values())
+    monkeypatch.undo()
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == train(federation.plan, federation.data, noise=SeededNoise(1)).to_bytes()
+
+
+@pytest.mark.parametrize("n_writes", range(2, 12))
+def test_a_full_disk_at_a_node_stops_that_node_only(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, n_writes: int
+) -> None:
+    """The node refuses with the code, sends nothing that it could not write down, and goes on when there is space."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+    written = [0]
+    write = Database.write
+
+    def counting(self: Database, *statements: Any) -> None:
+        if self.path == victim.folder / "node.db":
+            written[0] += 1
+            if written[0] == n_writes:
+                fill_disk(self)
+        write(self, *statements)
+
+    monkeypatch.setattr(Database, "write", counting)
+
+    def restart(event: Any) -> None:
+        if event.kind == "refused":
+            assert (event.site, event.code) == ("site-1", "disk-full")
+            monkeypatch.undo()
+            victim.start()
+
+    federation.on_event = restart
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert {fault.code for fault in victim.failures} <= {"disk-full"}
+    assert victim.is_done
+
+
+def test_a_counter_that_cannot_be_written_stops_the_node(tmp_path: Path) -> None:
+    """The counter is what unmasks a restored backup: nothing may leave the node before it is on the disk."""
+    store = NodeStore(tmp_path)
+    (tmp_path / "counter.json").mkdir()
+    with pytest.raises(EnvironmentFault):
+        store.save_attempt(b"1" * 32, 1)
+    store.close()
+
+
+def snapshot(party: Any, target: Path) -> None:
+    """Copy a node's database as a backup would, without the counter that stands beside it."""
+    target.mkdir(exist_ok=True)
+    for file in party.folder.glob("node.db*"):
+        shutil.copy(file, target / file.name)
+
+
+def restore(party: Any, source: Path) -> None:
+    """Put the copy back."""
+    for file in party.folder.glob("node.db*"):
+        file.unlink()
+    for file in source.iterdir():
+        shutil.copy(file, party.folder / file.name)
+
+
+@pytest.mark.parametrize(("taken", "age"), [(t, a) for t in range(1, 7) for a in (1, 2, 3, 5) if t + a < 8])
+def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
+    federate: Builder, factory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, age: int
+) -> None:
+    """State that is older than its counter may have used its slots: it is never resumed, whatever its age."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 8}))
+    victim = federation.parties["site-1"]
+    backup = tmp_path / "backup"
+    n_writes = [0]
+    save = NodeStore.save
+
+    def counting(self: NodeStore, run_id: bytes, step: Any) -> None:
+        save(self, run_id, step)
+        if self.folder == victim.folder:
+            n_writes[0] += 1
+            if n_writes[0] == taken:
+                snapshot(victim, backup)
+
+    monkeypatch.setattr(NodeStore, "save", counting)
+    pump = victim.pump
+
+    def fragile() -> bool:
+        handled = pump()
+        if n_writes[0] == taken + age and victim.session is not None:
+            n_writes[0] += 1000
+            victim.kill()
+            restore(victim, backup)
+            victim.start()
+        return handled
+
+    victim.pump = fragile  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert "rolled-back" in federation.codes("refused")
+    assert not victim.failures and victim.is_done
+    assert "site-1" in federation.session.survivors[-1]
+
+
+def test_a_folder_that_is_lost_without_its_budget_book_ends_the_nodes_part(federate: Builder) -> None:
+    """A node that cannot know what it answered answers nothing more in that run; the next run it may join."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+
+    def lose(event: Any) -> None:
+        if event.kind == "released" and event.round == 2 and victim.session is not None:
+            victim.kill()
+            for file in (*victim.folder.glob("node.db*"), victim.folder / "counter.json"):
+                file.unlink()
+            victim.start()
+
+    federation.on_event = lose
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for fault in victim.failures] == ["state-lost"]
+
+
+def test_a_database_that_is_lost_beside_its_counter_enrols_anew(federate: Builder) -> None:
+    """The counter still knows what was answered, so the node can go on in a new epoch."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+
+    def lose(event: Any) -> None:
+        if event.kind == "released" and event.round == 1 and victim.session is not None:
+            victim.kill()
+            for file in victim.folder.glob("node.db*"):
+                file.unlink()
+            victim.start()
+
+    federation.on_event = lose
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert not victim.failures and victim.is_done
+    assert "site-1" in federation.session.survivors[-1]
+
+
+def test_rows_that_changed_between_two_starts_are_refused(federate: Builder, factory: Any) -> None:
+    """The scores rest on the rows of the first start; other rows would be counted with somebody else's scores."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+
+    def swap(event: Any) -> None:
+        if event.kind == "released" and event.round == 1:
+            victim.kill()
+            other = factory.make_data(federation.plan, 10, 99)
+            object.__setattr__(victim.setup, "load", lambda _: other)
+            victim.start()
+
+    federation.on_event = swap
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["data-changed"]
+
+
+def test_a_journal_from_a_backup_is_refused_by_the_nodes_count(
+    federate: Builder, killed: type[BaseException], tmp_path: Path
+) -> None:
+    """A coordinator that forgot a release would draw its noise anew; the sites hold more releases, and it stops."""
+    federation = federate(4)
+    kept = tmp_path / "journal-backup"
+    kept.mkdir()
+
+    def keep(event: Any) -> None:
+        if event.kind == "released" and event.round == 1:
+            for file in federation.folder.glob("journal.db*"):
+                shutil.copy(file, kept / file.name)
+
+    federation.on_event = keep
+    with pytest.raises(killed):
+        federation.run(kill_after=12)
+    federation.on_event = lambda _: None
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+    for file in kept.iterdir():
+        shutil.copy(file, federation.folder / file.name)
+    with pytest.raises(Exception, match="more releases") as caught:
+        federation.run()
+    assert getattr(caught.value, "code", "") == "journal-rolled-back"
+
+
+def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, factory: Any) -> None:
+    """A run that was given up is not taken up again, and a journal is not another run's."""
+    federation = federate(3)
+    federation.on_event = lambda e: federation.parties["site-2"].kill() if e.kind == "released" else None
+    with pytest.raises(AggregationError):
+        federation.run()
+    with pytest.raises(UsageError) as caught:
+        federation.run()
+    assert caught.value.code == "journal-given-up"
+    journal = Journal(federation.folder / "journal.db")
+    with pytest.raises(UsageError) as caught:
+        journal.load(factory.make_plan(model={"n_trees": 5}), federation.roster)
+    assert caught.value.code == "journal-of-another-run"
+    journal.close()
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
+    """Two nodes with one state would use the same slots."""
+    store = NodeStore(tmp_path)
+    with pytest.raises(EnvironmentFault) as caught:
+        NodeStore(tmp_path)
+    assert caught.value.code == "database-locked"
+    store.close()
+    NodeStore(tmp_path).close()
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """An operator is told which file, and what to do."""
+    (tmp_path / "node.db").write_bytes(content)
+    with pytest.raises(EnvironmentFault) as caught:
+        NodeStore(tmp_path)
+    assert caught.value.code == "database-damaged" and "node.db" in caught.value.what
+
+
+def test_private_files_are_private(tmp_path: Path) -> None:
+    """The store holds keys: nobody but its owner may read it."""
+    store = NodeStore(tmp_path / "state")
+    assert (tmp_path / "state" / "node.db").stat().st_mode & 0o077 == 0
+    store.close()

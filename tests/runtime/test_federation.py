@@ -1,0 +1,203 @@
+"""A federation over the engine in memory makes the local engine's model, whatever happens to its parties."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.transport.memory import Direction, Fate, Passing
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+
+def local_bytes(federation: Federation, *sites: str) -> bytes:
+    """The local engine's model file over some of the sites, or all."""
+    data = {site: federation.data[site] for site in sites or federation.data}
+    return train(federation.plan, data, noise=SeededNoise(1)).to_bytes()
+
+
+def kind(passing: Passing) -> int:
+    """The kind byte of a message on its way."""
+    return passing.message[4]
+
+
+def with_echo(plan: Plan, echo: bool) -> Plan:
+    """The plan with or without the echo exchange."""
+    return dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))
+
+
+@pytest.mark.parametrize("n_sites", [3, 4, 7])
+@pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
+def test_the_model_is_the_local_engines(
+    federate: Builder, factory: ModuleType, n_sites: int, candidates: str
+) -> None:
+    """Whoever carries the messages, the model file is the same to the byte, and every node's replica makes it too."""
+    plan = factory.make_plan(model={"split_candidates": candidates, "batch_size": 2, "n_trees": 5})
+    federation = federate(n_sites, plan)
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == local_bytes(federation)
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and not party.failures
+        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+
+
+def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: ModuleType) -> None:
+    """With distributed noise nothing is added centrally, and the promise is kept by the shares that are guaranteed."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    outcome = federate(5, plan, noise=SystemNoise(os.urandom)).run()
+    assert outcome.report.guarantee == "holds" and outcome.report.noise_mode == "distributed"
+    assert outcome.report.honest_sites and outcome.report.epsilon <= plan.privacy.epsilon
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_coordinator_killed_after_every_write_goes_on_to_the_same_model(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], echo: bool
+) -> None:
+    """A crash loses no privacy: after any write, a restart ends in the same bytes and each purpose is released once."""
+    plan = with_echo(factory.make_plan(), echo)
+    from_start = federate(4, plan, name="whole")
+    expected = from_start.model_bytes(from_start.run())
+    for kill_after in range(1, 1000):
+        federation = federate(4, plan, name=f"killed-{kill_after}")
+        was_killed = False
+        try:
+            federation.run(kill_after)
+        except killed:
+            was_killed = True
+        outcome = federation.run()
+        assert federation.model_bytes(outcome) == expected
+        purposes = [release.purpose for release in outcome.ledger]
+        assert len(set(purposes)) == len(purposes) == 4
+        assert all(party.is_done for party in federation.parties.values())
+        federation.close()
+        if not was_killed:
+            assert kill_after > 10
+            return
+    raise AssertionError("the run never ended")
+
+
+def test_a_coordinator_that_dies_again_and_again_gets_there(federate: Builder, killed: type[BaseException]) -> None:
+    """Each life makes a few writes only; the lives together make the same model."""
+    federation = federate(4)
+    for _ in range(100):
+        try:
+            outcome = federation.run(kill_after=4)
+        except killed:
+            continue
+        assert federation.model_bytes(outcome) == local_bytes(federation)
+        return
+    raise AssertionError("the run never ended")
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("number", range(1, 16))
+def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
+    federate: Builder, factory: ModuleType, number: int, echo: bool
+) -> None:
+    """After a restart at any point of its script a node goes on from its store, or in a new epoch."""
+    federation = federate(4, with_echo(factory.make_plan(), echo))
+    victim = federation.parties["site-1"]
+    seen = [0]
+    pump = victim.pump
+
+    def fragile() -> bool:
+        handled = pump()
+        if handled and victim.session is not None:
+            seen[0] += 1
+            if seen[0] == number:
+                victim.kill()
+                victim.start()
+        return handled
+
+    victim.pump = fragile  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert not victim.failures and victim.is_done
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert outcome.report.epsilon <= federation.plan.privacy.epsilon
+    # Whatever it missed, it is back at the end.
+    assert "site-1" in federation.session.survivors[-1]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("number", range(1, 16))
+def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
+    federate: Builder, factory: ModuleType, number: int, echo: bool
+) -> None:
+    """A site lost in any phase costs its records of the later rounds, and nothing else."""
+    federation = federate(5, with_echo(factory.make_plan(), echo))
+    victim = federation.parties["site-1"]
+    seen = [0]
+    pump = victim.pump
+
+    def fragile() -> bool:
+        handled = pump()
+        seen[0] += handled
+        if seen[0] == number:
+            victim.kill()
+        return handled
+
+    victim.pump = fragile  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert len(outcome.ledger) == 4
+    assert all(party.is_done for site, party in federation.parties.items() if site != "site-1")
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert all(len(survivors) >= 4 for survivors in federation.session.survivors)
+
+
+@pytest.mark.parametrize("number", range(3, 15))
+def test_a_frozen_node_is_left_behind_and_catches_up_when_it_thaws(federate: Builder, number: int) -> None:
+    """A stopped process costs one round's time, not one per round; thawed late, it takes part again."""
+    federation = federate(5)
+    victim = federation.parties["site-1"]
+    seen = [0]
+    pump = victim.pump
+
+    def freezing() -> bool:
+        handled = pump()
+        seen[0] += handled
+        victim.is_frozen = seen[0] == number
+        return handled
+
+    victim.pump = freezing  # type: ignore[method-assign]
+
+    def thaw(_: float) -> bool:
+        if federation.codes("silent") and victim.is_frozen:
+            seen[0] += 1
+            victim.is_frozen = False
+            federation.now += federation.plan.federation.round_timeout
+            return True
+        return False
+
+    federation.on_event = lambda event: thaw(0) if event.kind == "released" and event.round >= 3 else None
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert federation.now <= 3 * federation.plan.federation.round_timeout
+    assert not victim.failures
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("fate", [Fate.CUT, Fate.CUT_AFTER])
+@pytest.mark.parametrize("number", range(9))
+def test_a_connection_cut_at_any_message_is_made_good(
+    federate: Builder, direction: Direction, fate: Fate, number: int
+) -> None:
+    """What was under way when a stream broke is said again, and answered alike."""
+
+    def faults(passing: Passing) -> Fate:
+        is_it = passing.site == "site-2" and passing.direction is direction and passing.number == number
+        return fate if is_it else Fate.DELIVER
+
+    federation = federate(5, faults=faults)
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
+    assert all(party.is_done for party in federation.parties.values())

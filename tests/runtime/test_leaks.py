@@ -1,0 +1,133 @@
+"""No private number leaves a site: a federation with canaries, and a search of everything that was sent or written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from hedgerow.client.node import Node
+from hedgerow.model import Model
+from hedgerow.protocol.queries import IntVector
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import resolve
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+
+def spellings(values: IntVector) -> Iterator[bytes]:
+    """How a run of private integers could be written: in any common width and order, or as text."""
+    for width in ("<i4", ">i4", "<i8", ">i8"):
+        yield values.astype(width).tobytes()
+    # As the run's own messages write releases: as few bytes as needed.
+    for n_bytes in (3, 4, 5, 6):
+        if np.abs(values).max() < 2 ** (8 * n_bytes - 1):
+            yield values.astype(">i8").view(np.uint8).reshape(-1, 8)[:, 8 - n_bytes :].tobytes()
+    for glue in (", ", ",", " "):
+        yield glue.join(map(str, values)).encode()
+
+
+def private_numbers(federation: Federation) -> dict[str, IntVector]:
+    """Every site's exact vector, and the exact total, of every round: runs of three entries, none of them zero."""
+    assert federation.session is not None
+    settings = resolve(federation.plan)
+    nodes = {site: Node(site, data, federation.plan, settings) for site, data in federation.data.items()}
+    replica, found = Replica(federation.plan, settings), {}
+    for number, release in enumerate(federation.session._releases):
+        query = replica.query
+        assert query is not None
+        vectors = {site: node.answer(query) for site, node in nodes.items()}
+        vectors["total"] = np.sum(list(vectors.values()), axis=0)
+        for name, vector in vectors.items():
+            at = next(i for i in range(len(vector) - 2) if (np.abs(vector[i : i + 3]) > 1000).all())
+            found[f"{name}, round {number}"] = vector[at : at + 3]
+        found[f"control, round {number}"] = release[:3]
+        replica.feed(release)
+    return found
+
+
+def outside(federation: Federation, outcome_bytes: bytes, log: str) -> dict[str, bytes]:
+    """Everything that is not on a site's own disk."""
+    files = {path.name: path.read_bytes() for path in federation.folder.glob("journal.db*")}
+    assert files
+    messages = [message for _, message in (*federation.sent, *federation.received)]
+    told = json.dumps([[e.kind, e.round, e.site, e.code] for e in federation.events])
+    faults = repr([str(fault) for party in federation.parties.values() for fault in party.failures])
+    return {
+        **files,
+        "messages": b"|".join(messages),
+        "events": told.encode(),
+        "model": outcome_bytes,
+        "log": log.encode(),
+        "faults": faults.encode(),
+    }
+
+
+@pytest.fixture
+def run(federate: Builder, factory: ModuleType, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[object, ...]]:
+    """A federation of five sites of very different sizes, one of which drops out midway."""
+    caplog.set_level(logging.DEBUG)
+    plan = factory.make_plan(privacy={"n_records": 20_000})
+    federation = federate(5, plan)
+    rows = factory.make_data(plan, 20_000, 11)
+    owner = np.searchsorted([7919, 7919 + 4801, 7919 + 4801 + 3607, 18_930], np.arange(20_000), side="right")
+    for number, site in enumerate(sorted(federation.data)):
+        own = factory.take(rows, np.flatnonzero(owner == number))
+        federation.data[site] = own
+        object.__setattr__(federation.parties[site].setup, "load", lambda _, own=own: own)
+    outcome = federation.run()
+    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+    yield federation, outside(federation, model, caplog.text)
+
+
+def test_no_exact_sum_leaves_a_site_or_stays_with_the_coordinator(run: tuple[object, ...]) -> None:
+    """Neither a site's sums nor the exact total are in any message, file, event, log or error; the releases are."""
+    federation, places = run
+    n_controls = 0
+    for name, values in private_numbers(federation).items():
+        hits = [
+            (place, form) for place, content in places.items() for form in spellings(values) if form in content
+        ]
+        if name.startswith("control"):
+            n_controls += {place for place, _ in hits} >= {"messages"}
+            continue
+        assert not hits, f"{name} is in {hits[0][0]}"
+    # The search does find what is there: all releases but, perhaps, one that has a zero in it.
+    assert n_controls >= 3
+
+
+def test_no_count_of_rows_and_no_share_of_labels_is_told(run: tuple[object, ...]) -> None:
+    """A site's number of rows or of positive labels says how many patients it has, and how ill they are."""
+    federation, places = run
+    for site, data in federation.data.items():
+        for number in (data.n_records, int(data.labels.sum())):
+            assert number > 400
+            wide = [int(number).to_bytes(8, order) for order in ("big", "little")]
+            for place, content in places.items():
+                assert not any(form in content for form in wide), f"{site}'s {number} is in {place}"
+                if place in {"events", "log", "faults"}:
+                    assert not re.search(rb"(?<!\d)%d(?!\d)" % number, content)
+        share = f"{data.labels.mean():.4f}".encode()
+        assert not any(share in places[place] for place in ("events", "log", "faults", "model"))
+
+
+def test_what_stays_at_a_site_is_where_only_its_owner_reads(run: tuple[object, ...]) -> None:
+    """A node's folder holds keys and releases, but no row and no sum of its own."""
+    federation, _ = run
+    own = private_numbers(federation)
+    for site, party in federation.parties.items():
+        party.kill()
+        for path in Path(party.folder).iterdir():
+            content = path.read_bytes()
+            assert path.stat().st_mode & 0o044 == 0 or path.suffix == ".json"
+            for name, values in own.items():
+                if name.startswith(f"{site},"):
+                    assert not any(form in content for form in spellings(values)), f"{name} is in {path.name}"

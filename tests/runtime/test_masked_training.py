@@ -1,0 +1,131 @@
+"""The local engine under masks: the same model to the byte, and noise from the sites never below what is accounted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.local_training import train, without_secure_aggregation
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import DiscreteGaussianSumEvent
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.errors import PlanError, PrivacyError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.secagg.session import Drops
+from hedgerow.server.coordinator import run_program
+from hedgerow.server.masked_aggregation import MaskedAggregation
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+
+
+def split(factory: ModuleType, plan: Plan, n_sites: int, seed: int) -> dict[str, SiteData]:
+    """At most the declared number of rows, dealt to sites at random; some sites may be left with few."""
+    data = factory.make_data(plan, plan.privacy.n_records, seed)
+    owner = np.random.default_rng(seed).integers(0, n_sites, data.n_records)
+    return {f"site {i}": factory.take(data, np.flatnonzero(owner == i)) for i in range(n_sites)}
+
+
+@settings(max_examples=25)
+@given(data=st.data(), n_sites=st.integers(3, 6), seed=st.integers(0, 1000))
+def test_a_model_is_byte_identical_with_and_without_masks(
+    factory: ModuleType, data: st.DataObject, n_sites: int, seed: int
+) -> None:
+    """Masks that did not cancel, or a word too narrow for a sum, would change a model without anyone noticing."""
+    plan = data.draw(factory.plans())
+    sites = split(factory, plan, n_sites, seed)
+    masked = train(plan, sites, noise=SeededNoise(seed))
+    clear = train(without_secure_aggregation(plan), sites, noise=SeededNoise(seed))
+    assert not clear.plan.federation.secure_aggregation
+    assert dataclasses.replace(clear, plan=plan).to_bytes() == masked.to_bytes()
+
+
+def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one(factory: ModuleType) -> None:
+    """An epoch's keys are used once each; a long run must not run out of them."""
+    plan = factory.make_plan(model={"n_trees": 7})
+    nodes = [Node(name, rows, plan, resolve(plan)) for name, rows in split(factory, plan, 3, 1).items()]
+    masked = MaskedAggregation(nodes, plan, 3, os.urandom, SeededNoise(1))
+    outcome = run_program(plan, boosted_trees(plan), masked, SeededNoise(1))
+    plain = factory.train(plan, list(split(factory, plan, 3, 1).values()))
+    assert outcome.ensemble.fitted is not None and plain.ensemble.fitted is not None
+    assert np.array_equal(outcome.ensemble.fitted.values, plain.ensemble.fitted.values)
+
+
+@pytest.mark.parametrize("n_sites", [1, 2, 3, 10])
+def test_sites_can_add_the_noise_themselves(factory: ModuleType, n_sites: int) -> None:
+    """With distributed noise the ledger charges sums of shares, the promise holds, and nobody adds noise centrally."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    model = train(plan, split(factory, plan, n_sites, 3), noise=SystemNoise(os.urandom))
+    events = list(model.ledger.events())
+    assert all(isinstance(event, DiscreteGaussianSumEvent) for event in events) and len(events) == 4
+    assert model.report.noise_mode == "distributed" and model.report.guarantee == "holds"
+    assert model.report.honest_sites == events[0].n_shares
+    assert get_accountant("gdp").epsilon(events, plan.privacy.delta) <= plan.privacy.epsilon
+
+
+class Silence:
+    """A node without data, so that what comes out of the sum is noise alone."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+
+    def answer(self, query: Query) -> IntVector:
+        """Zeros."""
+        return np.zeros(query.length, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    "drops",
+    [Drops(), Drops(vectors=("s0", "s4", "s9")), Drops(answers=("s1", "s5", "s8")), Drops(("s2",), (), ("s3", "s7"))],
+)
+def test_the_noise_is_never_less_than_accounted_whoever_drops_out(factory: ModuleType, drops: Drops) -> None:
+    """A cohort that shrinks to its threshold still adds at least the noise in the ledger: exactly, share by share.
+
+    The survivors' shares are independent, so the variance of their sum is their number times a share's; the empirical
+    variance shows that the shares which the arithmetic counts are really in the sum.
+    """
+    plan = factory.make_plan(privacy={"noise": "distributed"}, model={"n_trees": 1, "max_depth": 8})
+    nodes = [Silence(f"s{i}") for i in range(10)]
+    aggregation = MaskedAggregation(nodes, plan, 1, os.urandom, SeededNoise(5), drops=lambda _: drops)
+    query = next(boosted_trees(plan))
+    noise = noise_of(query, aggregation.honest_group)
+    n_shares = 10 - len(drops.vectors)
+    assert n_shares * noise.share_sigma**2 >= noise.variance >= noise_of(query).variance
+    total = aggregation.sum_of(query)
+    expected = math.sqrt(n_shares) * noise.share_sigma
+    # 512 entries: the relative error of a standard deviation is about 1/sqrt(1024) = 3 %; five of those.
+    assert np.std(total.astype(float)) == pytest.approx(expected, rel=0.16)
+    assert np.std(total.astype(float)) > math.sqrt(noise.variance)
+
+
+def test_noise_from_the_sites_needs_masks(factory: ModuleType) -> None:
+    """Without masks the coordinator would see each site's vector with that site's small share of noise only."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    with pytest.raises(PlanError):
+        without_secure_aggregation(plan)
+    aggregation = PlainAggregation([Silence("a"), Silence("b")])
+    with pytest.raises(PrivacyError) as caught:
+        run_program(plan, boosted_trees(plan), aggregation, SeededNoise(1))
+    assert caught.value.code == "noise-mode-unsupported"
+
+
+def test_a_plan_without_privacy_works_in_every_mode(factory: ModuleType) -> None:
+    """Shares of no noise at all are zeros; the ledger then says that nothing is promised."""
+    values: list[Any] = []
+    for noise in ("server", "distributed"):
+        plan = factory.make_plan(privacy={"noise": noise, "epsilon": math.inf})
+        model = train(plan, split(factory, plan, 3, 2), noise=SeededNoise(1))
+        assert model.report.guarantee == "void" and model.ensemble.fitted is not None
+        values.append(model.ensemble.fitted.values)
+    assert np.array_equal(*values)

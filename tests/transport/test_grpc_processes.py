@@ -1,0 +1,109 @@
+"""Nodes in processes of their own: killed, frozen and thawed, as machines do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.identity import Role
+from hedgerow.transport.identity_files import create_identity
+from hedgerow.transport.interface import Arrived, Joined, Left
+from hedgerow.transport.roster_file import build_roster
+
+NODE = """
+import random, sys
+from pathlib import Path
+from hedgerow.transport.grpc_core import LinkSettings
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.roster_file import read_roster
+folder, port = Path(sys.argv[1]), sys.argv[2]
+settings = LinkSettings(ping_seconds=0.2, silence_seconds=2.0, backoff_seconds=0.05, http_proxy=False)
+identity, roster = read_private(folder / "north.private.json"), read_roster(folder / "roster.toml")
+uplink = GrpcUplink("127.0.0.1:" + port, identity, roster, random.random, settings=settings)
+while True:
+    event = uplink.receive(60)
+    if isinstance(event, bytes):
+        uplink.send(event[::-1])
+"""
+
+
+class Scene:
+    """A hub, and the means to start its one node."""
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder = folder
+        coordinator, _, _ = create_identity(folder, "hub", Role.COORDINATOR)
+        north, _, _ = create_identity(folder, "north", Role.SITE)
+        roster = build_roster(coordinator.public, [north.public])
+        (folder / "roster.toml").write_text(roster.to_toml())
+        self.hub = GrpcHub(coordinator, roster, HubAddress(), settings=settings)
+        self.nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", NODE, str(self.folder), str(self.hub.port)]
+        self.nodes.append(subprocess.Popen(command, env={"PYTHONPATH": ":".join(sys.path)}))
+        return self.nodes[-1]
+
+    def close(self) -> None:
+        self.hub.close()
+        for node in self.nodes:
+            node.kill()
+            node.wait()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, quick: Callable[..., Any]) -> Iterator[Scene]:
+    opened = Scene(tmp_path, quick())
+    yield opened
+    opened.close()
+
+
+def test_a_killed_node_is_missed_at_once_and_may_come_back(scene: Scene, event_of: Callable[..., Any]) -> None:
+    """The end of its process is the end of its connection; a new process takes the place without waiting."""
+    first = scene.start()
+    assert event_of(scene.hub, Joined, only=True) == Joined("north")
+    first.send_signal(signal.SIGKILL)
+    assert event_of(scene.hub, Left, only=True).site == "north"
+    assert not scene.hub.send("north", b"abc")
+    scene.start()
+    assert event_of(scene.hub, Joined, only=True) == Joined("north")
+    assert scene.hub.send("north", b"abc")
+    assert event_of(scene.hub, Arrived, only=True) == Arrived("north", b"cba")
+
+
+def test_a_frozen_node_is_named_and_comes_back_when_it_thaws(scene: Scene, event_of: Callable[..., Any]) -> None:
+    """Its connection stands, but it gives no sign of life; thawed late, it joins again by itself."""
+    node = scene.start()
+    event_of(scene.hub, Joined, only=True)
+    node.send_signal(signal.SIGSTOP)
+    assert event_of(scene.hub, Left, only=True) == Left("north", "silent")
+    node.send_signal(signal.SIGCONT)
+    assert event_of(scene.hub, Joined, only=True) == Joined("north")
+    assert scene.hub.send("north", b"abc")
+    assert event_of(scene.hub, Arrived, only=True) == Arrived("north", b"cba")
+
+
+def test_a_node_started_beside_a_frozen_one_takes_its_place(scene: Scene, event_of: Callable[..., Any]) -> None:
+    """And the frozen one, when it thaws, finds the place taken and disturbs nothing."""
+    frozen = scene.start()
+    event_of(scene.hub, Joined, only=True)
+    frozen.send_signal(signal.SIGSTOP)
+    scene.start()
+    assert event_of(scene.hub, Left, only=True).reason in ("replaced", "silent")
+    assert event_of(scene.hub, Joined, only=True) == Joined("north")
+    frozen.send_signal(signal.SIGCONT)
+    for number in range(250):
+        assert scene.hub.send("north", bytes([number, 1]))
+        assert event_of(scene.hub, Arrived, only=True) == Arrived("north", bytes([1, number]))
+        assert scene.hub.receive(0.05) is None
+        if scene.hub.refusals:
+            break
+    assert scene.hub.refusals == {"duplicate-node": 1}

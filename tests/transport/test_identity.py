@@ -1,0 +1,193 @@
+"""Identities and rosters: files that prove what they say, that only their owner can use, and that one edit breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, check_name, new_identity, spoken
+from hedgerow.transport.identity_files import create_identity, read_private
+from hedgerow.transport.roster_file import (
+    PinnedRoster,
+    build_roster,
+    fields_of,
+    parse_public,
+    parse_roster,
+    public_lines,
+    read_public,
+    read_roster,
+)
+
+HUB = new_identity("hub", Role.COORDINATOR, bytes(32))
+NORTH = new_identity("north", Role.SITE, bytes([1]) * 32)
+SOUTH = new_identity("south", Role.SITE, bytes([2]) * 32)
+ROSTER = build_roster(HUB.public, [SOUTH.public, NORTH.public])
+
+
+def test_files_come_back(tmp_path: Path) -> None:
+    """What was made is what is read; the private file is its owner's alone from the first byte on."""
+    os.umask(0o022)
+    identity, private, public = create_identity(tmp_path, "east", Role.SITE)
+    assert read_private(private) == identity
+    assert read_public(public) == identity.public
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert identity.tls_key.decode() not in public.read_text()
+    assert set(tmp_path.iterdir()) == {private, public}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644, 0o610])
+def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever loosened it may have let it be read: the owner decides, not the program."""
+    _, private, _ = create_identity(tmp_path, "east", Role.SITE)
+    private.chmod(mode)
+    with pytest.raises(EnvironmentFault) as error:
+        read_private(private)
+    assert error.value.code == "identity-permissions"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """Not a private file, not a public one, not a roster."""
+    _, private, public = create_identity(tmp_path, "east", Role.SITE)
+    before = private.read_bytes(), public.read_bytes()
+    with pytest.raises(UsageError, match="exists already"):
+        create_identity(tmp_path, "east", Role.SITE)
+    assert before == (private.read_bytes(), public.read_bytes())
+
+
+def test_secrets_are_not_shown() -> None:
+    """No representation, no pickle and no error carries a key."""
+    secret = NORTH.seed.hex(), NORTH.tls_key.decode()
+    assert not any(text in repr(NORTH) for text in secret)
+    with pytest.raises(TypeError):
+        pickle.dumps(NORTH)
+
+
+@pytest.mark.parametrize("field", ["identity_seed", "tls_key", "public", "version", "format"])
+def test_a_damaged_private_file_is_refused_without_quoting_it(tmp_path: Path, field: str) -> None:
+    """Another party's value in any field, or none, is an error, and the error tells no secret."""
+    _, private, _ = create_identity(tmp_path, "east", Role.SITE)
+    (tmp_path / "other").mkdir()
+    _, other, _ = create_identity(tmp_path / "other", "west", Role.SITE)
+    content, foreign = json.loads(private.read_text()), json.loads(other.read_text())
+    for value in ({**content, field: foreign[field]} if field not in ("version", "format") else None, None):
+        changed = {key: kept for key, kept in content.items() if key != field} if value is None else value
+        private.write_text(json.dumps(changed))
+        with pytest.raises(HedgerowError) as error:
+            read_private(private)
+        assert content["identity_seed"] not in str(error.value) and "BEGIN" not in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["name", "role", "identity_key", "certificate", "proof"])
+def test_a_public_file_proves_itself(field: str) -> None:
+    """No part can be exchanged for another party's: nobody can register somebody else's key or certificate."""
+    mine, other = fields_of(NORTH.public), fields_of(SOUTH.public)
+    value = "coordinator" if field == "role" else other[field]
+    with pytest.raises(RemoteProtocolError) as error:
+        parse_public({**mine, field: value}, "here")
+    assert error.value.code == "identity-proof"
+
+
+def test_a_certificate_that_somebody_else_made_is_refused() -> None:
+    """The certificate must be signed by its own key; a copy of its bytes with another signature is none."""
+    damaged = bytearray(NORTH.public.certificate)
+    damaged[-1] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        PublicIdentity("north", Role.SITE, NORTH.public.identity_key, bytes(damaged), NORTH.public.proof)
+    with pytest.raises(RemoteProtocolError):
+        PrivateIdentity(NORTH.public, SOUTH.seed, NORTH.tls_key)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "é", "a\n", "\x1b[2J", "x" * 65, "../up", ".hidden"])
+def test_names_that_cannot_be(name: str) -> None:
+    """A name goes into paths, terminals and labels: what could be misread there is refused."""
+    with pytest.raises(UsageError):
+        check_name(name)
+
+
+def test_the_key_is_the_one_of_secure_aggregation() -> None:
+    """The roster's identity key is the key that signs in secure aggregation, so both pin the same party."""
+    assert Identity(NORTH.seed).public == NORTH.public.identity_key
+    Roster(ROSTER.coordinator.identity_key, tuple(Site(site.name, site.identity_key) for site in ROSTER.sites))
+
+
+def test_a_roster_comes_back(tmp_path: Path) -> None:
+    """The file is the roster, its sites sorted; spaces and comments do not change what it pins."""
+    path = tmp_path / "roster.toml"
+    path.write_text("# a comment\n" + ROSTER.to_toml().replace("\n\n", "\n\n\n"))
+    assert read_roster(path) == ROSTER
+    assert [site.name for site in ROSTER.sites] == ["north", "south"]
+    assert ROSTER.fingerprint() in ROSTER.to_toml()
+
+
+def test_every_change_changes_the_fingerprint() -> None:
+    """Who joins, leaves or renews keys, and every new epoch, makes another fingerprint; the order of files does not."""
+    east, renewed = (new_identity(name, Role.SITE, bytes([7]) * 32).public for name in ("east", "north"))
+    rosters = [
+        ROSTER,
+        build_roster(HUB.public, [NORTH.public, SOUTH.public], ROSTER),
+        build_roster(HUB.public, [NORTH.public]),
+        build_roster(HUB.public, [NORTH.public, SOUTH.public, east]),
+        build_roster(HUB.public, [renewed, SOUTH.public]),
+        build_roster(new_identity("hub", Role.COORDINATOR, bytes([8]) * 32).public, [NORTH.public, SOUTH.public]),
+    ]
+    assert len({roster.fingerprint() for roster in rosters}) == len(rosters)
+    assert [roster.epoch for roster in rosters[:3]] == [1, 2, 1]
+    assert build_roster(HUB.public, [NORTH.public, SOUTH.public]) == ROSTER
+
+
+def test_rosters_that_cannot_be() -> None:
+    """Nobody twice, nobody in another's role, nobody out of order, and at least one site."""
+    copy = new_identity("copy", Role.SITE, NORTH.seed).public
+    for coordinator, sites in (
+        (HUB.public, [NORTH.public, NORTH.public]),
+        (HUB.public, [NORTH.public, copy]),
+        (NORTH.public, [SOUTH.public]),
+        (HUB.public, [HUB.public]),
+        (HUB.public, []),
+    ):
+        with pytest.raises(UsageError):
+            build_roster(coordinator, sites)
+    with pytest.raises(UsageError):
+        PinnedRoster(1, HUB.public, (SOUTH.public, NORTH.public))
+
+
+@given(where=st.integers(0, 10_000), what=st.integers(32, 126))
+def test_an_edited_roster_is_another_roster_or_none(where: int, what: int) -> None:
+    """One changed character is an error or changes the fingerprint, unless it is in a comment or in white space."""
+    text = ROSTER.to_toml()
+    start = text.index("version")
+    position = start + where % (len(text) - start)
+    edited = text[:position] + chr(what) + text[position + 1 :]
+    try:
+        roster = parse_roster(edited)
+    except HedgerowError:
+        return
+    assert roster == ROSTER or roster.fingerprint() != ROSTER.fingerprint()
+
+
+@given(data=st.text(max_size=200))
+def test_any_text_is_a_roster_or_an_error(data: str) -> None:
+    """Whatever file is given, the answer is one of ours."""
+    for text in (data, public_lines(NORTH.public) + data, ROSTER.to_toml() + data):
+        try:
+            parse_roster(text)
+        except HedgerowError:
+            continue
+
+
+@given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
+def test_fingerprints_are_said_and_heard(first: bytes, second: bytes) -> None:
+    """Eight groups of four signs, none of which is mistaken for another; equal exactly when 160 bits are."""
+    text = spoken(first)
+    assert [len(group) for group in text.split("-")] == [4] * 8
+    assert not set("ILOU") & set(text)
+    assert (text == spoken(second)) == (first[:20] == second[:20])

@@ -1,0 +1,104 @@
+"""What both ends of the engine `grpc` share: settings, channel options, and the one event loop of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hedgerow.protocol.errors import EnvironmentFault
+
+# gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+try:
+    import google.protobuf  # noqa: F401
+    import grpc.aio
+except ImportError as error:
+    raise EnvironmentFault(
+        "The engine `grpc` needs the packages grpcio and protobuf.",
+        cause="They are an extra and were not installed.",
+        remedy='Install them: pip install "hedgerow[grpc]".',
+        code="missing-extra",
+    ) from error
+
+JOIN = "/hedgerow.wire.v1.Coordinator/Join"
+"""The method of hedgerow.proto that every stream calls."""
+SERVICE, METHOD = JOIN[1:].split("/")
+_HEADROOM = 1 << 16
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """How patient and how generous one end of a stream is.
+
+    Args: max_message_bytes: largest message taken or sent; outbox_bytes: what may wait to be sent to one peer, beyond
+        it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer,
+        beyond it nothing more is read from that peer; ping_seconds: how often a sign of life is asked for;
+        silence_seconds: without any, or with a frame that cannot be written for so long, the peer is disconnected;
+        hello_seconds: for the first frame; duplicate_seconds: for a connected node to answer when a second one of its
+        site appears; backoff_seconds, longest_backoff_seconds: before the node tries again, doubled each time;
+        http_proxy: whether a node dials through the proxy that the environment names.
+    """
+
+    max_message_bytes: int = 64 << 20
+    outbox_bytes: int = 128 << 20
+    inbox_bytes: int = 128 << 20
+    ping_seconds: float = 10.0
+    silence_seconds: float = 30.0
+    hello_seconds: float = 10.0
+    duplicate_seconds: float = 2.0
+    backoff_seconds: float = 0.2
+    longest_backoff_seconds: float = 30.0
+    http_proxy: bool = True
+
+
+DEFAULTS = LinkSettings()
+
+
+def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[str, int]]:
+    """Options for both ends. Frames a little too large are let through to be refused by name."""
+    return [
+        ("grpc.max_receive_message_length", max_frame_bytes + _HEADROOM),
+        ("grpc.max_send_message_length", max_frame_bytes + _HEADROOM),
+        ("grpc.enable_retries", 0),
+        # Every attempt to connect is a new one, with our own back-off and nobody else's.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", int(settings.http_proxy)),
+        # Two coordinators on one port would share the nodes between them.
+        ("grpc.so_reuseport", 0),
+        # A stranger who connects and says nothing is sent away.
+        ("grpc.server_handshake_timeout_ms", int(settings.hello_seconds * 1000)),
+        ("grpc.max_concurrent_streams", 4),
+    ]
+
+
+class _Background:
+    """One event loop in one thread for all hubs and uplinks of the process: gRPC's asyncio layer wants one loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, running."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="hedgerow-transport", daemon=True).start()
+            return self._loop
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Run a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop())
+
+
+background = _Background()
+
+__all__ = ["DEFAULTS", "JOIN", "METHOD", "SERVICE", "LinkSettings", "background", "channel_options", "grpc"]

@@ -1,0 +1,243 @@
+"""Engine `grpc`, the coordinator's end: nodes dial in over mutual TLS and keep one stream each.
+
+Only certificates of the roster complete a TLS handshake, and the certificate decides which site a node is. A second
+node of a connected site is turned away as `duplicate-node` as long as the first one answers, so that a copy started by
+mistake cannot disturb a run; when the first one does not answer, the new one takes its place, so that a dead connection
+locks nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import ssl
+from collections import defaultdict
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from hedgerow import __version__
+from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.grpc_core import DEFAULTS, METHOD, SERVICE, LinkSettings, background, channel_options, grpc
+from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
+from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
+from hedgerow.transport.roster_file import PinnedRoster
+
+_log = logging.getLogger(__name__)
+_CLOSING_SECONDS = 3.0
+_STOPPING_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """Where the coordinator listens: `host` may be a name or an address, port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class GrpcHub:
+    """See `transport.interface.Hub`. It listens as soon as it is made.
+
+    Args: identity: the coordinator's; roster: who may join; address: where to listen; plan_digest: SHA-256 of the plan,
+        or empty to let nodes join whatever plan they name; settings.
+    Raises EnvironmentFault `address-in-use` when the address cannot be had, `identity-not-pinned` when the roster pins
+        another coordinator.
+    """
+
+    def __init__(
+        self,
+        identity: PrivateIdentity,
+        roster: PinnedRoster,
+        address: HubAddress,
+        *,
+        plan_digest: bytes = b"",
+        settings: LinkSettings = DEFAULTS,
+    ) -> None:
+        require_pinned(identity, roster)
+        self._identity, self._roster, self._settings = identity, roster, settings
+        self._plan_digest, self._roster_digest = plan_digest, roster.digest()
+        self._sites = {site.certificate_sha256: site.name for site in roster.sites}
+        self._events: queue.SimpleQueue[tuple[HubEvent, Link | None]] = queue.SimpleQueue()
+        self._links: dict[str, Link] = {}
+        self._past = Traffic()
+        self.refusals: dict[str, int] = defaultdict(int)
+        """How many streams were refused before they were joined, by code."""
+        self.port = background.start(self._start(address)).result()
+        """The port it listens on."""
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`; False as well when the peer takes nothing and is disconnected for it."""
+        require_size(message, self._settings)
+        link = self._links.get(site)
+        return link is not None and link.offer(message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`."""
+        try:
+            event, link = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+        if link is not None and isinstance(event, Arrived):
+            link.taken(event.message)
+        return event
+
+    def connected(self) -> tuple[str, ...]:
+        """The sites that are connected now, sorted."""
+        return tuple(sorted(self._links))
+
+    def traffic(self) -> Traffic:
+        """Bytes of frames since the hub was made, over all streams that were joined."""
+        parts = [self._past, *(link.traffic for link in list(self._links.values()))]
+        return Traffic(sum(part.sent for part in parts), sum(part.received for part in parts))
+
+    def close(self) -> None:
+        """See `Hub.close`: what was sent before is delivered first, to those who take it within three seconds."""
+        background.start(self._stop()).result()
+
+    async def _start(self, address: HubAddress) -> int:
+        own = self._identity.public
+        credentials = grpc.ssl_server_credentials(
+            [(self._identity.tls_key, own.certificate_pem)],
+            root_certificates=b"".join(site.certificate_pem for site in self._roster.sites),
+            require_client_auth=True,
+        )
+        self._server = grpc.aio.server(options=channel_options(self._settings, MAX_FRAME_BYTES))
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
+        try:
+            port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise EnvironmentFault(
+                f"The coordinator cannot listen on {address}.",
+                cause="Another program does, or the address is not one of this machine.",
+                remedy="Stop the other program, or give another address.",
+                code="address-in-use",
+            )
+        await self._server.start()
+        return int(port)
+
+    async def _stop(self) -> None:
+        links = list(self._links.values())
+        for link in links:
+            link.end(WireRefusal(WireCode.CLOSED), drain=True)
+        waiting = [asyncio.ensure_future(link.finished.wait()) for link in links]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_CLOSING_SECONDS)
+        await self._server.stop(grace=_STOPPING_SECONDS)
+
+    async def _join(self, _: object, context: Any) -> None:
+        """One stream of one node, from its first frame to its last."""
+        frames = FrameReader(self._settings.max_message_bytes), FrameWriter()
+        try:
+            site = self._site_of(context)
+            hello = await self._hello(frames[0], context)
+            version = self._check(hello, site)
+            async with self._joining[site]:
+                await self._make_place(site)
+                welcome = Welcome(version, self._settings.max_message_bytes, __version__)
+                await context.write(frames[1].welcome(welcome))
+                frames[0].version = version
+                link = self._add(site, context, frames)
+        except WireRefusal as refusal:
+            self.refusals[refusal.code] += 1
+            _log.warning("A stream was refused: %s (%s)", refusal.what, refusal.code)
+            with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
+                await context.write(frames[1].refused(refusal))
+            return
+        except (grpc.RpcError, grpc.aio.BaseError):
+            return  # The node went away before it was welcome.
+        try:
+            await link.run()
+        finally:
+            self._remove(site, link)
+
+    def _site_of(self, context: Any) -> str:
+        """The site whose pinned certificate the TLS session used."""
+        pem = context.auth_context().get("x509_pem_cert", [b""])[0]
+        try:
+            digest = sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).digest()
+        except ValueError:
+            raise WireRefusal(WireCode.UNPINNED) from None
+        # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
+        if digest not in self._sites:
+            raise WireRefusal(WireCode.UNPINNED)
+        return self._sites[digest]
+
+    async def _hello(self, reader: FrameReader, context: Stream) -> Hello:
+        try:
+            raw = await asyncio.wait_for(context.read(), self._settings.hello_seconds)
+        except TimeoutError:
+            raise WireRefusal(WireCode.HELLO_TIMEOUT) from None
+        except (grpc.RpcError, grpc.aio.BaseError) as error:
+            raise lost(error) from None
+        if raw is grpc.aio.EOF:
+            raise WireRefusal(WireCode.CLOSED)
+        frame = reader.read(raw)
+        if not isinstance(frame, Hello):
+            raise WireRefusal(WireCode.UNEXPECTED_FRAME, "The first frame must be Hello.")
+        return frame
+
+    def _check(self, hello: Hello, site: str) -> int:
+        """The wire version to speak with this node; raises WireRefusal."""
+        version = negotiate(hello.versions)
+        if hello.site != site:
+            raise WireRefusal(WireCode.SITE_MISMATCH)
+        if hello.roster_digest != self._roster_digest:
+            raise WireRefusal(WireCode.ROSTER_MISMATCH)
+        if self._plan_digest and hello.plan_digest and hello.plan_digest != self._plan_digest:
+            raise WireRefusal(WireCode.PLAN_MISMATCH)
+        return version
+
+    async def _make_place(self, site: str) -> None:
+        """Raise DUPLICATE_NODE if the site's connected node answers; end its stream otherwise."""
+        old = self._links.get(site)
+        if old is None:
+            return
+        if await old.is_alive(self._settings.duplicate_seconds):
+            raise WireRefusal(WireCode.DUPLICATE_NODE)
+        old.end(WireRefusal(WireCode.REPLACED))
+        await old.finished.wait()
+
+    def _add(self, site: str, context: Stream, frames: tuple[FrameReader, FrameWriter]) -> Link:
+        def deliver(message: bytes) -> None:
+            self._events.put((Arrived(site, message), link))
+
+        link = Link(context, frames, self._settings, deliver)
+        self._links[site] = link
+        self._events.put((Joined(site), None))
+        return link
+
+    def _remove(self, site: str, link: Link) -> None:
+        del self._links[site]
+        self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
+        self._events.put((Left(site, link.why.code), None))
+        link.finished.set()
+
+
+def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
+    """Raise EnvironmentFault unless the roster pins exactly this identity."""
+    if identity.public not in (roster.coordinator, roster.site(identity.public.name)):
+        raise EnvironmentFault(
+            f"The roster does not pin this identity of {identity.public.name!r}.",
+            cause="The identity was renewed after the roster was built, or one of the files belongs elsewhere.",
+            remedy="Build a new roster with the public file that belongs to this identity.",
+            code="identity-not-pinned",
+        )
+
+
+def require_size(message: bytes, settings: LinkSettings) -> None:
+    """Raise WireRefusal OVERSIZED, on the sender's side, for a message that no receiver would take."""
+    if len(message) > settings.max_message_bytes:
+        raise WireRefusal(WireCode.OVERSIZED)

@@ -1,0 +1,263 @@
+"""One stream after its handshake, the same for both ends: bounded queues, signs of life, and one named end.
+
+`offer` and `taken` may be called from any thread; everything else runs in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Message, Ping, Refused
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.grpc_core import LinkSettings, grpc
+
+_PER_MESSAGE = 256
+"""Counted for each message that waits, so that empty ones cannot fill the memory either."""
+_MAX_WAITING_PINGS = 64
+_LAST_WORDS_SECONDS = 1.0
+
+
+class Stream(Protocol):
+    """What gRPC gives either end."""
+
+    async def read(self) -> Any:
+        """The next frame, or `grpc.aio.EOF`."""
+
+    async def write(self, frame: bytes, /) -> None:
+        """Hand a frame over; waits while the peer takes nothing."""
+
+
+@dataclass
+class Traffic:
+    """Bytes of frames, both ways, over one stream."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class Link:
+    """Carries messages over a stream until it ends; `run` returns why."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        frames: tuple[FrameReader, FrameWriter],
+        settings: LinkSettings,
+        deliver: Callable[[bytes], None],
+        hang_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Args: frames: the reader and writer that did the handshake; deliver: is given every whole message; hang_up:
+        on the side that opened the stream, says that nothing more will be written.
+        """
+        self._stream, self._settings, self._deliver, self._hang_up = stream, settings, deliver, hang_up
+        self._reader, self._writer = frames
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = self._inbox_bytes = 0
+        self._is_open = True
+        self._pings: deque[Ping] = deque()
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._heard = asyncio.Event()
+        self._heard_at = self._loop.time()
+        self._writing_since: float | None = None
+        self._ended: asyncio.Future[WireRefusal] = self._loop.create_future()
+        self._last_words: WireRefusal | None = None
+        self._drains = False
+        self._n_pings = 0
+        self.finished = asyncio.Event()
+        self.traffic = Traffic()
+
+    def offer(self, message: bytes) -> bool:
+        """Queue a message; False when the stream has ended, or ends now because the peer takes nothing."""
+        with self._lock:
+            if not self._is_open:
+                return False
+            cost = len(message) + _PER_MESSAGE
+            if self._outbox and self._outbox_bytes + cost > self._settings.outbox_bytes:
+                self._is_open = False
+                self._loop.call_soon_threadsafe(self.end, WireRefusal(WireCode.SLOW_PEER))
+                return False
+            self._outbox_bytes += cost
+            self._outbox.append(message)
+            is_first = len(self._outbox) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._work.set)
+        return True
+
+    def taken(self, message: bytes) -> None:
+        """The party above has taken a delivered message."""
+        with self._lock:
+            was_full = self._inbox_bytes > self._settings.inbox_bytes
+            self._inbox_bytes -= len(message) + _PER_MESSAGE
+            has_room = self._inbox_bytes <= self._settings.inbox_bytes
+        if was_full and has_room:
+            self._loop.call_soon_threadsafe(self._room.set)
+
+    def end(self, why: WireRefusal, *, tell: bool = True, drain: bool = False) -> None:
+        """End the stream; the first reason counts.
+
+        With `tell` the peer is told why, if it still listens; with `drain` it gets what waits for it first.
+        """
+        if self._ended.done():
+            return
+        with self._lock:
+            self._is_open = False
+        self._last_words, self._drains = (why if tell else None), drain
+        self._ended.set_result(why)
+        self._work.set()
+
+    async def is_alive(self, seconds: float) -> bool:
+        """Whether anything is heard from the peer within this time, after asking."""
+        if not self._room.is_set():
+            return True  # It is we who do not read.
+        self._heard.clear()
+        self._ask()
+        try:
+            await asyncio.wait_for(self._heard.wait(), seconds)
+        except TimeoutError:
+            return False
+        return not self._ended.done()
+
+    @property
+    def why(self) -> WireRefusal:
+        """Why the stream ended; only after it has."""
+        return self._ended.result()
+
+    async def run(self) -> WireRefusal:
+        """Carry messages until the stream ends, and return why; cancelled, the stream is lost."""
+        writing = asyncio.ensure_future(self._write())
+        reading, watching = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._watch())
+        tasks = (writing, reading, watching)
+        for task in tasks:
+            task.add_done_callback(self._stopped)
+        try:
+            # Shielded, because a cancelled handler must leave the reason to `end`.
+            why = await asyncio.shield(self._ended)
+            if self._last_words is not None:
+                # The other side ends the stream when it has read the last words; cancelled before, it may lose them.
+                last = [writing] if self._hang_up is None else [writing, reading]
+                await asyncio.wait(last, timeout=_LAST_WORDS_SECONDS)
+            return why
+        finally:
+            self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
+            for task in tasks:
+                task.cancel()
+
+    def _stopped(self, task: asyncio.Future[None]) -> None:
+        """A task that fails in a way that nobody thought of must not leave half a stream; asyncio logs the error."""
+        if not task.cancelled() and task.exception() is not None:
+            self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
+            self._loop.call_exception_handler({"message": "A stream's task failed.", "exception": task.exception()})
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                raw = await self._stream.read()
+                if raw is grpc.aio.EOF:
+                    return self.end(WireRefusal(WireCode.CLOSED), tell=False)
+                self._heard_at = self._loop.time()
+                self._heard.set()
+                self.traffic.received += len(raw)
+                self._take(self._reader.read(raw))
+                if not self._room.is_set():
+                    await self._room.wait()
+                    self._heard_at = self._loop.time()
+        except WireRefusal as refusal:
+            self.end(refusal)
+        except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
+            self.end(lost(error), tell=False)
+
+    def _take(self, frame: object) -> None:
+        if isinstance(frame, Message):
+            with self._lock:
+                self._inbox_bytes += len(frame.data) + _PER_MESSAGE
+                if self._inbox_bytes > self._settings.inbox_bytes:
+                    self._room.clear()
+            self._deliver(frame.data)
+        elif isinstance(frame, Ping):
+            if not frame.is_answer:
+                if len(self._pings) >= _MAX_WAITING_PINGS:
+                    raise WireRefusal(WireCode.SLOW_PEER, "It asks for signs of life and does not take them.")
+                self._pings.append(Ping(frame.token, is_answer=True))
+                self._work.set()
+        elif isinstance(frame, Refused):
+            self.end(frame.refusal(), tell=False)
+        elif frame is not None:
+            raise WireRefusal(WireCode.UNEXPECTED_FRAME)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                for frame in self._waiting():
+                    self._writing_since = self._loop.time()
+                    await self._stream.write(frame)
+                    self._writing_since = None
+                    self.traffic.sent += len(frame)
+                if self._ended.done():
+                    if self._last_words is not None:
+                        await self._stream.write(self._writer.refused(self._last_words))
+                        if self._hang_up is not None:
+                            await self._hang_up()
+                    return
+                await self._work.wait()
+                self._work.clear()
+        except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
+            self.end(lost(error), tell=False)
+
+    def _waiting(self) -> Iterator[bytes]:
+        """The frames to be written now; signs of life go between the chunks of a message."""
+        while not self._ended.done() or self._drains:
+            if self._pings:
+                yield self._writer.ping(self._pings.popleft())
+                continue
+            with self._lock:
+                if not self._outbox:
+                    return
+                message = self._outbox[0]
+            for frame in self._writer.chunks(message):
+                yield frame
+                if self._ended.done() and not self._drains:
+                    return
+                while self._pings:
+                    yield self._writer.ping(self._pings.popleft())
+            with self._lock:
+                self._outbox.popleft()
+                self._outbox_bytes -= len(message) + _PER_MESSAGE
+
+    def _ask(self) -> None:
+        self._n_pings += 1
+        self._pings.append(Ping(self._n_pings))
+        self._work.set()
+
+    async def _watch(self) -> None:
+        """Ask for signs of life, and end the stream when there are none."""
+        settings = self._settings
+        while True:
+            asked_at = self._loop.time()
+            await asyncio.sleep(settings.ping_seconds)
+            now = self._loop.time()
+            if now - asked_at > settings.ping_seconds + settings.silence_seconds / 2:
+                # It was this process that did not run for a while; that is not the peer's fault.
+                self._heard_at, self._writing_since = now, now if self._writing_since else None
+            if self._writing_since is not None and now - self._writing_since > settings.silence_seconds:
+                return self.end(WireRefusal(WireCode.SLOW_PEER))
+            if self._room.is_set() and now - self._heard_at > settings.silence_seconds:
+                return self.end(WireRefusal(WireCode.SILENT))
+            if now - self._heard_at >= settings.ping_seconds and len(self._pings) < _MAX_WAITING_PINGS:
+                self._ask()
+
+
+def lost(error: BaseException) -> WireRefusal:
+    """What gRPC's error means to us."""
+    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return WireRefusal(WireCode.OVERSIZED)
+    return WireRefusal(WireCode.CONNECTION_LOST)

@@ -1,0 +1,173 @@
+"""Engine `grpc`, a node's end: it dials out, pins the coordinator's certificate, and comes back after every loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from hedgerow import __version__
+from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
+from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
+from hedgerow.transport.grpc_core import DEFAULTS, JOIN, LinkSettings, background, channel_options, grpc
+from hedgerow.transport.grpc_hub import require_pinned, require_size
+from hedgerow.transport.grpc_link import Link, lost
+from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
+from hedgerow.transport.roster_file import PinnedRoster
+
+_log = logging.getLogger(__name__)
+_HEALTHY_SECONDS = 5.0
+"""A connection that lasted so long sets the back-off to its beginning."""
+
+
+class GrpcUplink:
+    """See `transport.interface.Uplink`. It begins to dial as soon as it is made.
+
+    Args: address: the coordinator's "host:port"; identity: this site's; roster: the pinned one; jitter: gives numbers
+        from 0 to 1, so that nodes that lost their coordinator together do not all come back together; plan_digest:
+        SHA-256 of the plan that the owner agreed to, or empty; settings.
+    Raises EnvironmentFault `identity-not-pinned` when the roster pins another identity for this site.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        identity: PrivateIdentity,
+        roster: PinnedRoster,
+        jitter: Callable[[], float],
+        *,
+        plan_digest: bytes = b"",
+        settings: LinkSettings = DEFAULTS,
+    ) -> None:
+        require_pinned(identity, roster)
+        self._address, self._identity, self._roster = address, identity, roster
+        self._jitter, self._plan_digest, self._settings = jitter, plan_digest, settings
+        self._events: queue.SimpleQueue[tuple[UplinkEvent, Link | None]] = queue.SimpleQueue()
+        self._link: Link | None = None
+        self._reported: str | None = None
+        self._max_message_bytes = settings.max_message_bytes
+        self._running = background.start(self._keep_connected())
+
+    def send(self, message: bytes) -> bool:
+        """See `Uplink.send`. Raises WireRefusal OVERSIZED for a message that the coordinator would not take."""
+        require_size(message, self._settings)
+        link = self._link
+        if link is not None and len(message) > self._max_message_bytes:
+            raise WireRefusal(WireCode.OVERSIZED, "The coordinator's limit is lower than this node's.")
+        return link is not None and link.offer(message)
+
+    def receive(self, timeout: float) -> UplinkEvent | None:
+        """See `Uplink.receive`."""
+        try:
+            event, link = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+        if link is not None and isinstance(event, bytes):
+            link.taken(event)
+        return event
+
+    def close(self) -> None:
+        """See `Uplink.close`: what was sent before is delivered first, if the coordinator takes it within a second."""
+        background.start(self._close()).result()
+
+    async def _close(self) -> None:
+        link = self._link
+        if link is not None:
+            link.end(WireRefusal(WireCode.CLOSED), drain=True)
+            await link.finished.wait()
+        self._running.cancel()
+
+    async def _keep_connected(self) -> None:
+        delay = self._settings.backoff_seconds
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            why = await self._connect()
+            is_final = EXPLANATIONS[why.wire_code].is_final
+            if why.code != self._reported:
+                # One report for a whole row of failures of one kind: nothing may grow while nobody looks.
+                self._reported = why.code
+                _log.info("The link is down: %s (%s)", why.what, why.code)
+                self._events.put((Disconnected(why.code, is_final), None))
+            if is_final:
+                return
+            if loop.time() - began > _HEALTHY_SECONDS:
+                delay = self._settings.backoff_seconds
+            await asyncio.sleep(delay * (0.5 + self._jitter() / 2))
+            delay = min(2 * delay, self._settings.longest_backoff_seconds)
+
+    async def _connect(self) -> WireRefusal:
+        """One connection, from dialling to its end; returns why it ended."""
+        coordinator, settings = self._roster.coordinator, self._settings
+        credentials = grpc.ssl_channel_credentials(
+            coordinator.certificate_pem, self._identity.tls_key, self._identity.public.certificate_pem
+        )
+        options = [
+            *channel_options(settings, MAX_FRAME_BYTES),
+            # The certificate is for its key's own name; where the coordinator lives is no part of who it is.
+            ("grpc.ssl_target_name_override", coordinator.tls_name),
+        ]
+        async with grpc.aio.secure_channel(self._address, credentials, options=options) as channel:
+            call: Any = channel.stream_stream(JOIN)
+            stream = call()
+            try:
+                frames = FrameReader(settings.max_message_bytes), FrameWriter()
+                welcome = await asyncio.wait_for(self._shake_hands(stream, frames), 2 * settings.hello_seconds)
+                return await self._carry(stream, frames, welcome)
+            except WireRefusal as refusal:
+                return refusal
+            except TimeoutError:
+                return WireRefusal(WireCode.UNREACHABLE)
+            except grpc.aio.AioRpcError as error:
+                return _why_not_connected(error)
+            except grpc.aio.BaseError as error:
+                return lost(error)
+            finally:
+                stream.cancel()
+
+    async def _shake_hands(self, stream: Any, frames: tuple[FrameReader, FrameWriter]) -> Welcome:
+        hello = Hello(self._identity.public.name, self._roster.digest(), self._plan_digest, release=__version__)
+        try:
+            await stream.write(frames[1].hello(hello))
+        except asyncio.InvalidStateError:
+            # The stream has ended before the first frame; reading says why.
+            pass
+        raw = await stream.read()
+        if raw is grpc.aio.EOF:
+            raise WireRefusal(WireCode.CLOSED)
+        frame = frames[0].read(raw)
+        if isinstance(frame, Refused):
+            raise frame.refusal()
+        if not isinstance(frame, Welcome):
+            raise WireRefusal(WireCode.UNEXPECTED_FRAME, "The first frame must be Welcome.")
+        frames[1].version = frame.version
+        return frame
+
+    async def _carry(self, stream: Any, frames: tuple[FrameReader, FrameWriter], welcome: Welcome) -> WireRefusal:
+        def deliver(message: bytes) -> None:
+            self._events.put((message, link))
+
+        link = Link(stream, frames, self._settings, deliver, stream.done_writing)
+        self._max_message_bytes = welcome.max_message_bytes
+        self._reported = None
+        self._events.put((Connected(), None))
+        self._link = link
+        try:
+            return await link.run()
+        finally:
+            self._link = None
+            link.finished.set()
+
+
+def _why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
+    """gRPC gives one status for all that goes wrong before a stream; only its text tells them apart."""
+    text = error.details() or ""
+    if "CERTIFICATE_VERIFY_FAILED" in text or "Hostname Verification" in text or "Peer name" in text:
+        return WireRefusal(WireCode.WRONG_COORDINATOR)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        is_refused = "andshake" in text or "Socket closed" in text or "Broken pipe" in text
+        return WireRefusal(WireCode.TLS_REFUSED if is_refused else WireCode.UNREACHABLE)
+    return lost(error)

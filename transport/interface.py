@@ -1,0 +1,79 @@
+"""What an engine is: it carries messages between one coordinator and its nodes, and knows nothing of what they say.
+
+The coordinator's end is a `Hub`, a node's end an `Uplink`. Messages are bytes; they arrive whole, at most once, and in
+the order in which one end sent them, or the connection is reported as lost. Nothing is stored: after a connection was
+lost, what was under way may be lost too, and the parties' own journals decide what is sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A site's node is connected; its identity was proved against the roster by the transport."""
+
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A site's connection is gone: closed, broken or replaced by a newer one of the same site."""
+
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message of a connected site."""
+
+    site: str
+    message: bytes
+
+
+HubEvent = Joined | Left | Arrived
+
+
+class Hub(Protocol):
+    """The coordinator's end of an engine."""
+
+    def send(self, site: str, message: bytes) -> bool:
+        """Queue a message for a site; False when it is not connected (nothing is queued then). Does not block."""
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """The next event, or None after `timeout` seconds without one. Events of one site keep their order."""
+
+    def close(self) -> None:
+        """Disconnect all nodes and free the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The node's link is up; on every reconnection again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The node's link is down; the engine is trying again with back-off, unless `is_final`."""
+
+    reason: str
+    is_final: bool = False
+
+
+UplinkEvent = Connected | Disconnected | bytes
+
+
+class Uplink(Protocol):
+    """A node's end of an engine."""
+
+    def send(self, message: bytes) -> bool:
+        """Queue a message for the coordinator; False when the link is down. Does not block."""
+
+    def receive(self, timeout: float) -> UplinkEvent | None:
+        """The next event, or None after `timeout` seconds without one."""
+
+    def close(self) -> None:
+        """Stop trying and disconnect."""

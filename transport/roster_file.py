@@ -1,0 +1,180 @@
+"""The roster that every party pins: who coordinates, who takes part, by which keys; one TOML file for all."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hedgerow.protocol.errors import HedgerowError, UsageError
+from hedgerow.transport.identity import PublicIdentity, Role, from_base64, spoken, to_base64
+
+FORMAT_VERSION = 1
+MAX_SITES = 4096
+_FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
+_HEADING = """\
+# A federation's roster. Every site and the coordinator keep the same file. Read this to each other over the phone:
+#     {fingerprint}
+# `hedgerow roster show` computes it again; a comment proves nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRoster:
+    """Everybody whose keys are trusted, in one epoch.
+
+    Args: epoch: 1 for a federation's first roster, one more at every change; coordinator; sites: sorted by name.
+        Raises UsageError when a name, key or certificate occurs twice, or somebody has the wrong role.
+    """
+
+    epoch: int
+    coordinator: PublicIdentity
+    sites: tuple[PublicIdentity, ...]
+
+    def __post_init__(self) -> None:
+        everybody = (self.coordinator, *self.sites)
+        if self.coordinator.role is not Role.COORDINATOR or any(site.role is not Role.SITE for site in self.sites):
+            raise _wrong(
+                "Somebody is listed in a role that is not theirs.", "A site's file was given for the coordinator's."
+            )
+        if self.epoch < 1 or not 1 <= len(self.sites) <= MAX_SITES:
+            raise _wrong("A roster has an epoch from 1 on, and 1 to 4096 sites.")
+        if list(self.sites) != sorted(self.sites, key=lambda site: site.name):
+            raise _wrong("The sites are not sorted by name.", "The file was edited by hand.")
+        for what, values in (
+            ("name", [party.name for party in everybody]),
+            ("identity key", [party.identity_key for party in everybody]),
+            ("certificate", [party.certificate for party in everybody]),
+        ):
+            if len(set(values)) != len(values):
+                raise _wrong(f"Two parties of the roster have the same {what}.", "A file was given twice, or copied.")
+
+    def site(self, name: str) -> PublicIdentity | None:
+        """The site of this name."""
+        return next((site for site in self.sites if site.name == name), None)
+
+    def site_by_certificate(self, certificate_sha256: bytes) -> PublicIdentity | None:
+        """The site that this certificate is pinned for."""
+        return next((site for site in self.sites if site.certificate_sha256 == certificate_sha256), None)
+
+    def digest(self) -> bytes:
+        """SHA-256 over the epoch and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
+        parties = b"".join(party.digest() for party in (self.coordinator, *self.sites))
+        return sha256(b"hedgerow/roster/1/" + self.epoch.to_bytes(8, "big") + parties).digest()
+
+    def fingerprint(self) -> str:
+        """`digest` to be read over the phone."""
+        return spoken(self.digest())
+
+    def to_toml(self) -> str:
+        """The file's text."""
+        lines = [
+            _HEADING.format(fingerprint=self.fingerprint()),
+            f"version = {FORMAT_VERSION}",
+            f"epoch = {self.epoch}",
+        ]
+        lines += ["", "[coordinator]", *_lines(self.coordinator)]
+        for site in self.sites:
+            lines += ["", "[[sites]]", *_lines(site)]
+        return "\n".join(lines) + "\n"
+
+
+def build_roster(
+    coordinator: PublicIdentity, sites: Sequence[PublicIdentity], previous: PinnedRoster | None = None
+) -> PinnedRoster:
+    """The roster of these parties; its epoch follows the previous one's. Raises UsageError."""
+    epoch = 1 if previous is None else previous.epoch + 1
+    return PinnedRoster(epoch, coordinator, tuple(sorted(sites, key=lambda site: site.name)))
+
+
+def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
+    """The roster in a file's text; raises UsageError, or RemoteProtocolError for keys that are not proved."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _wrong(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
+    if content.get("version") != FORMAT_VERSION or set(content) != {"version", "epoch", "coordinator", "sites"}:
+        raise _wrong(f"{name} is not a roster of version {FORMAT_VERSION}.", "A newer release of hedgerow wrote it.")
+    sites = content["sites"]
+    if not isinstance(content["epoch"], int) or not isinstance(sites, list):
+        raise _wrong(f"{name} has an epoch or a list of sites that is none.")
+    return PinnedRoster(
+        content["epoch"],
+        parse_public(content["coordinator"], name),
+        tuple(parse_public(site, name) for site in sites),
+    )
+
+
+def read_roster(path: Path) -> PinnedRoster:
+    """The roster in a file; raises as `parse_roster`, and UsageError when there is none."""
+    return parse_roster(read_text(path), str(path))
+
+
+def public_lines(identity: PublicIdentity) -> str:
+    """A public file's text: what one party sends to whoever builds the roster."""
+    heading = (
+        f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
+    )
+    return "\n".join([heading, f"version = {FORMAT_VERSION}", *_lines(identity)]) + "\n"
+
+
+def read_public(path: Path) -> PublicIdentity:
+    """The identity in a public file; raises UsageError or RemoteProtocolError."""
+    try:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise _wrong(f"{path} is not TOML: {error}.", "It is not a public identity file.") from None
+    if content.pop("version", None) != FORMAT_VERSION:
+        raise _wrong(f"{path} is not a public identity of version {FORMAT_VERSION}.", "It is another kind of file.")
+    return parse_public(content, str(path))
+
+
+def parse_public(content: object, where: str) -> PublicIdentity:
+    """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
+    if not isinstance(content, Mapping) or set(content) != _FIELDS:
+        raise _wrong(f"{where}: a party has exactly the fields {', '.join(sorted(_FIELDS))}.")
+    try:
+        return PublicIdentity(
+            content["name"],
+            Role(content["role"]),
+            from_base64(content["identity_key"]),
+            from_base64(content["certificate"]),
+            from_base64(content["proof"]),
+        )
+    except HedgerowError:
+        raise
+    except (ValueError, TypeError):
+        raise _wrong(f"{where}: a party's fields do not read.", "The file was edited or damaged.") from None
+
+
+def fields_of(identity: PublicIdentity) -> dict[str, Any]:
+    """A party as a table of TOML or JSON."""
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "identity_key": to_base64(identity.identity_key),
+        "certificate": to_base64(identity.certificate),
+        "proof": to_base64(identity.proof),
+    }
+
+
+def read_text(path: Path) -> str:
+    """A file's text; raises UsageError when there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise _wrong(f"{path}: there is no such file.", "The path may be misspelled.", "identity-not-found") from None
+    except UnicodeDecodeError:
+        raise _wrong(f"{path} is not UTF-8 text.", "It is another kind of file.") from None
+
+
+def _lines(identity: PublicIdentity) -> list[str]:
+    # Names are checked and the rest is base64: nothing needs escaping.
+    return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
+
+
+def _wrong(what: str, cause: str = "", code: str = "roster-file") -> UsageError:
+    return UsageError(what, cause=cause, remedy="Ask the party that wrote the file for it again.", code=code)
