@@ -59,6 +59,13 @@ def build_aggregation(plan: Plan, nodes: Sequence[Node], settings: Settings, noi
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
     """
     is_distributed = plan.privacy.noise == "distributed"
+    if is_distributed and len(nodes) < 2:
+        raise UsageError(
+            'The plan wants the sites to add the noise (privacy.noise = "distributed"), but there is only one site.',
+            cause="A single site's masked sum is its own vector: there is nobody to hide it among.",
+            remedy='Set privacy.noise to "server", or take more sites.',
+            code="too-few-sites",
+        )
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
         return MaskedAggregation(nodes, plan, largest_n_exchanges(plan, settings), os.urandom, noise)
     return PlainAggregation(nodes)

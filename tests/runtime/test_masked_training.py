@@ -19,7 +19,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.errors import PlanError, PrivacyError
+from hedgerow.protocol.errors import PlanError, PrivacyError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
@@ -62,7 +62,14 @@ def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one(factory: ModuleTy
     assert np.array_equal(outcome.ensemble.fitted.values, plain.ensemble.fitted.values)
 
 
-@pytest.mark.parametrize("n_sites", [1, 2, 3, 10])
+def test_a_single_site_cannot_hide_its_noise(factory: ModuleType) -> None:
+    """Noise from the sites needs somebody to sum with; one site alone is told so before anything runs."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    with pytest.raises(UsageError, match="only one site"):
+        train(plan, split(factory, plan, 1, 3), noise=SystemNoise(os.urandom))
+
+
+@pytest.mark.parametrize("n_sites", [2, 3, 10])
 def test_sites_can_add_the_noise_themselves(factory: ModuleType, n_sites: int) -> None:
     """With distributed noise the ledger charges sums of shares, the promise holds, and nobody adds noise centrally."""
     plan = factory.make_plan(privacy={"noise": "distributed"})
