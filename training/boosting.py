@@ -62,11 +62,13 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     run = _Run(plan, settings, build_grid(plan), settings.loss(plan))
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(plan.model.structure_seed, settings, run.grid.n_features)
-    ensemble = _empty_ensemble(run)
+    batches: list[FittedTrees] = []
+    weights: list[NDArray[np.int64] | None] = []
+    n_fitted = 0
     update: FittedTrees | None = None
     score_bound, exchange = 0, 0
-    while ensemble.n_trees < settings.n_trees:
-        first = ensemble.n_trees
+    while n_fitted < settings.n_trees:
+        first = n_fitted
         for _ in range(candidates.paid_rounds_before(first, settings.batch_size)):
             candidates.take_histogram((yield _histogram_query(run, candidates, exchange, update, first, score_bound)))
             update, exchange = None, exchange + 1
@@ -84,12 +86,14 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             hessian_noise = run.sigma(query) * math.sqrt(n_summed)
             candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), hessian_noise)
             order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
-        ensemble = ensemble.extended(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
+        batches.append(fitted)
+        weights.append(leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
+        n_fitted += n_trees
         if run.loss.n_outputs:
             update = fitted
             score_bound = min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))
         exchange += 1
-    return ensemble
+    return _empty_ensemble(run).extended(batches, weights)
 
 
 def _empty_ensemble(run: _Run) -> Ensemble:

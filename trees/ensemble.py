@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,17 +51,23 @@ class Ensemble:
     def n_trees(self) -> int:
         return 0 if self.fitted is None else self.fitted.trees.n_trees
 
-    def extended(self, fitted: FittedTrees, leaf_weights: NDArray[np.int64] | None = None) -> Ensemble:
-        """This ensemble with further trees at its end; weights are kept only if all its trees have them."""
-        if self.fitted is None:
-            return Ensemble(self.grid, fitted, self.n_outputs, self.link, leaf_weights)
+    def extended(self, batches: Sequence[FittedTrees], weights: Sequence[NDArray[np.int64] | None]) -> Ensemble:
+        """This ensemble with further batches at its end, joined once; weights are kept only if all trees have them.
+
+        Args:
+            batches: fitted batches of equal depth, in training order.
+            weights: the leaf weights of each batch, or None.
+        """
+        if not batches:
+            return self
+        parts = [self.fitted, *batches] if self.fitted is not None else list(batches)
         joined = FittedTrees(
-            trees=concatenate([self.fitted.trees, fitted.trees]),
-            values=np.concatenate([self.fitted.values, fitted.values]),
+            trees=concatenate([part.trees for part in parts]),
+            values=np.concatenate([part.values for part in parts]),
         )
-        kept = None
-        if self.leaf_weights is not None and leaf_weights is not None:
-            kept = np.concatenate([self.leaf_weights, leaf_weights])
+        all_weights = [self.leaf_weights, *weights] if self.fitted is not None else list(weights)
+        known = [part for part in all_weights if part is not None]
+        kept = np.concatenate(known) if len(known) == len(all_weights) else None
         return Ensemble(self.grid, joined, self.n_outputs, self.link, kept)
 
     def scores(self, codes: CodeArray) -> NDArray[np.float64]:

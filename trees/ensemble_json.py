@@ -86,7 +86,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
     batches = concatenate([reader.structure() for reader in read])
     values = np.stack([reader.values() for reader in read])
-    return ensemble.extended(FittedTrees(batches, values), _weights(read))
+    return ensemble.extended([FittedTrees(batches, values)], [_weights(read)])
 
 
 def grid_digest(grid: Grid) -> str:
