@@ -94,13 +94,7 @@ def run_program(
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
             the aggregation disagree about who adds the noise.
     """
-    if (plan.privacy.noise == "distributed") != (aggregation.honest_group is not None):
-        raise PrivacyError(
-            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
-            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
-            remedy='Use secure aggregation, or set privacy.noise to "server".',
-            code="noise-mode-unsupported",
-        )
+    check_noise_mode(plan, aggregation)
     releaser = Releaser(noise, aggregation.honest_group)
     try:
         query = next(program)
@@ -112,6 +106,17 @@ def run_program(
     except StopIteration as finished:
         ensemble: Ensemble = finished.value
     return Outcome(ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise, aggregation.honest_group))
+
+
+def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
+    """Raise PrivacyError when the plan and the aggregation disagree about who adds the noise."""
+    if (plan.privacy.noise == "distributed") != (aggregation.honest_group is not None):
+        raise PrivacyError(
+            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
+            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
+            remedy='Use secure aggregation, or set privacy.noise to "server".',
+            code="noise-mode-unsupported",
+        )
 
 
 def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group: int | None) -> PrivacyReport:

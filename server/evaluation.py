@@ -10,7 +10,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.coordinator import Releaser, check_noise_mode
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.local import Aggregation
@@ -44,17 +44,11 @@ def run_evaluation(
         context: epsilon and delta of this evaluation, and the rest of the report.
 
     Raises:
-        PrivacyError: when the releases cost more than `context.epsilon_requested`, or when the plan wants noise from
-            the sites: here the coordinator adds it.
+        PrivacyError: when the releases cost more than `context.epsilon_requested`, or when the plan and the
+            aggregation disagree about who adds the noise.
     """
-    if plan.privacy.noise != "server":
-        raise PrivacyError(
-            f"The plan asks for {plan.privacy.noise} noise, but this coordinator adds the noise itself.",
-            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
-            remedy='Set privacy.noise to "server", if the sites trust the coordinator with exact sums.',
-            code="noise-mode-unsupported",
-        )
-    releaser = Releaser(noise)
+    check_noise_mode(plan, aggregation)
+    releaser = Releaser(noise, aggregation.honest_group)
     releaser.ledger = ledger
     try:
         query = next(program)
@@ -63,7 +57,7 @@ def run_evaluation(
     except StopIteration as finished:
         evaluation: Evaluation = finished.value
     own = Ledger(releaser.ledger.releases[len(ledger) :])
-    cost = report_of(own, context)
+    cost = report_of(own, replace(context, honest_sites=aggregation.honest_group))
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
         raise PrivacyError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import SiteData
-from hedgerow.local_training import check_sites
+from hedgerow.local_training import build_aggregation, check_sites
 from hedgerow.model import Model
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
@@ -16,7 +16,9 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport
 from hedgerow.server.evaluation import joint_report, run_evaluation
 from hedgerow.training.evaluation import evaluate_ensemble
 from hedgerow.training.evaluation_estimates import Evaluation
-from hedgerow.transport.local import PlainAggregation
+
+EXCHANGES = 2
+"""An outline of the scores, then their detail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +73,13 @@ def evaluate_federated(
         accountant=plan.privacy.accountant,
         unit=plan.privacy.unit,
         max_rows_per_unit=plan.privacy.max_rows_per_unit,
-        noise_mode="server",
+        noise_mode=plan.privacy.noise,
         seeded=noise.seeded,
         approximate_noise=noise.approximate,
         bounds_from_data=plan.privacy.bounds_from_data,
     )
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
-    outcome = run_evaluation(plan, program, PlainAggregation(nodes), noise, model.ledger, context)
+    aggregation = build_aggregation(plan, nodes, EXCHANGES, noise)
+    outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = joint_report(model.report, outcome.cost, outcome.ledger)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report))

@@ -17,8 +17,8 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.training.boosting import boosted_trees
-from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
-from hedgerow.transport.local import Aggregation, PlainAggregation
+from hedgerow.training.settings import largest_n_exchanges, resolve
+from hedgerow.transport.local import Aggregation, Answering, PlainAggregation
 
 SMALLEST_MASKED_COHORT = 3
 
@@ -47,12 +47,12 @@ def train(
     check_sites(plan, len(sites))
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
-    aggregation = build_aggregation(plan, nodes, settings, noise)
+    aggregation = build_aggregation(plan, nodes, largest_n_exchanges(plan, settings), noise)
     outcome = run_program(plan, boosted_trees(plan, settings), aggregation, noise, progress)
     return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
-def build_aggregation(plan: Plan, nodes: Sequence[Node], settings: Settings, noise: NoiseSource) -> Aggregation:
+def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:
     """How the nodes' vectors are added up; the one place that decides it for everything in this process.
 
     Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
@@ -67,7 +67,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Node], settings: Settings, noi
             code="too-few-sites",
         )
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
-        return MaskedAggregation(nodes, plan, largest_n_exchanges(plan, settings), os.urandom, noise)
+        return MaskedAggregation(nodes, plan, n_exchanges, os.urandom, noise)
     return PlainAggregation(nodes)
 
 

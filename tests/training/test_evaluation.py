@@ -326,5 +326,17 @@ def test_impossible_requests_are_refused(factory: ModuleType, cases: dict[str, t
     with pytest.raises(UsageError):
         evaluate_federated(replace(model, plan=crowd), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
     shared = replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed"))
-    with pytest.raises(PrivacyError):
+    with pytest.raises(UsageError, match="only one site"):
         evaluate_federated(replace(model, plan=shared), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
+
+
+def test_sites_can_add_the_noise_of_an_evaluation(
+    factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]
+) -> None:
+    """With noise from the sites an evaluation keeps its promise, and its cost says whose noise it was."""
+    model, data = cases["binary"]
+    shared = replace(model, plan=replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed")))
+    sites = {name: data for name in ("a", "b", "c")}
+    found = evaluate_federated(shared, sites, epsilon=1.0, noise=SeededNoise(1))
+    assert found.cost.noise_mode == "distributed" and found.cost.honest_sites
+    assert 0.9 < found.cost.epsilon <= 1.0
