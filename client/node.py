@@ -54,7 +54,7 @@ class Node:
 
     def __init__(self, site: str, data: SiteData, plan: Plan, settings: Settings, n_threads: int = 1) -> None:
         self.site = site
-        _check_data(site, data, plan)
+        check_data(site, data, plan)
         self._loss = settings.loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
@@ -104,7 +104,8 @@ class Node:
             )
 
 
-def _check_data(site: str, data: SiteData, plan: Plan) -> None:
+def check_data(site: str, data: SiteData, plan: Plan) -> None:
+    """Refuse codes or labels outside the plan (DataError); `site` is for the message."""
     grid = build_grid(plan)
     label = plan.label
     low, high = (-SCORE_UNIT, SCORE_UNIT) if label.type == "regression" else (0, len(label.classes) - 1)

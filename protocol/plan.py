@@ -86,7 +86,7 @@ class Model:
     batch_size: int | str = checked(integer(1, 100_000, "all"), 1)
     learning_rate: float | str = checked(number(0, 10, "auto", exclusive=True), "auto")
     leaf_ridge: float = checked(number(0, 1e9), 1.0)
-    noise_ridge: float = checked(number(0, 100), 2.0)
+    noise_ridge: float | str = checked(number(0, 100, "auto"), "auto")
     leaf_clip: float = checked(number(0, 1e6, exclusive=True), 2.0)
     joint_clip: float | str = checked(number(0, 10, "auto", "none", exclusive=True), "auto")
     hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")

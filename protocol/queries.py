@@ -131,6 +131,51 @@ class Histogram(Query):
     score_bound: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreHistogram(Query):
+    """Counts of held-out records per bin of what the model says about them: int64, `shape` flattened, then the hits.
+
+    The whole model comes as the `update` of the first such query. A record adds `unit` to one cell of every curve, and
+    to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
+
+    Attributes:
+        position: what is binned, an integer (see `hedgerow.trees.evaluation_sums`): "score" (one curve, binary),
+            "probability" (one curve per class against the rest) or "residual" (one curve, regression).
+        edges: int64 [n_curves, n_edges], ascending per curve, repeats allowed; bin b holds the positions above
+            edges[b-1] and up to edges[b].
+        by_label: whether each curve has one row of bins per outcome (not this class, this class), else one row in all.
+        with_hits: whether two counts follow: records whose class is not predicted, and those whose class is.
+        unit: what one record adds to a cell.
+    """
+
+    position: str
+    edges: NDArray[np.int64]
+    by_label: bool
+    with_hits: bool
+    unit: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Curves, rows of bins per curve, bins."""
+        return len(self.edges), 1 + self.by_label, self.edges.shape[1] + 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ErrorMoments(Query):
+    """Over held-out records of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
+
+    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction; no statistic exceeds `unit`, so a
+    record's contribution has a squared L2 norm of at most 4 unit**2.
+
+    Attributes:
+        error_clip: in units of 2**-16 of the scaled label, from 1 to 2**17.
+        unit: integer units per 1.0 of a statistic.
+    """
+
+    error_clip: int
+    unit: int
+
+
 def describe(query: Query) -> dict[str, Any]:
     """The public facts of a query, for logs and ledgers."""
     return {

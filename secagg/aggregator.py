@@ -40,7 +40,7 @@ from hedgerow.secagg.view import EpochView, site_key
 Complaints = list[Refusal | OwnMistake | Abandoned]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Aggregator:
     """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent."""
 
@@ -52,6 +52,10 @@ class Aggregator:
     manifest: bytes = b""
     echoes: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = f"uploads={len(self.uploads)}, echoes={len(self.echoes)}, answers={len(self.answers)}"
+        return f"Aggregator(slot={self.spec.slot}, purpose={self.spec.purpose!r}, state={self.state.value}, {counts})"
 
     @classmethod
     def open(cls, view: EpochView, coordinator: Identity, spec: RoundSpec) -> Aggregator:

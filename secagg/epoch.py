@@ -5,6 +5,7 @@ Run once for up to thousands of aggregations. Every step returns a `Step`: write
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -123,8 +124,13 @@ class Enrolment:
         step = self._step(state, message, "shares-acknowledged", held_shares=held)
         return replace(step, complaints=tuple(complaints))
 
-    def finish(self, context: NodeContext, ready_list: bytes) -> Step[Participant]:
-        """Returns the step into the ready epoch; nothing is sent. Raises Refusal: NOT_READY, NOT_ACKNOWLEDGED, ..."""
+    def finish(self, context: NodeContext, ready_list: bytes, answered: Collection[str] = ()) -> Step[Participant]:
+        """Returns the step into the ready epoch; nothing is sent.
+
+        Args: answered: the purposes of this run that the node answered in earlier epochs (facts "purpose-answered");
+            without them, a coordinator could take a sum again, over other sites, by starting a new epoch.
+        Raises Refusal: NOT_READY, NOT_ACKNOWLEDGED, COHORT_TOO_SMALL, DIFFERENT_VIEW, ...
+        """
         advance(Party.NODE, self.state, Event.READY_LIST)
         view = EpochView.from_messages(context.roster, self.parameters, self.key_list, self.nonce_list, ready_list)
         if not view.is_ready(self.node):
@@ -132,7 +138,9 @@ class Enrolment:
         keys = view.channel_keys
         channels = {peer: self._channel_to(peer, keys[peer]) for peer in view.peers(self.node)}
         shares = {node: self.held_shares[node] for node in (*channels, self.node)}
-        participant = Participant.enrolled(view, self.node, self.chain, channels, shares, self.sequence + 1)
+        participant = Participant(
+            view, self.node, State.READY, self.sequence + 1, self.chain, channels, shares, purposes=frozenset(answered)
+        )
         return Step(participant, None, (Record("ready", self.sequence + 1, digest=view.digest),))
 
     def to_bytes(self) -> bytes:

@@ -10,7 +10,8 @@ n members, c of them colluding with the coordinator, threshold t, at least u sur
   answers must exclude it. So at most (n - c)(n - u)/(t - c) honest nodes are stripped, and every released sum holds at
   least ceil((n - c)(1 - (n - u)/(t - c))) honest vectors.
 - With the echo exchange a node answers only after q > (n + c)/2 nodes signed the same manifest; two such quorums meet
-  in an honest node, so the manifest is unique and the group is u - c.
+  in an honest node, so the manifest is unique and the group is u - c. On a sparse graph, where a node sees only its
+  neighbours' headers, q is at least u.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ def derive(n_nodes: int, wishes: Wishes) -> Guarantees:
     survivors = max(least, wishes.min_survivors, quorum)
     if survivors > n_nodes:
         raise refuse(Code.PARAMETERS_REFUSED, f"{survivors} survivors are asked for among {n_nodes} nodes.")
+    if wishes.is_sparse:
+        # A node sees only its neighbours' signed headers there. That at least `survivors` nodes echo, each of which
+        # found itself in the manifest, shows that no survivor was invented to make the list look long enough.
+        quorum = survivors
     group = survivors - c if wishes.has_echo else isolation_bound(n_nodes, c, threshold, survivors)
     return Guarantees(n_nodes, c, threshold, survivors, degree, wishes.has_echo, quorum, group)
 
@@ -102,7 +107,8 @@ def _complete(n_nodes: int, wishes: Wishes) -> tuple[int, int]:
     """Returns (threshold, least survivors) of the complete graph."""
     threshold = wishes.threshold or default_threshold(n_nodes)
     withstands_lies = wishes.has_echo or 2 * threshold > n_nodes + wishes.n_colluders
-    if not wishes.n_colluders < threshold <= n_nodes or not withstands_lies:
+    # With a threshold of one, every share would be the secret.
+    if not max(wishes.n_colluders, 1) < threshold <= n_nodes or not withstands_lies:
         raise refuse(
             Code.PARAMETERS_REFUSED,
             f"A threshold of {threshold} among {n_nodes} nodes does not withstand {wishes.n_colluders} colluders.",
@@ -114,5 +120,7 @@ def _sparse(n_nodes: int, wishes: Wishes) -> tuple[int, int, int]:
     """Returns (degree, threshold, least survivors) of the Harary graph; it needs the echo exchange."""
     if not wishes.has_echo or wishes.threshold:
         raise refuse(Code.PARAMETERS_REFUSED, "A sparse graph needs the echo exchange and its own threshold.")
+    if wishes.n_colluders + wishes.max_drops >= n_nodes:
+        raise refuse(Code.PARAMETERS_REFUSED, "Colluders and dropouts leave no node.")
     degree, threshold = harary_parameters(n_nodes, wishes.n_colluders, wishes.max_drops)
     return degree, threshold, n_nodes - wishes.max_drops

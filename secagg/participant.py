@@ -95,19 +95,6 @@ class Participant:
     def __repr__(self) -> str:
         return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
 
-    @classmethod
-    def enrolled(
-        cls,
-        view: EpochView,
-        node: int,
-        chain: SlotChain,
-        channels: Mapping[int, bytes],
-        shares: Mapping[int, bytes],
-        sequence: int,
-    ) -> Participant:
-        """Returns a node that finished the set-up (called by `Enrolment.finish`)."""
-        return cls(view, node, State.READY, sequence, chain, channels, shares)
-
     def mask(
         self,
         context: NodeContext,
@@ -123,7 +110,7 @@ class Participant:
             within the entry bound; noise: this node's noise shares, required where noise is distributed and only there.
         Raises Refusal (peer's fault) or OwnMistake VECTOR_UNFIT; on either, nothing is sent and no slot is used.
         """
-        self._require_running()
+        self._require_running(context)
         check_signature(self.view.roster.coordinator, Kind.ROUND_SPEC, signed_spec, "coordinator")
         spec = RoundSpec.from_signed(signed_spec)
         round_context = context_of(spec, signed_spec)
@@ -156,7 +143,7 @@ class Participant:
         A second, different manifest of the coordinator stops the node: the step sends nothing and its complaint is
         SECOND_MANIFEST. Sealed shares that do not open are withheld and complained of. Raises Refusal.
         """
-        self._require_running()
+        self._require_running(context)
         asked = UnmaskRequest.from_bytes(request)
         check_signature(self.view.roster.coordinator, Kind.MANIFEST, asked.manifest, "coordinator")
         manifest = Manifest.from_signed(asked.manifest)
@@ -197,7 +184,7 @@ class Participant:
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
         """Returns the step that answers with shares once more than (n + c)/2 nodes signed the same manifest."""
-        self._require_running()
+        self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
         certified = EchoCertificate.from_bytes(certificate)
         if self.open is None or certified.manifest != manifest_hash(self.open.manifest):
@@ -255,9 +242,12 @@ class Participant:
             raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
         return cls(view, node, state, found, chain, channels, shares, shares_from, purposes, slot, evidence)
 
-    def _require_running(self) -> None:
+    def _require_running(self, context: NodeContext | None) -> None:
         if self.state is State.STOPPED:
             raise refuse(Code.STOPPED)
+        if context is not None and context.roster != self.view.roster:
+            # The owner may have pinned another roster since: whoever was taken off it is not to be trusted any more.
+            raise refuse(Code.ROSTER_MISMATCH)
 
     def _require_fresh(self, spec: RoundSpec) -> None:
         if spec.epoch != self.view.digest:

@@ -99,8 +99,6 @@ REASONS: dict[Code, Reason] = {
     Code.OTHER_MANIFEST: Reason("An answer is about another manifest.", _PEER, "Ignore it."),
     Code.CONTRADICTION: Reason("A node sent two different messages where one is allowed.",
                                "It was restored from a backup, or lies.", "Re-enrol it in a new epoch."),
-    Code.WRONG_SHARE: Reason("A node's share does not lie on the others' polynomial.", _PEER,
-                             "Inspect the named node."),
     Code.CORRUPT_STATE: Reason("The stored state cannot be read.", "The file is damaged or of another version.",
                                "Re-enrol in a new epoch.", Blame.SELF),
     Code.ROLLED_BACK: Reason("The stored state is older than the last one written.",

@@ -198,6 +198,23 @@ class EpochSession:
                 self._keep(site, step.state, step.message, messages)
         return self._deliver(aggregator, messages).release()[1]
 
+    def aggregate_vector(
+        self,
+        purpose: str,
+        vector: VectorSpec,
+        values: Mapping[str, Integers],
+        *,
+        model: bytes = NO_MODEL,
+        drops: Drops | None = None,
+    ) -> Integers:
+        """Returns the sum (int64, shape (length,)) of one vector over the sites that did not drop out.
+
+        Args: values: int64 arrays by site. For several vectors in a slot, or distributed noise, see `aggregate`.
+        """
+        spec = self.spec(purpose, (vector,), model)
+        vectors = {site: {vector.vector_id: value} for site, value in values.items()}
+        return self.aggregate(spec, vectors, drops=drops).sums[vector.vector_id]
+
     def _present(self, gone: Collection[str]) -> list[str]:
         return [site for site in self.nodes if site not in gone]
 

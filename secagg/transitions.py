@@ -1,7 +1,7 @@
 """The legal moves of both parties, and every reason to refuse one, as one table.
 
 Nothing else decides what may happen when: the state machines ask `advance` and raise the codes of the row they are
-in. `docs/secure-aggregation.md` draws its diagram from this table (``python -m hedgerow.secagg.diagram``).
+in. `docs/secure-aggregation.md` draws its diagram from this table (``python -m hedgerow.experiments secagg_diagram``).
 State names say what the party knows or waits for.
 """
 
@@ -58,7 +58,6 @@ class Code(StrEnum):
     NOT_A_SURVIVOR = "not-a-survivor"
     OTHER_MANIFEST = "other-manifest"
     CONTRADICTION = "contradiction"
-    WRONG_SHARE = "wrong-share"
     # A node's own state.
     CORRUPT_STATE = "corrupt-state"
     ROLLED_BACK = "rolled-back"
@@ -148,11 +147,13 @@ class Move:
 _ANY = (Code.MALFORMED, Code.UNKNOWN_VERSION, Code.OUT_OF_ORDER)
 _LISTED = (*_ANY, Code.UNKNOWN_NODE, Code.REPEATED_NODE, Code.BAD_SIGNATURE)
 _SPEC = (
-    *_ANY, Code.BAD_SIGNATURE, Code.OTHER_EPOCH, Code.SLOT_REUSED, Code.SLOT_OUT_OF_RANGE, Code.PURPOSE_UNEXPECTED,
-    Code.PURPOSE_ANSWERED, Code.WIDTH_TOO_NARROW, Code.SPEC_UNACCEPTABLE, Code.NOISE_MISMATCH, Code.VECTOR_UNFIT,
+    *_ANY, Code.BAD_SIGNATURE, Code.ROSTER_MISMATCH, Code.OTHER_EPOCH, Code.SLOT_REUSED, Code.SLOT_OUT_OF_RANGE,
+    Code.PURPOSE_UNEXPECTED, Code.PURPOSE_ANSWERED, Code.WIDTH_TOO_NARROW,
+    Code.SPEC_UNACCEPTABLE, Code.NOISE_MISMATCH, Code.VECTOR_UNFIT,
 )  # fmt: skip
 _MANIFEST = (
-    *_LISTED, Code.OTHER_EPOCH, Code.OTHER_SPEC, Code.HEADER_ALTERED, Code.SELF_OMITTED, Code.TOO_FEW_SURVIVORS,
+    *_LISTED, Code.ROSTER_MISMATCH, Code.OTHER_EPOCH, Code.OTHER_SPEC, Code.HEADER_ALTERED, Code.SELF_OMITTED,
+    Code.TOO_FEW_SURVIVORS,
     Code.TOO_FEW_NEIGHBOURS, Code.SHARE_UNREADABLE,
 )  # fmt: skip
 _N, _A, _S, _E = Party.NODE, Party.AGGREGATOR, State, Event
@@ -208,7 +209,7 @@ TRANSITIONS: tuple[Move, ...] = (
     Move(_A, _S.COLLECTING_ECHOES, _E.CLOSE, _S.COLLECTING_ANSWERS, "echo certificate", (Code.TOO_FEW_ANSWERS,)),
     Move(_A, _S.COLLECTING_ECHOES, _E.ABANDON, _S.ABANDONED, ""),
     Move(_A, _S.COLLECTING_ANSWERS, _E.ANSWER, _S.COLLECTING_ANSWERS, "",
-         (*_LISTED, Code.OTHER_MANIFEST, Code.NOT_A_SURVIVOR, Code.CONTRADICTION, Code.WRONG_SHARE)),
+         (*_LISTED, Code.OTHER_MANIFEST, Code.NOT_A_SURVIVOR, Code.CONTRADICTION, Code.CONTENT_MISMATCH)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.RELEASE, _S.RELEASED, "the sum", (Code.TOO_FEW_ANSWERS,)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.ABANDON, _S.ABANDONED, "",
          (Code.SECRET_UNRECOVERABLE, Code.SUM_OUT_OF_RANGE)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 
 import numpy as np
@@ -26,9 +26,13 @@ MAX_SUBSETS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The sums of one aggregation: int64 arrays by vector id, the survivors, and nodes whose shares were wrong."""
+    """The sums of one aggregation: int64 arrays by vector id, the survivors, and suspects.
 
-    sums: dict[str, Integers]
+    A suspect's shares were off the others' polynomial: it sent wrong ones, or the node that dealt them did.
+    """
+
+    # Exact sums stay out of logs: where the noise is central they are not yet private.
+    sums: dict[str, Integers] = field(repr=False)
     survivors: tuple[int, ...]
     suspects: tuple[int, ...]
 

@@ -96,7 +96,7 @@ def run_program(
     """
     if (plan.privacy.noise == "distributed") != (aggregation.honest_group is not None):
         raise PrivacyError(
-            f'The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.',
+            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
             cause="Noise from the sites needs nodes that add their shares before the secure sum.",
             remedy='Use secure aggregation, or set privacy.noise to "server".',
             code="noise-mode-unsupported",

@@ -72,6 +72,10 @@ def plans(draw: st.DrawFn, min_epsilon: float = 0.05, max_epsilon: float = 20.0)
         "batch_size": draw(st.one_of(st.integers(1, n_trees), st.just("all"))),
         "joint_clip": draw(pick(["auto", "none", 0.2, 0.8, 3.0])),
         "hessian_scale": draw(pick(["auto", 0.3, 1.0, 5.0])),
+        "learning_rate": draw(pick(["auto", 0.01, 9.9])),
+        "leaf_ridge": draw(pick([0.0, 1.0])),
+        "noise_ridge": draw(pick([0.0, 2.0])),
+        "leaf_clip": draw(pick([2.0, 1e5])),
         "structure_seed": draw(st.integers(0, 2**63 - 1)),
     }
     privacy = {

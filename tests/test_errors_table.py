@@ -210,6 +210,17 @@ def draft_without_features(scene: Scene) -> list[str]:
     return ["plan", "init", scene.write("one.csv", "ill\n0\n1\n"), "--label", "ill"]
 
 
+def federated(scene: Scene, *options: str) -> list[str]:
+    """Evaluate a good model over one good site, with these options."""
+    assert main(scene.train()) == 0
+    return ["evaluate", scene.path("model.json"), "--federated", "--site", scene.path("site.csv"), *options]
+
+
+def picture_of_regression(scene: Scene) -> list[str]:
+    scene.write("plan.toml", REGRESSION)
+    return federated(scene, "--epsilon", "1", "--plot", scene.path("curve.png"))
+
+
 def two_sites(scene: Scene) -> list[str]:
     return [*scene.train(), "--site", scene.path("site.csv")]
 
@@ -268,6 +279,9 @@ CASES: dict[str, Case] = {
     "a missing argument": lambda s: ["train", s.path("plan.toml")],
     "a seed below 0": lambda s: [*s.train(), "--seed", "-4"],
     "two sites of one name": two_sites,
+    "a federated evaluation without epsilon": lambda s: federated(s),
+    "a federated evaluation of a table in the clear": lambda s: federated(s, s.path("site.csv"), "--epsilon", "1"),
+    "a calibration picture of a regression": picture_of_regression,
     "fewer sites than federation.min_sites": lambda s: s.plan("min_sites = 1", "min_sites = 2"),
     "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
     "an output that is a folder": lambda s: s.train(out="."),

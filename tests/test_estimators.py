@@ -22,7 +22,7 @@ EXPECTED_FAILURES: dict[str, str] = {}
 """Checks of scikit-learn that the estimators are known not to pass, with the reason. None at present."""
 
 
-@parametrize_with_checks(
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
     [DPGBDTClassifier(**QUICK), DPGBDTRegressor(**QUICK)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
 )
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:

@@ -154,10 +154,10 @@ def _rule(run: _Run, n_trees: int) -> LeafRule:
         weight_update=model.weight_update,
         learning_rate=run.settings.learning_rate,
         leaf_ridge=model.leaf_ridge,
-        noise_ridge=model.noise_ridge,
+        noise_ridge=run.settings.noise_ridge,
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
-        shrink_interactions=run.settings.interaction == "adaptive",
+        smooths=run.settings.interaction == "adaptive",
         largest=(2**31 - 1) // run.settings.n_trees,
     )
 

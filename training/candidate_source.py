@@ -12,6 +12,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates
 from hedgerow.trees.grid import Grid
+from hedgerow.trees.smoothing import leaves_of_codes
 
 
 class CandidateSource:
@@ -103,15 +104,6 @@ class CandidateSource:
             refined = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
             self._adaptive[feature] = refined
             self._cuts[feature] = refined.cuts(self._n_candidates)
-
-
-def leaves_of_codes(trees: TreeBatch, tree: int) -> NDArray[np.int64]:
-    """For a tree on a single feature, the leaf of each code: int64 [n_codes]."""
-    codes = np.arange(trees.goes_left.shape[2])
-    node = np.zeros(len(codes), dtype=np.int64)
-    for _ in range(trees.depth):
-        node = 2 * node + 2 - trees.goes_left[tree, node, codes]
-    return node - (trees.n_leaves - 1)
 
 
 def iterative_hessian(borders: list[float], hessians: IntVector, n_candidates: int) -> list[float]:

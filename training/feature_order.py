@@ -13,6 +13,10 @@ share that noise alone would show taken off. docs/defaults.md has the evidence.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings
@@ -21,8 +25,8 @@ from hedgerow.trees.public_random import PublicRandom
 
 EVEN_SHARE = 0.1
 """Share of the turns that single features get whatever they gained, so that none is given up for good."""
-NEWEST_WEIGHT = 0.7
-"""Weight of the newest gain against the older ones."""
+DRAWS_FOR_COVERAGE = 16
+"""Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
 
 Subset = tuple[int, ...]
 
@@ -42,6 +46,7 @@ class FeatureOrder:
         self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
         self._turns = _Turns(n_features)
+        self._tried: Counter[tuple[int, ...]] = Counter()
         explores = self._kind == "adaptive" and self._size > 1
         share = settings.interaction_share if explores else 0.0
         self._first_exploring_tree = settings.n_trees - round(share * settings.n_trees)
@@ -63,10 +68,18 @@ class FeatureOrder:
             subset: Subset = (self._order[tree],)
         elif tree >= self._first_exploring_tree and (tree - self._first_exploring_tree) % 2 == 0:
             randomness = PublicRandom(self._seed, f"features of tree {tree}")
-            subset = tuple(sorted(randomness.sample(range(len(self._order)), self._size)))
+            subset = self._least_tried_subset(randomness)
         else:
             subset = self._turns.most_overdue(tree)
         self._turns.take(subset, tree)
+        return subset
+
+    def _least_tried_subset(self, randomness: PublicRandom) -> Subset:
+        """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        features = range(len(self._order))
+        draws = [tuple(sorted(randomness.sample(features, self._size))) for _ in range(DRAWS_FOR_COVERAGE)]
+        subset = min(draws, key=lambda draw: sum(self._tried[pair] for pair in combinations(draw, 2)))
+        self._tried.update(combinations(subset, 2))
         return subset
 
     def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves, ridge: float, subsets: list[list[int]]) -> None:
@@ -80,7 +93,10 @@ class FeatureOrder:
         """
         if self._kind != "adaptive":
             return
-        gains = (leaves.gradients**2 - leaves.gradient_noise**2) / (leaves.hessians + ridge)
+        worth = leaves.gradients**2 - leaves.gradient_noise**2
+        denominator = leaves.hessians + ridge
+        # As in the leaf rule: without a ridge an empty leaf says nothing.
+        gains = np.divide(worth, denominator, out=np.zeros_like(worth), where=denominator > 0)
         for tree in range(trees.n_trees):
             self._turns.learn(tuple(subsets[tree]), math.fsum(gains[tree].ravel().tolist()))
 
@@ -98,9 +114,8 @@ class _Turns:
         self._last_turn[subset] = tree
 
     def learn(self, subset: Subset, gain: float) -> None:
-        """Note what a turn gained."""
-        old = self._gain.get(subset)
-        self._gain[subset] = gain if old is None else (1 - NEWEST_WEIGHT) * old + NEWEST_WEIGHT * gain
+        """Note what a subset's latest turn gained; older turns say what is already in the model."""
+        self._gain[subset] = gain
 
     def most_overdue(self, tree: int) -> Subset:
         """The subset whose share of the turns, times the trees since its last one, is largest."""

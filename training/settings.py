@@ -19,6 +19,8 @@ from hedgerow.trees.losses import Loss, build_loss
 MIN_TREES, MAX_TREES = 100, 300
 ADAPTIVE_SUBSET = 3
 INTERACTION_SHARE = 0.5
+DEFAULT_CLIP = 0.25
+CLIPPED_HESSIAN_SCALE = 2.0
 CALIBRATION_MARGIN = 1e-7
 """Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
 
@@ -35,6 +37,7 @@ class Settings:
         interaction: "cyclical", "random" or "adaptive".
         interaction_size: features per tree; for "adaptive", of the subsets that it tries besides single features.
         interaction_share: share of the trees, at the end of the run, among which "adaptive" tries subsets.
+        noise_ridge: leaf ridge per standard deviation of the gradient's noise.
         joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
         hessian_scale: c; None for the loss's own.
         noise_multiplier: per tree; 0 when epsilon is infinite.
@@ -47,6 +50,7 @@ class Settings:
     interaction: str
     interaction_size: int
     interaction_share: float
+    noise_ridge: float
     joint_clip: float | None
     hessian_scale: float | None
     noise_multiplier: float
@@ -66,7 +70,7 @@ def resolve(plan: Plan) -> Settings:
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)
     mu = math.inf if unlimited else mu_of(privacy.epsilon, privacy.delta)
-    n_trees = _number(model.n_trees, MAX_TREES if unlimited else _default_trees(mu, privacy.n_records))
+    n_trees = _number(model.n_trees, MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m))
     interaction = "adaptive" if model.interaction == "auto" else model.interaction
     default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
@@ -80,6 +84,7 @@ def resolve(plan: Plan) -> Settings:
         interaction=interaction,
         interaction_size=int(size),
         interaction_share=INTERACTION_SHARE,
+        noise_ridge=_noise_ridge(plan),
         joint_clip=_joint_clip(plan),
         hessian_scale=_hessian_scale(plan),
         noise_multiplier=0.0,
@@ -103,9 +108,17 @@ def _number(value: int | str, default: int) -> int:
     return default if isinstance(value, str) else value
 
 
-def _default_trees(mu: float, n_records: int) -> int:
-    """More trees where there is more signal: 100 (n mu / 1000)**(1/4), within [100, 300]."""
-    return max(MIN_TREES, min(MAX_TREES, round(100 * math.sqrt(math.sqrt(n_records * mu / 1000)))))
+def _default_trees(mu: float, n_records: int, n_features: int) -> int:
+    """More trees where there is more signal: 100 (n mu / 1000)**(1/4) within [100, 300], and two turns per feature."""
+    trees = int(100 * math.sqrt(math.sqrt(n_records * mu / 1000)))
+    return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
+
+
+def _noise_ridge(plan: Plan) -> float:
+    choice = plan.model.noise_ridge
+    if not isinstance(choice, str):
+        return choice
+    return 12.0 if plan.label.type == "regression" else 1.5
 
 
 def _joint_clip(plan: Plan) -> float | None:
@@ -114,9 +127,8 @@ def _joint_clip(plan: Plan) -> float | None:
         return None
     if not isinstance(choice, str):
         return choice
-    if plan.label.type == "binary" and plan.model.weight_update == "newton":
-        return 0.25
-    return None
+    clips = plan.label.type == "regression" or (plan.label.type == "binary" and plan.model.weight_update == "newton")
+    return DEFAULT_CLIP if clips and plan.model.weight_update != "averaging" else None
 
 
 def _hessian_scale(plan: Plan) -> float | None:
@@ -125,7 +137,9 @@ def _hessian_scale(plan: Plan) -> float | None:
         return choice
     # Under the joint clip a smaller c than c* leaves more of the norm to the gradient.
     clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
-    return 2.0 if clipped else None
+    if not clipped:
+        return None
+    return DEFAULT_CLIP if plan.label.type == "regression" else CLIPPED_HESSIAN_SCALE
 
 
 def _noise_multiplier(plan: Plan, settings: Settings) -> float:

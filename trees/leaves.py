@@ -9,7 +9,6 @@ little. A batch of B trees moves the scores by the average of its trees (CCS'22,
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.losses import SCORE_UNIT, Loss
+from hedgerow.trees.smoothing import is_single, pooled, reachable_leaves, shrinkage
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LeafRule:
         noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
-        shrink_interactions: whether trees on several features are shrunk as a whole, see `_shrinkage`.
+        smooths: whether noise is taken out first, see `hedgerow.trees.smoothing`; the papers' rules do not.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
@@ -40,7 +40,7 @@ class LeafRule:
     noise_ridge: float
     leaf_clip: float
     divisor: int
-    shrink_interactions: bool = False
+    smooths: bool = False
     largest: int = 2**31 - 1
 
     def ridge(self, gradient_noise: float) -> float:
@@ -83,30 +83,34 @@ def leaf_values(
     if rule.weight_update == "averaging":
         return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
     leaves = read_sums(sums, sigma, loss, n_trees)
-    # A ridge of zero with an empty leaf would divide by zero; such a leaf says nothing.
-    denominator = leaves.hessians + rule.ridge(leaves.gradient_noise)
-    ratio = np.divide(leaves.gradients, denominator, out=np.zeros_like(leaves.gradients), where=denominator > 0)
-    if rule.shrink_interactions:
-        ratio = ratio * _shrinkage(leaves, trees)
+    if rule.smooths:
+        ratio = _smoothed(leaves, trees, rule)
+    else:
+        ratio = _quotient(leaves.gradients, leaves.hessians + rule.ridge(leaves.gradient_noise))
     reach = rule.divisor * rule.largest / SCORE_UNIT
     values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
     return _to_units(values / rule.divisor)
 
 
-def _shrinkage(leaves: NoisyLeaves, trees: TreeBatch) -> NDArray[np.float64]:
-    """The positive-part James-Stein factor of each tree on several features, 1 for others: float64 [n_trees, 1, 1].
+def _smoothed(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.float64]:
+    """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [n_trees, n_leaves, n_outputs]."""
+    ratios = np.zeros_like(leaves.gradients)
+    noise = leaves.gradient_noise
+    for tree in range(trees.n_trees):
+        gradients, hessians = leaves.gradients[tree], leaves.hessians[tree]
+        reachable = reachable_leaves(trees, tree)
+        used_gradients, used_hessians = gradients[reachable], hessians[reachable]
+        is_ordered = is_single(trees, tree) and bool((trees.threshold[tree] >= 0).all())
+        if is_ordered and len(used_gradients) > 2 and noise > 0:
+            used_gradients, used_hessians = pooled(used_gradients, used_hessians, noise)
+        ratio = _quotient(used_gradients, used_hessians + rule.ridge(noise))
+        ratios[tree, reachable] = ratio * shrinkage(gradients, reachable, noise)
+    return ratios
 
-    A subset of features that do not interact releases little but noise; the factor takes such a tree out as a whole.
-    Source: James & Stein 1961 with the positive part of Baranchik 1964, for the gradient sums of known noise.
-    """
-    single = (trees.feature == trees.feature[:, :1]).all(axis=1)
-    size = leaves.gradients[0].size
-    factors = []
-    for tree, is_single in zip(leaves.gradients, single.tolist(), strict=True):
-        energy = math.fsum((tree.ravel() ** 2).tolist())
-        useless = (size - 2) * leaves.gradient_noise**2
-        factors.append(1.0 if is_single or energy <= 0 else max(0.0, 1 - useless / energy))
-    return np.array(factors)[:, None, None]
+
+def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Their quotient, 0 where the denominator is 0: without a ridge an empty leaf says nothing."""
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_update: str) -> NDArray[np.int64]:

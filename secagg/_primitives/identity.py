@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -62,16 +62,32 @@ def require_public(public: bytes) -> None:
         raise PrimitiveFault("An identity key is a point of small order.", code="low-order-key")
 
 
-@lru_cache(maxsize=8192)
+# Hashes of what was verified. In one process many nodes check the same public header; the hash is kept
+# and not the message, which may be large. Failures are never remembered.
+_VERIFIED: dict[bytes, None] = {}
+_MOST_REMEMBERED = 8192
+
+
+def forget_verified() -> None:
+    """Forgets which signatures were verified (for measurements)."""
+    _VERIFIED.clear()
+
+
 def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     """Returns if `signature` (64 bytes) over (domain, body) verifies under `public` (32 bytes); raises otherwise.
 
-    Successes are remembered, because in one process many nodes check the same public header; failures are not.
     Raises PrimitiveFault.
     """
     require_length("signature", signature, SIGNATURE_BYTES)
     require_public(public)
+    signed = _to_sign(domain, body)
+    claim = sha256(public + signature + signed).digest()
+    if claim in _VERIFIED:
+        return
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _to_sign(domain, body))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("A signature does not verify.", code="bad-signature") from error
+    if len(_VERIFIED) >= _MOST_REMEMBERED:
+        _VERIFIED.clear()
+    _VERIFIED[claim] = None

@@ -69,6 +69,13 @@ def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
     return kind, len(lengths), max(lengths)
 
 
+def count_exchanges(plan: Plan, settings: Settings) -> int:
+    """How often a run asks every node: once per batch of trees, and once per paid round of candidates."""
+    n_batches = -(-settings.n_trees // settings.batch_size)
+    pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
+    return n_batches + (min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays else 0)
+
+
 def dry_run(plan: Plan, settings: Settings) -> list[Query]:
     """The queries of a plan when every answer is zero."""
     program = boosted_trees(plan, settings)

@@ -44,7 +44,7 @@ def train(
         UsageError: fewer sites than the plan asks for.
         PrivacyError: when the plan's promise cannot be kept.
     """
-    _check_sites(plan, sites)
+    check_sites(plan, len(sites))
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
     aggregation = build_aggregation(plan, nodes, settings, noise)
@@ -74,11 +74,12 @@ def without_secure_aggregation(plan: Plan) -> Plan:
     return Plan.from_dict({**table, "federation": {**table["federation"], "secure_aggregation": False}})
 
 
-def _check_sites(plan: Plan, sites: Mapping[str, SiteData]) -> None:
+def check_sites(plan: Plan, n_sites: int) -> None:
+    """Raise UsageError when fewer sites take part than the plan asks for."""
     wanted = plan.federation.min_sites
-    if len(sites) < wanted:
+    if n_sites < wanted:
         raise UsageError(
-            f"{len(sites)} site(s) take part, but the plan asks for at least {wanted} (federation.min_sites).",
+            f"{n_sites} site(s) take part, but the plan asks for at least {wanted} (federation.min_sites).",
             cause="A sum over few sites says much about each of them.",
             remedy="Give the tables of more sites, or agree on a plan with a smaller federation.min_sites.",
             code="too-few-sites",

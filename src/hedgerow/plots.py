@@ -42,14 +42,14 @@ def plot_shapes(model: Model, path: str | Path) -> None:
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
     """
-    pyplot = _pyplot()
+    pyplot = pyplot_module()
     found = importances(model.ensemble)
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
     n_columns = min(PANELS_PER_ROW, len(order))
     n_rows = math.ceil(len(order) / n_columns)
     height = 2.45 * n_rows + 1.0
-    with pyplot.rc_context(_style()):
+    with pyplot.rc_context(style()):
         figure, axes = pyplot.subplots(
             n_rows, n_columns, figsize=(3.4 * n_columns + 0.4, height), squeeze=False, layout="constrained"
         )
@@ -72,7 +72,7 @@ def plot_shapes(model: Model, path: str | Path) -> None:
         if found.is_weighted:
             caption = "Pale bars: where the records are, estimated from released sums. " + caption
         figure.supxlabel(caption, x=0.012, ha="left", fontsize=8, color=MUTED)
-        _save(pyplot, figure, path)
+        save_figure(pyplot, figure, path)
 
 
 def plot_importances(model: Model, path: str | Path) -> None:
@@ -81,7 +81,7 @@ def plot_importances(model: Model, path: str | Path) -> None:
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
     """
-    pyplot = _pyplot()
+    pyplot = pyplot_module()
     found = importances(model.ensemble)
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS][::-1]
     names = [model.plan.features[int(feature)].name for feature in order]
@@ -90,7 +90,7 @@ def plot_importances(model: Model, path: str | Path) -> None:
     # Variances add up, so a bar is divided in proportion to them.
     own = total * np.divide(found.own**2, found.values**2, out=np.zeros_like(found.own), where=found.values > 0)[order]
     height = 0.27 * len(order) + 1.4
-    with pyplot.rc_context(_style()):
+    with pyplot.rc_context(style()):
         figure, axis = pyplot.subplots(figsize=(7.2, height), layout="constrained")
         axis.barh(names, own, color=GREEN, height=0.66, label="trees on this feature alone")
         if found.interaction_share > 0:
@@ -105,10 +105,11 @@ def plot_importances(model: Model, path: str | Path) -> None:
         axis.tick_params(axis="y", colors=INK)
         axis.set_xlabel(f"standard deviation over the records, {_score_name(model)}", color=MUTED)
         _titles(figure, "How much each feature moves the score", _subtitle(model, found, len(order)), height)
-        _save(pyplot, figure, path)
+        save_figure(pyplot, figure, path)
 
 
-def _pyplot() -> ModuleType:
+def pyplot_module() -> ModuleType:
+    """matplotlib.pyplot, for files; EnvironmentFault when it is not installed."""
     try:
         import matplotlib
     except ImportError as fault:
@@ -123,7 +124,8 @@ def _pyplot() -> ModuleType:
     return pyplot
 
 
-def _style() -> dict[str, Any]:
+def style() -> dict[str, Any]:
+    """The look of all pictures, for `pyplot.rc_context`."""
     return {
         "font.size": 8.5,
         "text.color": INK,
@@ -309,7 +311,8 @@ def _shortened(name: str, length: int) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
-def _save(pyplot: ModuleType, figure: Any, path: str | Path) -> None:
+def save_figure(pyplot: ModuleType, figure: Any, path: str | Path) -> None:
+    """Write and close a figure; EnvironmentFault when the file cannot be written."""
     try:
         figure.savefig(path, facecolor="white")
     except OSError as fault:

@@ -69,4 +69,5 @@ def test_words_are_little_endian_on_every_machine():
     """Both byte orders are forced by name, so that a big-endian node would send the same bytes."""
     words = encode(np.array([1, -2], np.int64), 2, 10, 32)
     assert words.tobytes().hex() == "01000000feffffff"
-    assert encode(np.array([1, -2], ">i8").astype(np.int64), 2, 10, 64).tobytes().hex() == "01" + "0" * 14 + "fe" + "f" * 14
+    swapped = np.array([1, -2], ">i8").astype(np.int64)
+    assert encode(swapped, 2, 10, 64).tobytes().hex() == "01" + "0" * 14 + "fe" + "f" * 14

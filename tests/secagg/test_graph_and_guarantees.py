@@ -81,7 +81,9 @@ def test_the_defaults_withstand_their_colluders(n):
     ("n", "wishes"),
     [
         (10, Wishes(10)), (10, Wishes(4)), (10, Wishes(0, threshold=5)), (10, Wishes(3, threshold=3, has_echo=True)),
-        (10, Wishes(0, threshold=11)), (10, Wishes(0, min_survivors=11)), (500, Wishes(25, max_drops=25, is_sparse=True)),
+        (10, Wishes(0, threshold=11)), (10, Wishes(0, min_survivors=11)),
+        (500, Wishes(25, max_drops=25, is_sparse=True)),
+        (10, Wishes(0, threshold=1, has_echo=True)), (30, Wishes(9, max_drops=25, is_sparse=True, has_echo=True)),
         (500, Wishes(25, threshold=9, max_drops=25, is_sparse=True, has_echo=True)),
         (20, Wishes(9, max_drops=9, is_sparse=True, has_echo=True)),
     ],
@@ -96,6 +98,12 @@ def test_an_echo_makes_the_group_all_but_the_colluders():
     """With a unique survivor list only the colluders' vectors can be taken away."""
     guarantees = derive(10, Wishes(3, has_echo=True))
     assert guarantees.quorum == 7 and guarantees.honest_group == guarantees.min_survivors - 3 == 4
+
+
+def test_a_sparse_manifest_is_vouched_for_by_as_many_as_it_must_list():
+    """On a sparse graph a coordinator could list survivors whose headers few nodes see: all u must echo."""
+    guarantees = derive(1000, Wishes(50, max_drops=100, is_sparse=True, has_echo=True))
+    assert guarantees.quorum == guarantees.min_survivors == 900 and guarantees.honest_group == 850
 
 
 GOLDEN = {5: (1, 2), 1: (0, 5), 0: (1, 6), 6: (0, 3), 3: (4, 6), 4: (3, 7), 7: (2, 4), 2: (5, 7)}

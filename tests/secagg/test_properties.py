@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.experiments.secagg_checks import seeded_entropy
+from hedgerow.experiments.secagg_lab import seeded_entropy
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.refusals import Abandoned, Refusal
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
@@ -24,7 +24,7 @@ def cohorts(draw):
     sites = [f"site-{i}" for i in range(n)]
     has_echo = draw(st.booleans())
     colluders = draw(st.integers(0, max(0, (n - 1) // 4)))
-    lowest = colluders + 1 if has_echo else (n + colluders) // 2 + 1
+    lowest = max(2, colluders + 1) if has_echo else (n + colluders) // 2 + 1
     wishes = Wishes(
         colluders,
         threshold=draw(st.integers(min(lowest, n), n)),

@@ -63,13 +63,13 @@ def test_x25519_wycheproof_and_every_zero_secret_is_refused():
 def test_ed25519_signs_as_rfc_8032_says(monkeypatch):
     """Section 7.1, with our domain prefix taken away: the keys and signatures are those of the RFC."""
     monkeypatch.setattr(identity, "_to_sign", lambda domain, body: body)
-    identity.verify.cache_clear()
+    identity.forget_verified()
     for case in load("rfc8032_ed25519.json")["tests"]:
         signer = identity.Identity(raw(case["seed"]))
         assert signer.public.hex() == case["public"]
         assert signer.sign(b"", raw(case["message"])).hex() == case["signature"]
         identity.verify(signer.public, b"", raw(case["message"]), raw(case["signature"]))
-    identity.verify.cache_clear()
+    identity.forget_verified()
 
 
 def test_ed25519_wycheproof(monkeypatch):
@@ -78,7 +78,7 @@ def test_ed25519_wycheproof(monkeypatch):
     "Acceptable" means valid under a key with a torsion part; where the whole key is one, our wrapper refuses it.
     """
     monkeypatch.setattr(identity, "_to_sign", lambda domain, body: body)
-    identity.verify.cache_clear()
+    identity.forget_verified()
     for case in load("wycheproof_ed25519.json")["tests"]:
         arguments = (raw(case["pk"]), b"", raw(case["msg"]), raw(case["sig"]))
         if case["result"] == "valid":
@@ -86,7 +86,7 @@ def test_ed25519_wycheproof(monkeypatch):
         elif case["result"] == "invalid" or "SmallOrderPublicKey" in case["flags"]:
             with pytest.raises(PrimitiveFault):
                 identity.verify(*arguments)
-    identity.verify.cache_clear()
+    identity.forget_verified()
 
 
 def test_hkdf_gives_the_keys_of_rfc_5869_and_wycheproof():

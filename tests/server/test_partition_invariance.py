@@ -87,7 +87,6 @@ def test_other_rows_or_other_noise_show(factory: ModuleType) -> None:
     data = factory.make_data(plan, 100, 1)
     fewer = factory.take(data, np.arange(99))
     runs = [
-        model_bytes(factory.train(plan, [rows], SeededNoise(seed)))
-        for rows, seed in ((data, 7), (fewer, 7), (data, 8))
+        model_bytes(factory.train(plan, [rows], SeededNoise(seed))) for rows, seed in ((data, 7), (fewer, 7), (data, 8))
     ]
     assert len(set(runs)) == 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.forecasting import forecast
+from hedgerow.forecasting import count_exchanges, forecast
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.settings import CALIBRATION_MARGIN, resolve
@@ -47,7 +47,7 @@ def plan_of(epsilon: float, delta: float, label: str = "binary", **model: Any) -
 def test_no_plan_spends_more_than_it_promises(
     epsilon: float, delta: float, label: str, update: str, candidates: str, n_trees: int, batch: int | str
 ) -> None:
-    """Whatever the settings, all releases together cost at most epsilon, and not much less."""
+    """Whatever the settings, all releases together cost at most epsilon, not much less, and are as many as counted."""
     if isinstance(batch, int):
         batch = min(batch, n_trees)
     plan = plan_of(
@@ -55,6 +55,7 @@ def test_no_plan_spends_more_than_it_promises(
     )
     expected = forecast(plan)
     assert 0.9 * epsilon < expected.epsilon_gdp <= epsilon
+    assert expected.n_exchanges == count_exchanges(plan, expected.settings)
 
 
 def test_large_epsilon_with_few_trees_raises_the_noise() -> None:

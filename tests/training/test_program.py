@@ -138,7 +138,19 @@ def test_contributions_keep_to_what_queries_state(factory: ModuleType, data: st.
 @given(data=st.data(), seed=st.integers(0, 10**6))
 def test_nodes_and_programs_agree_on_the_ensemble(factory: ModuleType, data: st.DataObject, seed: int) -> None:
     """A node's scores after a run are the model's own predictions but for the last batch, to the last bit."""
-    plan = data.draw(factory.plans())
+    check_agreement(factory, data.draw(factory.plans()), seed)
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, "all"])
+@pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
+def test_every_update_arrives_once(factory: ModuleType, label: str, batch_size: int | str, candidates: str) -> None:
+    """Also where histograms come between two batches: the first question after a batch carries its trees, no other."""
+    model = {"split_candidates": candidates, "candidate_rounds": 5, "batch_size": batch_size, "n_trees": 6}
+    check_agreement(factory, factory.make_plan(label, model), 1)
+
+
+def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
     own = factory.make_data(plan, 30, seed)
     node = Node("site", own, plan, resolve(plan))
     program, query, last = boosted_trees(plan), None, 0
@@ -196,9 +208,7 @@ def test_the_seed_of_the_plan_changes_the_trees(factory: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("method", ["adaptive", "iterative_hessian"])
-def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(
-    factory: ModuleType, method: str
-) -> None:
+def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(factory: ModuleType, method: str) -> None:
     """epsilon = inf is a comparison, not a guarantee: every event is un-noised and costs infinity."""
     plan = factory.make_plan(privacy={"epsilon": math.inf}, model={"split_candidates": method})
     queries, _, ledger = replay(plan, 1, 100)

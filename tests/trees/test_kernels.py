@@ -121,9 +121,7 @@ def test_every_depth(factory: ModuleType, depth: int, one_feature: bool) -> None
 
 @pytest.mark.parametrize("n", AROUND_BLOCKS)
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
-def test_block_and_thread_borders(
-    factory: ModuleType, n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record is lost, seen twice or updated twice where blocks or threads meet, also with no record at all."""
     monkeypatch.setattr(routing, "MIN_RECORDS_PER_THREAD", 0, raising=False)
     random = np.random.default_rng(n)
@@ -156,9 +154,7 @@ def test_a_block_of_the_largest_statistics_does_not_spill(factory: ModuleType, e
         table[:] = pair
         loss = Loss("table", 1, 2, plain.scales, table, 2 * extreme**2)
         n = 3 * BLOCK + 17
-        trees = TreeBatch(
-            np.zeros((1, 1), np.int32), np.ones((1, 1, 4), np.uint8), np.full((1, 1), 3, np.int32)
-        )
+        trees = TreeBatch(np.zeros((1, 1), np.int32), np.ones((1, 1, 4), np.uint8), np.full((1, 1), 3, np.int32))
         records = SiteRecords(np.zeros((1, n), np.uint8), np.zeros(n, np.int32), np.zeros((1, n), np.int32))
         sums = leaf_sums(records, factory.query_of(trees, loss), loss, 1).reshape(2, 2)
         assert sums.tolist() == [[n * pair[0], n * pair[1]], [0, 0]]

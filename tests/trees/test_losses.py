@@ -73,9 +73,7 @@ def test_no_entry_of_a_table_exceeds_the_sensitivity(
 
 @settings(max_examples=40)
 @given(bound=st.one_of(st.integers(0, 2**20), st.sampled_from([0, 255, 256, 257, 2**19 - 1, 2**19])), data=st.data())
-def test_a_score_bound_lowers_the_sensitivity_and_no_more(
-    factory: ModuleType, bound: int, data: st.DataObject
-) -> None:
+def test_a_score_bound_lowers_the_sensitivity_and_no_more(factory: ModuleType, bound: int, data: st.DataObject) -> None:
     """Scores within the public bound reach the sensitivity that is claimed for them, and never exceed it."""
     loss = loss_of(factory, "binary", data.draw(st.sampled_from(["newton", "gradient"])), data.draw(CLIPS))
     drawn = data.draw(st.lists(st.integers(-bound, bound), max_size=60))
@@ -141,9 +139,7 @@ def test_softmax_records_are_shrunk_to_the_promised_norm(factory: ModuleType, da
 
 @pytest.mark.parametrize(("clip", "scale"), [(1e-3, 1000.0), (1e-4, 900.0), (1e-9, None), (1e-300, None), (9.0, 1e-6)])
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
-def test_extreme_scales_are_refused_or_safe(
-    factory: ModuleType, label: str, clip: float, scale: float | None
-) -> None:
+def test_extreme_scales_are_refused_or_safe(factory: ModuleType, label: str, clip: float, scale: float | None) -> None:
     """A plan may ask for clips that would overflow the kernels' words: it is refused, or the norm still holds."""
     try:
         loss = loss_of(factory, label, "newton", clip, scale)

@@ -14,12 +14,19 @@ from hedgerow.client.reading import read_records
 from hedgerow.client.records import Records
 from hedgerow.metrics import classification_scores, regression_scores
 from hedgerow.model import Model
+from hedgerow.protocol.errors import UsageError
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores."""
+    if arguments.federated:
+        from hedgerow.cli.evaluate_sites import run as run_over_sites
+
+        run_over_sites(arguments)
+        return
+    _check_plain(arguments)
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
         scores = evaluate(model, read_records(arguments.data, model.plan, with_unit=False))
@@ -27,6 +34,19 @@ def run(arguments: argparse.Namespace) -> None:
         print_json({"model": arguments.model, "data": arguments.data, **scores})
         return
     print_facts(score_facts(scores, model))
+
+
+def _check_plain(arguments: argparse.Namespace) -> None:
+    options = ("sites", "epsilon", "delta", "out", "plot", "seed")
+    only_federated = [name for name in options if getattr(arguments, name) is not None]
+    if only_federated:
+        raise UsageError(
+            f"--{only_federated[0].removesuffix('s')} has no meaning without --federated.",
+            remedy="Add --federated, or give one table to read in the clear: hedgerow evaluate MODEL DATA.",
+            code="usage",
+        )
+    if arguments.data is None:
+        raise UsageError("DATA is missing.", remedy="See `hedgerow evaluate --help`.", code="usage")
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:

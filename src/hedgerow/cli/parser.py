@@ -16,6 +16,14 @@ example:
 A site's name stands before "="; without one it is the file's name. Files are .csv, .csv.gz or .parquet.
 """
 
+_EVALUATE_EXAMPLE = """\
+examples:
+  hedgerow evaluate model.json test.csv
+  hedgerow evaluate model.json --federated --site north=north.csv --site south=south.csv --epsilon 0.1
+
+The second adds noise to sums over the sites, and writes what that costs into the model's ledger and report.
+"""
+
 _EXIT_CODES = """\
 exit codes:
   0 done              4 data           8 protocol        70 a fault of Hedgerow's own
@@ -135,9 +143,20 @@ def _add_train(commands: Any) -> None:
 
 
 def _add_evaluate(commands: Any) -> None:
-    evaluate = _command(commands, "evaluate", "hedgerow.cli.evaluate", "say how well a model predicts a table's labels")
+    evaluate = _command(
+        commands, "evaluate", "hedgerow.cli.evaluate", "say how well a model predicts a table's labels",
+        epilog=_EVALUATE_EXAMPLE,
+    )  # fmt: skip
     evaluate.add_argument("model", metavar="MODEL")
-    evaluate.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file with labels")
+    evaluate.add_argument("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
+    federated = evaluate.add_argument_group("over sites that may not show their rows")
+    federated.add_argument("--federated", action="store_true", help="add noise, and charge it to the model's account")
+    federated.add_argument("--site", action="append", dest="sites", metavar="[NAME=]FILE", help="held-out rows; repeat")
+    federated.add_argument("--epsilon", type=_above_zero, metavar="E", help="what this evaluation may cost")
+    federated.add_argument("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
+    federated.add_argument("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
+    federated.add_argument("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
+    federated.add_argument("--seed", type=_seed, metavar="N", help="noise from a seed: voids the model's guarantee")
     _add_json(evaluate)
 
 
@@ -207,6 +226,13 @@ def _at_least_one(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hedgerow.cli.output import WIDEST
-from hedgerow.forecasting import forecast
+from hedgerow.forecasting import count_exchanges
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.training.settings import resolve
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_EPSILONS = 0.2
@@ -40,7 +41,7 @@ class TrainingProgress:
         console = Console(stderr=True)
         self._console = Console(stderr=True, width=min(WIDEST, console.width))
         self._quiet = quiet
-        self._total = 0 if quiet else forecast(plan).n_exchanges
+        self._total = 0 if quiet else count_exchanges(plan, resolve(plan))
         self._done = 0
         self._spent = 0.0
         self._last_epsilon = self._last_line = -math.inf
@@ -52,7 +53,7 @@ class TrainingProgress:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description:<15}"),
-                BarColumn(bar_width=None),
+                BarColumn(bar_width=None, complete_style="green", finished_style="green"),
                 TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
                 TextColumn("{task.fields[epsilon]}"),
                 TextColumn(f"[dim]{self._sites}[/]"),

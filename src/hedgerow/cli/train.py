@@ -9,7 +9,7 @@ import os
 from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
-from hedgerow.local_training import without_secure_aggregation
+from hedgerow.local_training import check_sites, without_secure_aggregation
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.training.settings import resolve
@@ -20,6 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     files = named_sites(arguments.sites)
+    check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     sites = read_sites(files, plan, quiet=arguments.json)
     if arguments.no_secagg:

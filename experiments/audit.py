@@ -1,0 +1,233 @@
+"""Canary audit: does what runs really release tell no more about one record than was accounted for?
+
+The auditor plays the strongest adversary that the guarantee allows: it knows every other record, and the canary, and
+sees every release. Whether the canary took part is then a test between two known sums under Gaussian noise, whose most
+powerful statistic is the log-likelihood ratio
+
+    sum over releases of   <release - sum without canary, v> / sigma² - |v|² / (2 sigma²),   v = the canary's vector
+
+where sums and vectors are those of real nodes under the releases so far. A mu-GDP mechanism allows no test whose error
+rates a and b have Phi^-1(1 - a) - Phi^-1(b) > mu (Dong, Roth & Su 2019, arXiv 1905.02383, definition 2.5), so observed
+error rates give a lower bound on mu, whatever the statistic; Clopper and Pearson's intervals make it hold with
+confidence. Passing proves nothing; a bound above the accounted mu disproves the accounting.
+
+Source of the method: Nasr et al. 2023 (arXiv 2302.07956), with the exact statistic in place of a learned one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, norm
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.privacy.gdp import total_mu
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector
+from hedgerow.server.coordinator import Releaser, event_of
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.settings import Settings, resolve
+from hedgerow.trees.grid import build_grid
+from hedgerow.trees.losses import SCORE_UNIT
+
+CONFIDENCE = 0.999
+Answer = Callable[[IntVector], IntVector]
+"""What happens to the canary's vector on its way into the sum; the identity unless a fault is being planted."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        mu_accounted: what the ledger's events allow.
+        mu_lower_bound: what was observed, at the confidence asked for.
+        mu_estimate: the same without the interval.
+        n_runs: trainings in all, half of them with the canary.
+    """
+
+    mu_accounted: float
+    mu_lower_bound: float
+    mu_estimate: float
+    n_runs: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was observed that contradicts the accounting."""
+        return self.mu_lower_bound <= self.mu_accounted
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited.
+
+    Attributes:
+        plan: the plan.
+        records: the rows that are always there.
+        canary: the row (or rows of one unit) that may be there.
+        noise: a source of noise for each run, from its number.
+        fault: a change to the canary's vector before it is summed, to see that the audit notices.
+    """
+
+    plan: Plan
+    records: SiteData
+    canary: SiteData
+    noise: Callable[[int], NoiseSource]
+    fault: Answer | None = None
+
+
+def audit(subject: Subject, n_runs: int, confidence: float = CONFIDENCE) -> Audit:
+    """Train `n_runs` times, in half of the runs with the canary, and bound mu from below."""
+    settings = resolve(subject.plan)
+    ratios = np.empty(n_runs)
+    accounted = 0.0
+    for run in range(n_runs):
+        ratios[run], spent = _log_likelihood_ratio(subject, settings, run, with_canary=run % 2 == 1)
+        accounted = max(accounted, spent)
+    without, present = ratios[0::2], ratios[1::2]
+    # The threshold is fixed beforehand: at a ratio of zero both hypotheses are equally likely.
+    false_alarms, misses = int((without > 0).sum()), int((present <= 0).sum())
+    return Audit(
+        mu_accounted=accounted,
+        mu_lower_bound=mu_lower_bound(false_alarms, len(without), misses, len(present), confidence),
+        mu_estimate=_mu_of_rates((false_alarms + 0.5) / (len(without) + 1), (misses + 0.5) / (len(present) + 1)),
+        n_runs=n_runs,
+    )
+
+
+def mu_lower_bound(false_alarms: int, n_without: int, misses: int, n_present: int, confidence: float) -> float:
+    """The mu that a mechanism must at least have to be told apart so well, with this confidence; at least 0."""
+    each = 1 - (1 - confidence) / 2
+    rates = [
+        1.0 if count == n else float(beta.ppf(each, count + 1, n - count))
+        for count, n in ((false_alarms, n_without), (misses, n_present))
+    ]
+    return max(0.0, _mu_of_rates(*rates))
+
+
+def _mu_of_rates(false_alarm_rate: float, miss_rate: float) -> float:
+    return float(norm.isf(false_alarm_rate) - norm.ppf(miss_rate))
+
+
+def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_canary: bool) -> tuple[float, float]:
+    """One training: the adversary's statistic, and the mu that its ledger accounts for."""
+    plan = subject.plan
+    site = Node("records", subject.records, plan, settings)
+    canary = Node("canary", subject.canary, plan, settings)
+    releaser = Releaser(subject.noise(run))
+    program = boosted_trees(plan, settings)
+    ratio = 0.0
+    query = next(program)
+    while True:
+        known, own = site.answer(query), canary.answer(query)
+        if subject.fault is not None:
+            own = subject.fault(own)
+        released = releaser.release(query, known + own if with_canary else known)
+        sigma = event_of(query)[1]
+        shift = (released - known).astype(np.float64) @ own
+        ratio += float(shift - own.astype(np.float64) @ own / 2) / sigma**2
+        try:
+            query = program.send(released)
+        except StopIteration:
+            return ratio, total_mu(releaser.ledger.events())
+
+
+def small_plan(label: str, epsilon: float, model: Mapping[str, Any], rows_per_unit: int = 1) -> Plan:
+    """A plan over two features, small enough to train a thousand times."""
+    labels: dict[str, dict[str, Any]] = {
+        "binary": {"type": "binary", "classes": ["no", "yes"]},
+        "multiclass": {"type": "multiclass", "classes": ["a", "b", "c"]},
+        "regression": {"type": "regression", "min": 0, "max": 1},
+    }
+    unit = "record" if rows_per_unit == 1 else "patient"
+    table = {
+        "version": 1,
+        "name": "audit",
+        "features": [
+            {"name": "age", "type": "numeric", "min": 0, "max": 9, "integer": True},
+            {"name": "region", "type": "categorical", "categories": ["north", "south"]},
+        ],
+        "label": {"name": "y", **labels[label]},
+        "model": {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
+        "privacy": {
+            "epsilon": epsilon, "delta": 1e-5, "n_records": 40, "unit": unit, "max_rows_per_unit": rows_per_unit,
+        },
+    }  # fmt: skip
+    return Plan.from_dict(table)
+
+
+def subject_of(plan: Plan, noise: Callable[[int], NoiseSource] | None = None, fault: Answer | None = None) -> Subject:
+    """Forty records that all look alike, and a canary with the opposite label: the record that moves sums most."""
+    grid = build_grid(plan)
+    rows = plan.privacy.max_rows_per_unit
+    regression = plan.label.type == "regression"
+    common, opposite = (-SCORE_UNIT, SCORE_UNIT) if regression else (0, 1)
+
+    def site(n: int, label: int) -> SiteData:
+        codes: NDArray[np.unsignedinteger[Any]] = np.ones((grid.n_features, n), dtype=grid.dtype)
+        return SiteData(codes, np.full(n, label, dtype=np.int32))
+
+    return Subject(plan, site(40, common), site(rows, opposite), noise or seeded_noise(), fault)
+
+
+def seeded_noise(scale: float = 1.0, seed: int = 0) -> Callable[[int], NoiseSource]:
+    """Reproducible noise for each run; `scale` other than 1 plants the fault of noise that is too small or large."""
+    return lambda run: _ScaledNoise(seed * 1_000_003 + run, scale)
+
+
+class _ScaledNoise(SeededNoise):
+    def __init__(self, seed: int, scale: float) -> None:
+        super().__init__(seed, exact=False)
+        self._scale = scale
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        return super().sample(max(1, round(sigma * self._scale)), length, purpose)
+
+
+PLANS: dict[str, Plan] = {
+    "binary, newton, adaptive": small_plan("binary", 6.0, {}),
+    "binary, newton, no joint clip": small_plan("binary", 6.0, {"joint_clip": "none"}),
+    "binary, newton, paid candidates": small_plan(
+        "binary", 6.0, {"split_candidates": "iterative_hessian", "candidate_rounds": 2}
+    ),
+    "binary, gradient, batches of 5": small_plan("binary", 6.0, {"weight_update": "gradient", "batch_size": "all"}),
+    "binary, averaging": small_plan("binary", 6.0, {"weight_update": "averaging"}),
+    "multiclass, newton": small_plan("multiclass", 6.0, {}),
+    "regression, newton": small_plan("regression", 6.0, {}),
+    "binary, 3 rows per patient": small_plan("binary", 6.0, {}, rows_per_unit=3),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Audit a few plans, then the same with planted faults; 0 if all sound ones pass and all faulty ones fail."""
+    parser = argparse.ArgumentParser(prog="audit", description="Canary audit of small plans.")
+    parser.add_argument("--runs", type=int, default=2000, help="trainings per plan")
+    parser.add_argument("--data", help="not used: the records are made up")
+    n_runs = parser.parse_args(argv).runs
+    first = next(iter(PLANS.values()))
+    rows = [(name, subject_of(plan), True) for name, plan in PLANS.items()]
+    rows += [
+        ("fault: half the noise", subject_of(first, seeded_noise(0.5)), False),
+        ("fault: contributions counted twice", subject_of(first, fault=lambda vector: 2 * vector), False),
+    ]
+    print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence\n")
+    print(f"{'plan':36}{'mu accounted':>14}{'observed':>10}{'at least':>10}  verdict")
+    as_expected = True
+    for name, subject, sound in rows:
+        found = audit(subject, n_runs)
+        as_expected &= found.passed == sound
+        verdict = "within the promise" if found.passed else "BROKEN"
+        print(
+            f"{name:36}{found.mu_accounted:14.3f}{found.mu_estimate:10.3f}{found.mu_lower_bound:10.3f}  {verdict}",
+            flush=True,
+        )
+    if not as_expected:
+        print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
+    return 0 if as_expected else 1

@@ -1,0 +1,184 @@
+"""Crashes and rollbacks after every persisted step: no slot twice, identical resends, restored backups refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hedgerow.experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.round_messages import Answer
+from hedgerow.secagg.session import EpochSession
+from hedgerow.secagg.transitions import Code
+
+
+class Disk:
+    """What survives a crash: the state's last bytes and, apart from them, the sequence of the last record."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[bytes, int]] = []
+
+    def persist(self, step):
+        if step.persist:
+            assert step.persist[-1].sequence == step.state.sequence
+            self.history.append((step.state.to_bytes(), step.state.sequence))
+        return step
+
+
+def test_a_node_may_crash_after_every_step_of_set_up_and_rounds(monkeypatch):
+    """Every state goes through bytes before its message leaves; the epoch and two sums come out as without crashes."""
+    disks: dict[int, Disk] = {}
+
+    def through_disk(method):
+        def crashing(self, *arguments, **options):
+            step = method(self, *arguments, **options)
+            node = step.state.node
+            disk = disks.setdefault(node, Disk())
+            disk.persist(step)
+            data, sequence = disk.history[-1]
+            restored = type(step.state).restore(data, sequence)
+            assert restored.to_bytes() == data
+            return replace(step, state=restored)
+
+        return crashing
+
+    steps = {Enrolment: ("reveal", "share", "acknowledge", "finish"), Participant: ("mask", "unmask", "confirm")}
+    for cls, names in steps.items():
+        for name in names:
+            monkeypatch.setattr(cls, name, through_disk(getattr(cls, name)))
+    lab = Lab(n_nodes=4, wishes=Wishes(0, has_echo=True))
+    for purpose in ("tree-1", "tree-2"):
+        spec = lab.session.spec(purpose, lab.open().spec.vectors)
+        values = {site: {"leaves": lab_values(site)} for site in lab.sites}
+        assert lab.session.aggregate(spec, values).sums["leaves"].tolist() == [6, 6, 6, 6]
+    assert len(disks[0].history) == 10
+    for node, disk in disks.items():
+        sequences = [sequence for _, sequence in disk.history]
+        assert sequences == sorted(set(sequences)), f"Node {node} wrote two states under one sequence."
+        cls = (Enrolment,) * 3 + (Participant,) * 7
+        for (data, sequence), kind in zip(disk.history[:-1], cls, strict=False):
+            require_refusal(partial(kind.restore, data, sequences[-1]), Code.ROLLED_BACK)
+            assert sequence < sequences[-1]
+
+
+def lab_values(site: str):
+    return np.full(4, int(site.rsplit("-", 1)[1]), np.int64)
+
+
+def test_a_crash_before_the_write_sends_nothing_and_changes_nothing(lab):
+    """States are immutable: a step whose outcome is thrown away leaves the node where it was."""
+    before = lab.node(0).to_bytes()
+    aggregator = lab.open()
+    state = lab.node(0)
+    lab.masked(0, aggregator)
+    assert state.to_bytes() == before
+
+
+def test_a_resend_is_identical(lab):
+    """After a crash between write and send, the same spec and manifest give the same bytes."""
+    aggregator = lab.open()
+    uploads = [lab.masked(node, aggregator) for node in range(5)]
+    lab.session.nodes["site-0"] = Participant.restore(lab.node(0).to_bytes(), lab.node(0).sequence)
+    assert lab.masked(0, aggregator) == uploads[0]
+    aggregator, _ = aggregator.receive(uploads)
+    request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
+    answer = lab.answered(0, request).message
+    lab.session.nodes["site-0"] = Participant.restore(lab.node(0).to_bytes(), lab.node(0).sequence)
+    again = lab.answered(0, request)
+    assert again.message == answer and not again.persist
+
+
+def test_a_restored_backup_cannot_mask_or_answer_again(lab):
+    """Whatever state is brought back, its sequence betrays it."""
+    states = [lab.node(0).to_bytes()]
+    aggregator = lab.collected()
+    states.append(lab.node(0).to_bytes())
+    lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    latest = lab.node(0)
+    for backup in states:
+        require_refusal(lambda backup=backup: Participant.restore(backup, latest.sequence), Code.ROLLED_BACK)
+    restored = Participant.restore(latest.to_bytes(), latest.sequence)
+    lab.session.nodes["site-0"] = restored
+    require_refusal(lambda: lab.masked(0, aggregator), Code.SLOT_REUSED)
+
+
+def test_peers_tell_when_a_node_was_rolled_back_anyway(lab):
+    """If a node's owner ignores all warnings, its second upload for one slot differs and the aggregator names it."""
+    backup = lab.node(1)
+    aggregator = lab.collected()
+    lab.session.nodes["site-1"] = backup
+    second = lab.masked(1, aggregator)
+    _, complaints = aggregator.receive([second])
+    assert [(c.reason, c.peer) for c in complaints] == [(Code.CONTRADICTION, 1)]
+
+
+@pytest.mark.parametrize("position", [0, 10, 40, -33, -1])
+def test_a_damaged_state_is_refused(lab, position):
+    """A torn write or a flipped byte is CORRUPT_STATE, for nodes and for the coordinator's journal alike."""
+    aggregator = lab.collected()
+    for data, load in (
+        (lab.node(0).to_bytes(), lambda raw: Participant.restore(raw, lab.node(0).sequence)),
+        (aggregator.to_bytes(), lambda raw: Aggregator.restore(lab.view, raw)),
+    ):
+        load(data)
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        for raw in (bytes(damaged), data[:-1], data[:20], b""):
+            assert refusal_of(lambda load=load, raw=raw: load(raw)) is Code.CORRUPT_STATE
+
+
+def test_the_coordinator_resumes_with_the_same_manifest(lab):
+    """After a crash the journal gives back uploads and manifest; nodes that answered before answer again, alike."""
+    aggregator = lab.collected(absent=(4,))
+    aggregator, requests = aggregator.close_vectors(lab.session.coordinator)
+    first = lab.answered(0, requests[0]).message
+    resumed = Aggregator.restore(lab.view, aggregator.to_bytes())
+    assert resumed.requests() == requests
+    answers = [lab.answered(node, resumed.requests()[node]).message for node in range(4)]
+    assert answers[0] == first
+    resumed, complaints = resumed.receive(answers)
+    resumed = Aggregator.restore(lab.view, resumed.to_bytes())
+    assert not complaints and resumed.release()[1].sums["leaves"].tolist() == [10] * 4
+
+
+def test_stragglers_complete_an_answer_round(lab):
+    """Too few answers first; the same manifest again as nodes return; then the exact sum."""
+    aggregator = lab.collected()
+    aggregator, requests = aggregator.close_vectors(lab.session.coordinator)
+    few = [lab.answered(node, requests[node]).message for node in range(3)]
+    waiting, _ = aggregator.receive(few)
+    require_refusal(waiting.release, Code.TOO_FEW_ANSWERS)
+    complete, _ = waiting.receive([lab.answered(3, requests[3]).message])
+    assert complete.release()[1].sums["leaves"].tolist() == [15] * 4
+
+
+def test_used_keys_are_gone_from_the_state(lab):
+    """After an answer the state holds neither the slot's key, nor its chain link, nor any share of the slot."""
+    key = lab.node(0).chain.current().secret_bytes()
+    link = lab.node(0).chain.link
+    shares = {node: run[:33] for node, run in lab.node(0).shares.items()}
+    aggregator = lab.collected()
+    lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    stored = lab.node(0).to_bytes()
+    assert key not in stored and link not in stored
+    assert not any(share in stored for share in shares.values())
+
+
+def test_an_enrolment_attempt_is_not_repeated():
+    """A node that recorded attempt 1 refuses a set-up with attempt 1 again: the coordinator cannot redraw the graph."""
+    session = EpochSession(["a", "b", "c"], 1, seeded_entropy(1))
+    context, parameters = session.contexts["a"], session.parameters.to_bytes()
+    require_refusal(lambda: Enrolment.begin(context, parameters, seeded_entropy(2), last_attempt=1), Code.STALE_ATTEMPT)
+
+
+def test_shares_are_signed_by_their_node(lab):
+    """The answers carry their node's number and no other's."""
+    aggregator = lab.collected()
+    step = lab.answered(2, lab.request(aggregator, 2, (0, 1, 2, 3, 4)))
+    assert Answer.from_signed(step.message).node == 2

@@ -1,0 +1,37 @@
+"""docs/secure-aggregation.md is fresh: the diagram is the table's, and the tests and figures it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hedgerow.experiments.secagg_checks import CHECKS
+from hedgerow.secagg.diagram import BEGIN, END, render
+from hedgerow.secagg.transitions import TRANSITIONS, Code, Party, State, allowed
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENT = (ROOT / "docs" / "secure-aggregation.md").read_text()
+
+
+def test_the_diagram_is_that_of_the_table():
+    """Run ``python -m hedgerow.experiments secagg_diagram`` and paste its output between the markers."""
+    found = DOCUMENT[DOCUMENT.index(BEGIN) : DOCUMENT.index(END) + len(END)]
+    assert found == render()
+
+
+def test_what_the_document_names_exists():
+    """Every test file, check and refusal code in the table of attacks is real."""
+    attacks = DOCUMENT[DOCUMENT.index("## Known attacks") : DOCUMENT.index("## Fuzzing record")]
+    named = set(re.findall(r"`([a-z_-]+)`", attacks))
+    tests = {path.stem for path in (ROOT / "tests" / "secagg").glob("test_*.py")}
+    assert named <= tests | set(CHECKS) | {code.value for code in Code}
+    assert len(named) > 20
+
+
+def test_every_state_can_be_reached_and_no_move_repeats():
+    """A state nobody enters, or a row written twice, is a mistake in the table."""
+    assert {move.then for move in TRANSITIONS} | {
+        State.UNENROLLED, State.COLLECTING_KEYS, State.COLLECTING_VECTORS} == set(State)  # fmt: skip
+    rows = [(move.party, move.state, move.event, move.then) for move in TRANSITIONS]
+    assert len(set(rows)) == len(rows)
+    assert not any(allowed(party, State.STOPPED, move.event) for party in Party for move in TRANSITIONS)

@@ -1,0 +1,127 @@
+"""Masks and derived keys: everything that must separate two keys does, and masks fill their words."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hedgerow.experiments.secagg_checks import looks_uniform
+from hedgerow.secagg import keys
+from hedgerow.secagg._primitives.agreement import SecretKey
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
+from hedgerow.secagg.keys import RoundContext, SlotChain
+
+ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
+CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)
+
+
+def test_both_sides_of_a_pair_derive_one_secret():
+    """Otherwise masks would not cancel."""
+    assert keys.pair_secret(ONE, OTHER.public, 3, 9, CONTEXT) == keys.pair_secret(OTHER, ONE.public, 9, 3, CONTEXT)
+    assert keys.channel_secret(ONE, OTHER.public, 3, 9, b"p" * 32) == keys.channel_secret(
+        OTHER, ONE.public, 9, 3, b"p" * 32
+    )
+
+
+def test_everything_that_must_separate_keys_does():
+    """Epoch, spec, slot, both numbers, both keys, vector and width: a change of any one gives another mask key."""
+    variants = [
+        keys.pair_secret(*arguments)
+        for arguments in (
+            (ONE, OTHER.public, 3, 9, CONTEXT),
+            (ONE, OTHER.public, 3, 9, RoundContext(b"f" * 32, b"s" * 32, 7)),
+            (ONE, OTHER.public, 3, 9, RoundContext(b"e" * 32, b"t" * 32, 7)),
+            (ONE, OTHER.public, 3, 9, RoundContext(b"e" * 32, b"s" * 32, 8)),
+            (ONE, OTHER.public, 4, 9, CONTEXT),
+            (ONE, OTHER.public, 3, 8, CONTEXT),
+            (ONE, OTHER.public, 9, 3, CONTEXT),
+            (ONE, THIRD.public, 3, 9, CONTEXT),
+            (THIRD, OTHER.public, 3, 9, CONTEXT),
+        )
+    ]
+    variants += [keys.self_mask_secret(b"b" * 32, node, CONTEXT) for node in (3, 9)]
+    derived = [
+        keys.vector_key(secret, name, width) for secret in variants for name in ("g", "h") for width in (32, 64)
+    ]
+    derived += [keys.setup_share_key(b"c" * 32, *pair) for pair in ((1, 2), (2, 1))]
+    derived += [keys.seed_share_key(b"c" * 32, *pair, slot) for pair in ((1, 2), (2, 1)) for slot in (1, 2)]
+    everything = [*variants, *derived]
+    assert len(set(everything)) == len(everything)
+    assert all(len(key) == 32 for key in everything), "No seed is narrower than 256 bits."
+
+
+def test_vector_names_cannot_run_into_widths():
+    """Lengths stand before the parts: ("a", 32) and a name that ends in the width's bytes are different contexts."""
+    assert keys.vector_key(bytes(32), "a", 32) != keys.vector_key(bytes(32), "a\x00\x00\x00\x20", 0)
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_masks_are_uniform_over_the_whole_word(width):
+    """Chi-square on the lowest and the highest byte, and the top and bottom values of a byte occur."""
+    total = np.zeros(1 << 18, DTYPES[width])
+    add_keystreams(total, [b"k" * 32], [])
+    assert looks_uniform(total)
+    top = total.view(np.uint8).reshape(len(total), -1)[:, -1]
+    assert {0, 255} <= set(top.tolist())
+
+
+def test_the_mask_does_not_depend_on_how_it_is_cut():
+    """Blocks are an implementation detail: lengths around their size give prefixes of one stream."""
+    stream = np.frombuffer(keystream(b"k" * 32, 80_000), "<u4")
+    for length in (1, 8191, 8192, 8193, 16_384, 20_000):
+        total = np.zeros(length, DTYPES[32])
+        add_keystreams(total, [b"k" * 32], [])
+        assert (total == stream[:length]).all()
+
+
+def test_adding_and_subtracting_cancel_modulo_two_to_the_width():
+    """What one node adds its neighbour subtracts, in any order and number."""
+    total = np.arange(10_000, dtype=DTYPES[64])
+    secrets = [bytes([i]) * 32 for i in range(5)]
+    add_keystreams(total, secrets, secrets[::-1])
+    assert (total == np.arange(10_000)).all()
+
+
+@pytest.mark.parametrize("length", [0, 4, 31, 33])
+def test_no_narrower_seed_is_accepted(length):
+    """A 32-bit or truncated seed cannot reach the generator."""
+    with pytest.raises(PrimitiveFault):
+        add_keystreams(np.zeros(4, DTYPES[32]), [bytes(length)], [])
+
+
+def test_the_chain_goes_forward_only_and_skips_alike():
+    """Slot keys differ, do not depend on how the chain got there, and a later link does not contain an earlier one."""
+    chain = SlotChain(b"l" * 32)
+    publics = [key.public for key in chain.keys(6)]
+    assert len(set(publics)) == 6
+    assert chain.after(2).after(5).current().public == publics[5] == chain.after(5).current().public
+    links = [chain.after(slot).link for slot in range(6)]
+    assert all(a != b for a, b in itertools.combinations(links, 2))
+
+
+def test_golden_keys_keep_their_bytes():
+    """Two releases must derive the same keys: a changed label or order would only show between versions."""
+    golden = {
+        "pair": keys.pair_secret(ONE, OTHER.public, 3, 9, CONTEXT),
+        "vector": keys.vector_key(b"k" * 32, "leaves", 32),
+        "self": keys.self_mask_secret(b"b" * 32, 3, CONTEXT),
+        "commitment": keys.seed_commitment(b"b" * 32, 3, CONTEXT),
+        "slot": SlotChain(b"l" * 32).after(3).current().public,
+        "setup": keys.setup_share_key(b"c" * 32, 1, 2),
+        "seed": keys.seed_share_key(b"c" * 32, 1, 2, 5),
+    }
+    assert {name: key.hex()[:32] for name, key in golden.items()} == GOLDEN
+
+
+GOLDEN = {
+    "pair": "ddf38fbf060b154741ea1d32babaafd5",
+    "vector": "d3740a2c6259f6e6b54e5bcc076e8ea3",
+    "self": "69f09d2d1378822c88da472163dc96cc",
+    "commitment": "1703a08727a2b6427dd87746835afd2e",
+    "slot": "1094a3166129e08b5a6275626905b9ad",
+    "setup": "06e4b1808b9b52ca4af0f4856e21a163",
+    "seed": "f2e6209407c6b5aa7edb7c58b5a8da20",
+}

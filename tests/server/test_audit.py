@@ -1,0 +1,129 @@
+"""An attack on real runs: nobody who sees the releases learns more about a record than was accounted for.
+
+The audit can only disprove; so that its silence means something, it is also run on planted faults, which it must find.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from hedgerow.client.node import Node
+from hedgerow.experiments import audit as audit_module
+from hedgerow.experiments.audit import PLANS, Subject, audit, mu_lower_bound, seeded_noise, small_plan, subject_of
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.trees.losses import RECORD_NORM, Loss, build_loss
+
+N_RUNS = 1000
+DEFAULT = "binary, newton, adaptive"
+
+
+def patched_nodes(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
+    """Nodes whose loss is not the one that the coordinator computed sensitivities from."""
+
+    class FaultyNode(Node):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._loss = fault(self._loss)
+
+    monkeypatch.setattr(audit_module, "Node", FaultyNode)
+
+
+def test_a_thousand_trainings_keep_the_promise() -> None:
+    """The default method under the best attack there is: the bound stays below the accounted mu, and comes near it."""
+    found = audit(subject_of(PLANS[DEFAULT]), N_RUNS)
+    assert found.passed
+    # A canary that hardly moved the sums would pass any audit.
+    assert found.mu_estimate > 0.85 * found.mu_accounted
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != DEFAULT])
+def test_other_methods_keep_the_promise(name: str) -> None:
+    """Every loss and update, paid candidates, batches, several rows of one person."""
+    found = audit(subject_of(PLANS[name]), 400)
+    assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
+
+
+def test_the_exact_sampler_keeps_the_promise() -> None:
+    """The sampler of real runs, driven by seeds, in fewer trainings: it is slower."""
+    subject = subject_of(PLANS[DEFAULT], noise=lambda run: SeededNoise(run))
+    found = audit(subject, 200)
+    assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
+
+
+def test_too_little_noise_is_found() -> None:
+    """Half of the noise that the ledger claims."""
+    assert not audit(subject_of(PLANS[DEFAULT], seeded_noise(0.5)), N_RUNS).passed
+
+
+def test_a_record_that_counts_twice_is_found() -> None:
+    """A row that was read twice, or a unit with more rows than the plan allows."""
+    assert not audit(subject_of(PLANS[DEFAULT], fault=lambda vector: 2 * vector), N_RUNS).passed
+
+
+def test_a_doubled_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss whose statistics are twice what the sensitivity was computed for."""
+
+    def doubled(loss: Loss) -> Loss:
+        assert np.abs(loss.table.astype(np.int64)).max() < 2**14 + 1
+        return dataclasses.replace(loss, table=np.minimum(2 * loss.table.astype(np.int64), 2**15 - 1).astype(np.int16))
+
+    patched_nodes(monkeypatch, doubled)
+    assert not audit(subject_of(PLANS[DEFAULT]), N_RUNS).passed
+
+
+def test_a_skipped_clip_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that do not clip, under a coordinator that noises for the clip."""
+    clip = 0.55
+    plan: Plan = small_plan("binary", 6.0, {"joint_clip": clip})
+    free = build_loss(plan)
+    scale = RECORD_NORM / clip / free.scales[0]
+    unclipped = np.trunc(free.table * scale)
+    assert np.abs(unclipped).max() < 2**15
+    patched_nodes(monkeypatch, lambda loss: dataclasses.replace(loss, table=unclipped.astype(np.int16)))
+    assert not audit(subject_of(plan), N_RUNS).passed
+    monkeypatch.undo()
+    assert audit(subject_of(plan), N_RUNS).passed
+
+
+def test_the_bound_holds_with_the_confidence_that_is_claimed() -> None:
+    """For a mechanism of known mu the bound exceeds it in at most one of a thousand audits: summed exactly."""
+    n, mu = 60, 1.0
+    error_rate = float(norm.cdf(-mu / 2))
+    counts = np.arange(n + 1)
+    weights = binom.pmf(counts, n, error_rate)
+    too_high = sum(
+        weights[a] * weights[b]
+        for a in counts
+        for b in counts
+        if weights[a] * weights[b] > 0 and mu_lower_bound(int(a), n, int(b), n, 0.999) > mu
+    )
+    assert too_high <= 0.001
+
+
+def test_the_bound_of_extreme_counts_is_a_number() -> None:
+    """No error at all, or nothing but errors, still gives a bound; more trainings give a better one."""
+    assert mu_lower_bound(500, 500, 500, 500, 0.999) == 0
+    assert mu_lower_bound(250, 500, 250, 500, 0.999) == 0
+    bounds = [mu_lower_bound(0, n, 0, n, 0.999) for n in (1, 10, 100, 1000)]
+    assert bounds == sorted(bounds) and np.isfinite(bounds).all() and bounds[-1] > 4
+
+
+def test_the_canary_is_the_only_difference() -> None:
+    """The audit compares neighbouring data: the same records, and one unit more."""
+    subject: Subject = subject_of(PLANS["binary, 3 rows per patient"])
+    assert subject.records.n_records == 40 and subject.canary.n_records == 3
+
+
+def test_the_experiment_prints_its_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m hedgerow.experiments audit` exits with 1 when a planted fault goes unseen, as in too few trainings."""
+    monkeypatch.setattr(audit_module, "PLANS", {DEFAULT: PLANS[DEFAULT]})
+    assert audit_module.main(["--runs", "600"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("BROKEN") == 2 and printed.count("within the promise") == 1
+    assert audit_module.main(["--runs", "6"]) == 1

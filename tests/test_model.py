@@ -1,0 +1,297 @@
+"""The model and its file: predictions, equal bytes for equal models, and one clear error for each bad file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.model import Model
+from hedgerow.model_file import canonical_bytes
+from hedgerow.protocol.errors import DataError, EnvironmentFault, ModelError
+from hedgerow.trees.losses import SCORE_UNIT
+
+Build = Callable[..., Model]
+
+
+@pytest.fixture(scope="module")
+def build(factory: ModuleType) -> Build:
+    """Train a small model on random rows."""
+
+    def make(label: str = "binary", model: dict[str, Any] | None = None, **privacy: Any) -> Model:
+        plan = factory.make_plan(label, model, privacy)
+        outcome = factory.train(plan, [factory.make_data(plan, 80, 0)])
+        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report, sites=("north", "south"))
+
+    return make
+
+
+@pytest.fixture
+def saved(build: Build, tmp_path: Path) -> Path:
+    """A model file."""
+    path = tmp_path / "model.json"
+    build().save(path)
+    return path
+
+
+COLUMNS: dict[str, Any] = {
+    "age": np.array([0.0, 3.0, np.nan, 99.0]),
+    "income": np.array([10.0, 2e5, 1e9, -5.0]),
+    "region": np.array(["north", "mars", "", "west"], dtype=object),
+    "change": np.array([0.5, np.nan, -1.0, 1.0]),
+}
+
+
+@settings(max_examples=25)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_a_model_survives_its_file(
+    factory: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int
+) -> None:
+    """Every kind of model reads back to the same bytes and the same predictions."""
+    plan = data.draw(factory.plans())
+    rows = factory.make_data(plan, 40, seed)
+    outcome = factory.train(plan, [rows])
+    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    path = tmp_path_factory.mktemp("model") / "model.json"
+    model.save(path)
+    again = Model.load(path)
+    assert again.to_bytes() == model.to_bytes() == path.read_bytes()
+    assert again.plan == plan and again.ledger == model.ledger and again.report == model.report
+    assert np.array_equal(again.predict_codes(rows.codes), model.predict_codes(rows.codes))
+
+
+def test_the_file_does_not_depend_on_who_holds_which_row(factory: ModuleType) -> None:
+    """The same rows over one or three sites give the same bytes: the file counts nobody's records."""
+    plan = factory.make_plan("multiclass", {"interaction": "cyclical", "interaction_size": 2})
+    rows = factory.make_data(plan, 90, 5)
+    parts = [factory.take(rows, np.arange(start, 90, 3)) for start in range(3)]
+    files = set()
+    for sites in ([rows], parts):
+        outcome = factory.train(plan, sites)
+        files.add(Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes())
+    assert len(files) == 1
+
+
+def test_a_model_without_privacy_has_a_file_of_strict_json(build: Build, tmp_path: Path) -> None:
+    """An infinite epsilon is written as a word, since JSON has no infinity, and comes back as infinity."""
+    model = build(epsilon=math.inf)
+    model.save(tmp_path / "m.json")
+    assert b"Infinity" not in model.to_bytes()
+    again = Model.load(tmp_path / "m.json")
+    assert again.plan.privacy.epsilon == math.inf and again.report.guarantee == "void"
+
+
+def test_class_predictions(build: Build) -> None:
+    """Labels are the plan's own words; probabilities add up; scores are log-odds of the last class."""
+    model = build()
+    chances, scores = model.predict_proba(COLUMNS), model.decision_scores(COLUMNS)
+    assert chances.shape == (4, 2) and scores.shape == (4,)
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert np.allclose(np.log(chances[:, 1] / chances[:, 0]), scores)
+    assert model.predict(COLUMNS).tolist() == [("no", "yes")[int(score > 0)] for score in scores]
+
+
+def test_multiclass_predictions(build: Build) -> None:
+    """With several classes there is one score per class, and the likeliest class is predicted."""
+    model = build("multiclass")
+    chances, scores = model.predict_proba(COLUMNS), model.decision_scores(COLUMNS)
+    assert chances.shape == scores.shape == (4, 4)
+    assert np.array_equal(chances.argmax(axis=1), scores.argmax(axis=1))
+    assert model.predict(COLUMNS).tolist() == ["abcd"[place] for place in scores.argmax(axis=1)]
+
+
+def test_regression_predictions(build: Build) -> None:
+    """Scores are scaled from [-1, 1] to the label's range and clipped to it; there are no probabilities."""
+    model = build("regression", {"n_trees": 6})
+    scores = model.decision_scores(COLUMNS)
+    assert np.allclose(model.predict(COLUMNS), np.clip(1 + 4 * scores, -3, 5))
+    fitted = model.ensemble.fitted
+    assert fitted is not None
+    fitted.values[:] = SCORE_UNIT
+    assert model.predict(COLUMNS).tolist() == [5.0] * 4
+    with pytest.raises(ModelError) as caught:
+        model.predict_proba(COLUMNS)
+    assert caught.value.code == "no-probabilities"
+
+
+def test_no_rows_give_no_predictions(build: Build) -> None:
+    """An empty table is no error."""
+    empty = {name: column[:0] for name, column in COLUMNS.items()}
+    assert build().predict(empty).shape == (0,)
+    assert build("multiclass").predict_proba(empty).shape == (0, 4)
+
+
+def test_a_missing_column_is_named(build: Build) -> None:
+    """Predicting without a feature ends in an error that names it; further columns are ignored."""
+    with pytest.raises(DataError, match="income"):
+        build().predict({name: column for name, column in COLUMNS.items() if name != "income"})
+    assert len(build().predict({**COLUMNS, "shoe size": np.arange(4)})) == 4
+
+
+def _rewritten(path: Path, change: Callable[[dict[str, Any]], object], fix_checksum: bool = True) -> None:
+    """Change a file's content and, as a careful forger would, its checksum."""
+    content = json.loads(path.read_bytes())
+    change(content)
+    if fix_checksum:
+        content.pop("checksum", None)
+        content["checksum"] = hashlib.sha256(canonical_bytes(content)).hexdigest()
+    path.write_bytes(canonical_bytes(content))
+
+
+def _change(*keys: Any, value: Any) -> Callable[[Path], None]:
+    def change(content: dict[str, Any]) -> None:
+        inner: Any = content
+        for key in keys[:-1]:
+            inner = inner[key]
+        assert inner[keys[-1]] != value, "the change must change something"
+        inner[keys[-1]] = value
+
+    return lambda path: _rewritten(path, change)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def _edit_a_digit(path: Path) -> None:
+    content = json.loads(path.read_bytes())
+    content["ensemble"]["trees"][0]["values"][0] += 1
+    path.write_bytes(canonical_bytes(content))
+
+
+BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
+    ("model-not-found", lambda path: path.unlink()),
+    ("model-empty", lambda path: path.write_bytes(b"")),
+    ("model-not-json", lambda path: path.write_bytes(b"\x1f\x8b\x08\x00\x00")),
+    ("model-not-json", lambda path: path.write_text("depth: 4")),
+    ("model-not-json", lambda path: path.write_text("[" * 100_000)),
+    ("model-not-json", lambda path: path.write_text('{"version": NaN}')),
+    ("model-truncated", _cut),
+    ("model-truncated", lambda path: path.write_bytes(path.read_bytes()[:10])),
+    ("model-wrong-kind", lambda path: path.write_text("[1, 2]")),
+    ("model-wrong-kind", lambda path: path.write_text('{"learner": {}}')),
+    ("model-newer-version", _change("version", value=2)),
+    ("model-newer-version", _change("ensemble", "version", value=2)),
+    ("model-newer-version", _change("plan", "version", value=2)),
+    ("model-invalid", _change("version", value="one")),
+    ("model-invalid", _change("sites", value=[1])),
+    ("model-invalid", _change("created_with", value=None)),
+    ("model-invalid", _change("plan", value=None)),
+    ("model-invalid", _change("plan", "label", "classes", value=["only"])),
+    ("model-invalid", _change("ensemble", value=None)),
+    ("model-invalid", _change("ensemble", "trees", 0, "cuts", value=[])),
+    ("model-invalid", _change("ledger", value=None)),
+    ("model-invalid", _change("ledger", "releases", 0, "event", value={"type": "magic"})),
+    ("model-invalid", _change("ledger", "releases", value=[])),
+    ("model-invalid", _change("report", value=None)),
+    ("model-invalid", _change("report", "epsilon_gdp", value="little")),
+    ("model-invalid", _change("report", "accountant", value="none")),
+    ("model-unknown-feature", _change("ensemble", "trees", 0, "features", 0, value=77)),
+    ("model-leaf-range", _change("ensemble", "trees", 0, "values", 0, value=2**40)),
+    ("model-grid-changed", _change("plan", "features", 0, "max", value=9.0)),
+    ("model-checksum", _edit_a_digit),
+    ("model-checksum", lambda path: _rewritten(path, lambda content: content.pop("checksum"), fix_checksum=False)),
+]
+
+
+@pytest.mark.parametrize(("code", "damage"), BAD_FILES)
+def test_a_bad_file_gives_one_clear_error(saved: Path, code: str, damage: Callable[[Path], object]) -> None:
+    """Each way in which a file can be bad has its own code, a remedy, and the exit code of a model error."""
+    damage(saved)
+    with pytest.raises(ModelError) as caught:
+        Model.load(saved)
+    assert caught.value.code == code
+    assert caught.value.exit_code == 5
+    assert caught.value.remedy
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_no_damage_goes_unnoticed(build: Build, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whatever byte is changed, or wherever the file is cut, loading ends in a ModelError, or in the very same model.
+
+    The latter happens when JSON writes one value in two ways, such as 1e-5 and 1E-5.
+    """
+    whole = build().to_bytes()
+    place = data.draw(st.integers(0, len(whole) - 2))
+    damaged = bytearray(whole)
+    if data.draw(st.booleans()):
+        damaged[place] ^= data.draw(st.integers(1, 255))
+    else:
+        del damaged[place:]
+    path = tmp_path_factory.mktemp("damage") / "model.json"
+    path.write_bytes(damaged)
+    try:
+        assert Model.load(path).to_bytes() == whole
+    except ModelError as refused:
+        assert refused.code.startswith("model-")
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    """What is there but cannot be read as a file is the machine's fault, with its own exit code."""
+    with pytest.raises(EnvironmentFault) as caught:
+        Model.load(tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == ("file-not-read", 10)
+
+
+def test_a_full_disk_leaves_the_old_model(build: Build, saved: Path) -> None:
+    """When the new file does not fit, the old one stays whole and no fragment is left in the folder."""
+    before = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(EnvironmentFault) as caught:
+            build("multiclass").save(saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (caught.value.code, caught.value.exit_code) == ("disk-full", 10)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_saving_into_no_folder(build: Build, tmp_path: Path) -> None:
+    """A folder that does not exist is named, and nothing is created."""
+    with pytest.raises(EnvironmentFault) as caught:
+        build().save(tmp_path / "nowhere" / "model.json")
+    assert caught.value.code == "file-not-written"
+    assert os.listdir(tmp_path) == []
+
+
+def test_saving_replaces_and_loads(build: Build, saved: Path) -> None:
+    """A later model takes the place of an earlier one, readable by everybody as the umask says."""
+    later = build("regression").with_sites(("a",))
+    later.save(saved)
+    assert Model.load(saved).sites == ("a",)
+    plain = saved.with_name("plain")
+    plain.write_bytes(b"")
+    assert saved.stat().st_mode == plain.stat().st_mode
+
+
+def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
+    """`verify` loads the written file with XGBoost; a file that predicts otherwise is refused."""
+    pytest.importorskip("xgboost")
+    from hedgerow.export_check import check_xgboost_file
+
+    model, path = build("binary", {"n_trees": 6}), tmp_path / "x.json"
+    model.export_xgboost(path, verify=True)
+    content = json.loads(path.read_bytes())
+    tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
+    tree["split_conditions"] = [
+        value + 1 if left < 0 else value
+        for value, left in zip(tree["split_conditions"], tree["left_children"], strict=True)
+    ]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelError) as caught:
+        check_xgboost_file(model, path)
+    assert caught.value.code == "export-differs"

@@ -1,0 +1,71 @@
+"""Pictures: drawn for every kind of model, and a clear error where they cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hedgerow.model import Model
+from hedgerow.plots import plot_importances, plot_shapes
+from hedgerow.protocol.errors import EnvironmentFault
+
+
+@pytest.fixture(scope="module")
+def model_of(factory: ModuleType) -> Any:
+    """Train a small model."""
+
+    def build(label: str, **fields: Any) -> Model:
+        plan = factory.make_plan(label, fields)
+        outcome = factory.train(plan, [factory.make_data(plan, 200, 0)])
+        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+    return build
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize(
+    "fields", [{"interaction_size": 1}, {"interaction": "cyclical", "interaction_size": "all"}, {"n_trees": 1}]
+)
+def test_every_model_can_be_drawn(model_of: Any, tmp_path: Path, label: str, fields: dict[str, Any]) -> None:
+    """Both pictures come out as PNG files of some size, without a warning (warnings are errors here)."""
+    pytest.importorskip("matplotlib")
+    model = model_of(label, **fields)
+    for draw in (plot_shapes, plot_importances):
+        path = tmp_path / f"{draw.__name__}.png"
+        draw(model, path)
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG") and len(data) > 5000
+
+
+def test_a_picture_names_every_feature(model_of: Any, tmp_path: Path) -> None:
+    """Each feature has its panel, with its name in it, and the promise stands below the title."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "shapes.svg"
+    matplotlib = pytest.importorskip("matplotlib")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        plot_shapes(model_of("binary", n_trees=8), path)
+    drawn = path.read_text()
+    for word in ("age", "income", "region", "change", "epsilon 2", "missing values"):
+        assert word in drawn, word
+
+
+def test_without_matplotlib_the_remedy_is_named(
+    model_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a node's small installation, drawing says which extra to install."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(EnvironmentFault, match=r"hedgerow\[plots\]") as caught:
+        plot_shapes(model_of("binary"), tmp_path / "shapes.png")
+    assert caught.value.code == "missing-extra"
+
+
+def test_a_picture_into_no_folder(model_of: Any, tmp_path: Path) -> None:
+    """A folder that does not exist is one clear error."""
+    pytest.importorskip("matplotlib")
+    with pytest.raises(EnvironmentFault) as caught:
+        plot_importances(model_of("binary"), tmp_path / "nowhere" / "a.png")
+    assert caught.value.code == "file-not-written"

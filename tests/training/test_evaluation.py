@@ -1,0 +1,330 @@
+"""Federated evaluation: right numbers from exact sums, honest errors from noisy ones, and a complete account."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hedgerow.client.evaluation_node import EvaluationNode
+from hedgerow.client.node import Node, SiteData
+from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
+from hedgerow.local_training import train
+from hedgerow.metrics import accuracy, log_loss
+from hedgerow.model import Model
+from hedgerow.privacy.events import UnnoisedEvent
+from hedgerow.privacy.gdp import total_mu
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import PrivacyError, RemoteProtocolError, UsageError
+from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.evaluation import EvaluationProgram, evaluate_ensemble
+from hedgerow.training.evaluation_estimates import auc, mean_of, ratio, regression_estimates
+from hedgerow.training.settings import resolve
+from hedgerow.trees.ensemble import link_of
+from hedgerow.trees.evaluation_sums import positions
+from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.routing import SiteRecords, apply_update
+
+LABELS = ("binary", "multiclass", "regression")
+
+
+def rows(factory: ModuleType, label: str, n: int, seed: int, update: str = "newton") -> tuple[Model, SiteData]:
+    """A model, and held-out rows whose labels depend on the features."""
+    model_fields = {"n_trees": 24, "max_depth": 3, "weight_update": update}
+    plan = factory.make_plan(label, model=model_fields, privacy={"epsilon": 8.0, "n_records": n})
+    both = factory.make_data(plan, 2 * n, seed)
+    signal = both.codes[3] / max(1, both.codes[3].max()) + np.random.default_rng(seed).normal(0, 0.25, 2 * n)
+    if label == "regression":
+        labels = np.rint(np.clip(signal - 0.5, -1, 1) * SCORE_UNIT)
+    else:
+        k = len(plan.label.classes)
+        labels = np.clip(np.floor(signal * k), 0, k - 1)
+    data = SiteData(both.codes, labels.astype(np.int32))
+    model = train(plan, {"a": factory.take(data, np.arange(n))}, noise=SeededNoise(seed))
+    return model, factory.take(data, np.arange(n, 2 * n))
+
+
+@pytest.fixture(scope="module")
+def cases(factory: ModuleType) -> dict[str, tuple[Model, SiteData]]:
+    """One model per kind of label, with 3,000 held-out rows."""
+    return {label: rows(factory, label, 3000, seed=5) for label in LABELS}
+
+
+def asked(model: Model, data: SiteData, epsilon: float) -> list[tuple[Query, IntVector]]:
+    """The queries of an evaluation with their exact answers, as a node without noise gives them."""
+    program: EvaluationProgram = evaluate_ensemble(model.plan, model.ensemble, epsilon, 1e-5)
+    node = EvaluationNode("a", data, model.plan)
+    found: list[tuple[Query, IntVector]] = []
+    try:
+        query = next(program)
+        while True:
+            answer = node.answer(query)
+            found.append((query, answer))
+            query = program.send(answer)
+    except StopIteration:
+        return found
+
+
+def places_of(model: Model, data: SiteData, position: str) -> NDArray[np.int64]:
+    scores = np.zeros((model.ensemble.n_outputs, data.n_records), dtype=np.int32)
+    records = SiteRecords(data.codes, data.labels, scores)
+    assert model.ensemble.fitted is not None
+    apply_update(records, model.ensemble.fitted)
+    return positions(records, position, link_of(model.plan))
+
+
+@pytest.mark.parametrize("update", ["newton", "averaging"])
+@pytest.mark.parametrize("label", ["binary", "multiclass"])
+def test_exact_counts_give_the_textbook_numbers(factory: ModuleType, label: str, update: str) -> None:
+    """Without noise: scikit-learn's AUC of the binned scores, the model's own accuracy, nearly its log-loss."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    model, data = rows(factory, label, 2000, seed=7, update=update)
+    found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
+    detail = asked(model, data, math.inf)[1][0]
+    assert isinstance(detail, ScoreHistogram)
+    places = places_of(model, data, detail.position)
+    areas = []
+    for curve, edges in enumerate(detail.edges):
+        binned = np.array([sum(place > edge for edge in edges) for place in places[curve]])
+        areas.append(metrics.roc_auc_score(data.labels == (1 if label == "binary" else curve), binned))
+    assert found.scores["auc"].value == pytest.approx(np.mean(areas), abs=1e-12)
+    chances = model.predict_proba_codes(data.codes)
+    assert found.scores["accuracy"].value == pytest.approx(accuracy(data.labels, chances.argmax(axis=1)), abs=1e-12)
+    assert found.scores["log_loss"].value == pytest.approx(log_loss(data.labels, chances), rel=0.02)
+    assert found.n_records.value == data.n_records
+    assert all(estimate.noise_error == 0 for estimate in found.scores.values())
+
+
+@pytest.mark.parametrize("update", ["newton", "averaging"])
+def test_exact_moments_give_the_textbook_numbers(factory: ModuleType, update: str) -> None:
+    """Without noise the clip lies beyond every error, and RMSE and R² are the model's own."""
+    model, data = rows(factory, "regression", 2000, seed=7, update=update)
+    found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
+    truth = 1 + 4 * data.labels / SCORE_UNIT  # the label's bounds are -3 and 5
+    errors = model.predict_codes(data.codes) - truth
+    assert found.error_clip is not None and found.error_clip >= np.abs(errors).max()
+    assert found.scores["rmse"].value == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+    assert found.scores["r2"].value == pytest.approx(1 - np.mean(errors**2) / np.var(truth), abs=2e-3)
+
+
+@settings(max_examples=60)
+@given(cells=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8))
+def test_the_area_counts_pairs(cells: list[tuple[int, int]]) -> None:
+    """The AUC is the share of pairs in the right order, ties half; without one of the classes there is none."""
+    table = np.array(cells, dtype=np.float64).T
+    pairs = [(i, j, others * ours) for i, (others, _) in enumerate(cells) for j, (_, ours) in enumerate(cells)]
+    total = sum(weight for _, _, weight in pairs)
+    found = auc(table, 0.0)
+    if total == 0:
+        assert math.isnan(found.value)
+        return
+    won = sum(weight * (1.0 if j > i else 0.5 if j == i else 0.0) for i, j, weight in pairs)
+    assert found.value == pytest.approx(won / total)
+
+
+def test_errors_of_the_estimators_are_those_of_the_noise() -> None:
+    """Noise added to fixed counts moves every estimate by as much as it says, and in no direction."""
+    random = np.random.default_rng(0)
+    cells = np.array([[300, 250, 200, 120, 60, 30], [20, 60, 100, 150, 160, 120]], dtype=np.float64)
+    moments = np.array([2000, 300, 400, 250], dtype=np.float64)
+    noise = 12.0
+    losses = random.uniform(0.1, 2, 12)
+    estimators = {
+        "auc": lambda shift: auc(cells + shift.reshape(2, 6), noise),
+        "mean": lambda shift: mean_of(losses, cells.ravel() + shift, noise),
+        "ratio": lambda shift: ratio(losses, np.repeat([0.0, 1.0], 6), cells.ravel() + shift, noise),
+        "rmse": lambda shift: regression_estimates(moments + shift[:4], noise, 0.5, 4.0)["rmse"],
+        "r2": lambda shift: regression_estimates(moments + shift[:4], noise, 0.5, 4.0)["r2"],
+    }
+    shifts = random.normal(0, noise, (4000, 12))
+    for name, estimator in estimators.items():
+        exact = estimator(np.zeros(12))
+        values = np.array([estimator(shift).value for shift in shifts])
+        assert np.std(values) == pytest.approx(exact.noise_error, rel=0.08), name
+        assert abs(values.mean() - exact.value) < 0.12 * exact.noise_error, name
+
+
+def test_the_sampling_error_is_that_of_samples() -> None:
+    """DeLong's error agrees with the spread over fresh samples from one distribution over bins."""
+    random = np.random.default_rng(1)
+    chances = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]])
+    samples = [np.array([random.multinomial(400, row) for row in chances], dtype=np.float64) for _ in range(1500)]
+    found = [auc(sample, 0.0) for sample in samples]
+    spread = np.std([estimate.value for estimate in found])
+    assert np.mean([estimate.sampling_error for estimate in found]) == pytest.approx(spread, rel=0.08)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_error_bars_cover_the_truth(cases: dict[str, tuple[Model, SiteData]], label: str) -> None:
+    """Over seeds, whole evaluations stay within their error bars as often as normal errors do, or nearly so."""
+    model, data = cases[label]
+    truth = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).evaluation
+    runs = [
+        evaluate_federated(model, {"a": data}, epsilon=2.0, noise=SeededNoise(seed, exact=False)).evaluation
+        for seed in range(80)
+    ]
+    for name, exact in truth.scores.items():
+        off = np.array([(run.scores[name].value - exact.value) / run.scores[name].noise_error for run in runs])
+        # 95 % within two; the bins' borders are noisy too, so that a little more is allowed.
+        assert np.mean(np.abs(off) < 2) >= 0.85, (name, off)
+        assert np.mean(np.abs(off) < 0.1) < 0.4, name  # bars that cover everything would say nothing
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_who_holds_which_row_does_not_matter(cases: dict[str, tuple[Model, SiteData]], label: str) -> None:
+    """One site, three or forty: the same numbers and the same model file."""
+    model, data = cases[label]
+
+    def run(n_sites: int) -> FederatedEvaluation:
+        order = np.random.default_rng(n_sites).permutation(data.n_records)
+        held = [order[site::n_sites] for site in range(n_sites)]
+        parts = {
+            str(i): SiteData(np.ascontiguousarray(data.codes[:, own]), data.labels[own]) for i, own in enumerate(held)
+        }
+        return evaluate_federated(model, parts, epsilon=0.5, noise=SeededNoise(9))
+
+    first, *others = [run(n_sites) for n_sites in (1, 3, 40)]
+    for other in others:
+        assert repr(other.evaluation.to_dict()) == repr(first.evaluation.to_dict())
+        assert other.model.to_bytes() == first.model.to_bytes()
+
+
+@pytest.mark.parametrize("rows_per_unit", [1, 3])
+@pytest.mark.parametrize("label", LABELS)
+def test_no_unit_adds_more_than_the_sensitivity(factory: ModuleType, label: str, rows_per_unit: int) -> None:
+    """Brute force: rows of every extreme label and score, as often as a unit may have them, in both queries."""
+    privacy = {"unit": "patient", "max_rows_per_unit": rows_per_unit} if rows_per_unit > 1 else {}
+    plan = factory.make_plan(label, model={"n_trees": 12}, privacy={"epsilon": 50.0, **privacy})
+    data = factory.make_data(plan, 400, 3)
+    if label == "regression":
+        data.labels[:3] = (-SCORE_UNIT, 0, SCORE_UNIT)
+    model = train(plan, {"a": data}, noise=SeededNoise(2))
+    queries = [query for query, _ in asked(model, data, 1.0)]
+    largest = [0, 0]
+    for record in range(data.n_records):
+        unit = factory.take(data, np.full(rows_per_unit, record))
+        node = EvaluationNode("a", unit, plan)
+        for stage, query in enumerate(queries):
+            added = node.answer(query)
+            norm_squared = sum(int(entry) ** 2 for entry in added)
+            largest[stage] = max(largest[stage], norm_squared)
+            assert norm_squared <= query.sensitivity_squared
+            assert max(abs(int(entry)) for entry in added) <= query.bound * rows_per_unit
+    # Histograms reach their sensitivity with every record; the moments only where all four are at their largest.
+    assert largest[0] == queries[0].sensitivity_squared
+    if label != "regression":
+        assert largest[1] == queries[1].sensitivity_squared
+
+
+def test_the_worst_record_of_the_moments_is_the_bound(cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """A label at its bound with an error beyond the clip reaches the sensitivity, and nothing exceeds it."""
+    model, data = cases["regression"]
+    query = asked(model, data, 1.0)[1][0]
+    assert isinstance(query, ErrorMoments)
+    worst = SiteData(data.codes[:, :2], np.array([-SCORE_UNIT, SCORE_UNIT], dtype=np.int32))
+    query = replace(query, error_clip=1, update=model.ensemble.fitted, ensemble_size=0)
+    for record in range(2):
+        one = SiteData(np.ascontiguousarray(worst.codes[:, [record]]), worst.labels[[record]])
+        added = EvaluationNode("a", one, model.plan).answer(query)
+        assert sum(int(entry) ** 2 for entry in added) == query.sensitivity_squared
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_an_evaluation_is_charged(cases: dict[str, tuple[Model, SiteData]], label: str) -> None:
+    """Two releases join the ledger, cost what was asked for and nearly all of it, and add up with the rest."""
+    model, data = cases[label]
+    first = evaluate_federated(model, {"a": data}, epsilon=0.5, noise=SeededNoise(1))
+    assert 0.499 < first.cost.epsilon <= 0.5
+    assert len(first.model.ledger) == len(model.ledger) + 2 == first.model.report.n_releases
+    assert first.model.report.epsilon > model.report.epsilon
+    second = evaluate_federated(first.model, {"a": data}, epsilon=0.5, noise=SeededNoise(1))
+    assert len(second.model.ledger) == len(model.ledger) + 4
+    added = list(second.model.ledger.events())[len(model.ledger) :]
+    expected = total_mu(model.ledger.events()) ** 2 + total_mu(added) ** 2
+    assert total_mu(second.model.ledger.events()) ** 2 == pytest.approx(expected)
+    assert second.model.report.epsilon > first.model.report.epsilon
+    # Equal noise twice would cancel out; another round is another purpose and has other noise.
+    assert repr(first.evaluation.to_dict()) != repr(second.evaluation.to_dict())
+
+
+def test_exact_answers_void_the_guarantee(cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """An evaluation without noise is possible and leaves an account that says so."""
+    model, data = cases["binary"]
+    found = evaluate_federated(model, {"a": data}, epsilon=math.inf, noise=SeededNoise(1)).model
+    assert isinstance(list(found.ledger.events())[-1], UnnoisedEvent)
+    assert found.report.epsilon == math.inf and found.report.guarantee == "void"
+
+
+class Weak:
+    """A source that adds a fraction of the noise that it is asked for."""
+
+    seeded, approximate = True, True
+
+    def __init__(self, seed: int, factor: float) -> None:
+        self._random, self._factor = np.random.default_rng(seed), factor
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        return np.rint(self._random.normal(0, sigma * self._factor, length)).astype(np.int64)
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (0.5, False)])
+def test_an_audit_sees_halved_noise(cases: dict[str, tuple[Model, SiteData]], factor: float, passes: bool) -> None:
+    """The spread of the released number of records over runs is what the ledger claims; half the noise is found out."""
+    model, data = cases["multiclass"]
+    off = []
+    for seed in range(120):
+        found = evaluate_federated(model, {"a": data}, epsilon=1.0, noise=Weak(seed, factor)).evaluation
+        off.append((found.n_records.value - data.n_records) / found.n_records.noise_error)
+    # 120 squares of unit normals: within 0.66 and 1.42 of their mean but for a chance of 1 in 1,000.
+    assert (0.66 < float(np.mean(np.square(off))) < 1.42) == passes
+
+
+def test_too_few_records_are_not_measured(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """Where the noise drowns a class, no number is given instead of a random one."""
+    model, data = cases["binary"]
+    few = factory.take(data, np.arange(60))
+    found = evaluate_federated(model, {"a": few}, epsilon=0.1, noise=SeededNoise(1)).evaluation
+    assert math.isnan(found.scores["auc"].value) and found.scores["auc"].noise_error == math.inf
+
+
+def test_a_node_checks_what_it_is_asked(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """A query that understates its sensitivity would be answered with too little noise; the node refuses it."""
+    model, data = cases["binary"]
+    query = asked(model, data, 1.0)[0][0]
+    assert isinstance(query, ScoreHistogram)
+    training = next(boosted_trees(model.plan, resolve(model.plan)))
+    for wrong in (
+        replace(query, sensitivity_squared=query.sensitivity_squared - 1),
+        replace(query, bound=query.bound - 1),
+        replace(query, unit=2 * query.unit),
+        replace(query, position="residual"),
+        replace(query, edges=query.edges[:, ::-1]),
+        replace(query, length=query.length + 1),
+        replace(query, ensemble_size=1),
+        training,
+    ):
+        with pytest.raises(RemoteProtocolError):
+            EvaluationNode("a", data, model.plan).answer(wrong)
+    with pytest.raises(RemoteProtocolError):
+        Node("a", data, model.plan, resolve(model.plan)).answer(query)
+
+
+def test_impossible_requests_are_refused(factory: ModuleType, cases: dict[str, tuple[Model, SiteData]]) -> None:
+    """No epsilon of zero, no delta of one, no fewer sites than agreed, no noise of a kind that is not there."""
+    model, data = cases["binary"]
+    for epsilon, delta in ((0.0, 1e-5), (-1.0, 1e-5), (math.nan, 1e-5), (1.0, 1.0), (1.0, 0.0)):
+        with pytest.raises(PrivacyError):
+            evaluate_federated(model, {"a": data}, epsilon=epsilon, delta=delta, noise=SeededNoise(1))
+    crowd = replace(model.plan, federation=replace(model.plan.federation, min_sites=2))
+    with pytest.raises(UsageError):
+        evaluate_federated(replace(model, plan=crowd), {"a": data}, epsilon=1.0, noise=SeededNoise(1))
+    shared = replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed"))
+    with pytest.raises(PrivacyError):
+        evaluate_federated(replace(model, plan=shared), {"a": data}, epsilon=1.0, noise=SeededNoise(1))

@@ -1,0 +1,194 @@
+"""Exports: XGBoost itself must predict what we predict, on both sides of every threshold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.export_check import codes_of_matrix, largest_difference, made_up_records
+from hedgerow.model import Model
+from hedgerow.protocol.errors import ModelError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import FittedTrees
+from hedgerow.trees.ensemble import PROBABILITY, Ensemble
+from hedgerow.trees.export_xgboost import to_xgboost
+from hedgerow.trees.grid import build_grid
+from hedgerow.trees.pruning import Leaf, Node, pruned_tree
+
+xgboost = pytest.importorskip("xgboost")
+
+TOLERANCE = 1e-6
+
+
+def booster_of(model: Model) -> Any:
+    """The exported model as XGBoost loads it from JSON bytes."""
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(json.dumps(model.to_xgboost()).encode()))
+    return booster
+
+
+def matrix_of(booster: Any, values: Any) -> Any:
+    """Records with the names and types that the booster asks for."""
+    return xgboost.DMatrix(
+        values, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
+    )
+
+
+def difference_of(model: Model, seed: int = 0, n: int = 400) -> float:
+    """Largest difference between our predictions and XGBoost's on made-up records."""
+    booster = booster_of(model)
+    values = made_up_records(model.plan, model.ensemble.grid, n, np.random.default_rng(seed))
+    return largest_difference(model, values, booster.predict(matrix_of(booster, values)))
+
+
+@pytest.fixture(scope="module")
+def model_of(factory: ModuleType) -> Any:
+    """Train a plan on random rows and make a `Model` of the outcome."""
+
+    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
+        outcome = factory.train(plan, [factory.make_data(plan, n, seed)])
+        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+    return build
+
+
+def with_values(model: Model, values: np.ndarray[Any, Any]) -> Model:
+    """The same structures with other leaf values."""
+    fitted = model.ensemble.fitted
+    assert fitted is not None
+    return replace(model, ensemble=replace(model.ensemble, fitted=FittedTrees(fitted.trees, values.astype(np.int32))))
+
+
+@settings(max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 6))
+def test_xgboost_predicts_the_same(
+    factory: ModuleType, model_of: Any, data: st.DataObject, seed: int, depth: int
+) -> None:
+    """Trained models of every label, update, candidate method and interaction; values at and one step below edges."""
+    drawn = data.draw(factory.plans())
+    plan = replace(drawn, model=replace(drawn.model, max_depth=depth))
+    model = model_of(plan, seed)
+    if model.ensemble.link == PROBABILITY and model.ensemble.n_outputs > 1:
+        with pytest.raises(ModelError) as caught:
+            model.to_xgboost()
+        assert caught.value.code == "export-unsupported"
+        return
+    assert difference_of(model, seed) <= TOLERANCE
+
+
+@settings(max_examples=40)
+@given(label=st.sampled_from(["binary", "multiclass", "regression"]), seed=st.integers(0, 2**32 - 1),
+       depth=st.integers(1, 6), equal=st.booleans())  # fmt: skip
+def test_random_leaf_values_survive(
+    factory: ModuleType, model_of: Any, label: str, seed: int, depth: int, equal: bool
+) -> None:
+    """Leaf values that no training would give, with many equal neighbours so that pruning joins leaves."""
+    fields = {"n_trees": 5, "max_depth": depth, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan(label, fields)
+    model = model_of(plan)
+    assert model.ensemble.fitted is not None
+    random = np.random.default_rng(seed)
+    shape = model.ensemble.fitted.values.shape
+    values = random.integers(-1, 2, shape) * 2**14 if equal else random.integers(-(2**15), 2**15, shape)
+    assert difference_of(with_values(model, values), seed) <= TOLERANCE
+
+
+def test_two_hundred_trees_do_not_add_up_rounding(factory: ModuleType, model_of: Any) -> None:
+    """Sums of many leaf values stay exact for log-odds, and within 1e-6 of the range for a label far from zero."""
+    binary = model_of(factory.make_plan("binary", {"n_trees": 200, "max_depth": 4}))
+    booster = booster_of(binary)
+    values = made_up_records(binary.plan, binary.ensemble.grid, 300, np.random.default_rng(1))
+    margins = booster.predict(matrix_of(booster, values), output_margin=True)
+    assert np.array_equal(margins, binary.decision_scores_codes(codes_of_matrix(binary.ensemble.grid, values)))
+    table = factory.make_plan("regression", {"n_trees": 200, "max_depth": 4}).to_dict()
+    table["label"] |= {"min": 1900, "max": 2000}
+    assert difference_of(model_of(Plan.from_dict(table))) <= TOLERANCE
+
+
+def test_a_node_that_only_missing_values_leave(factory: ModuleType, model_of: Any) -> None:
+    """XGBoost reads no empty category list; a split of missing from all categories must work, to either side."""
+    feature = {"name": "c", "type": "categorical", "categories": ["a", "b"]}
+    plan = factory.make_plan("binary", {"n_trees": 1, "max_depth": 1}, features=[feature])
+    for missing_left in (0, 1):
+        model = model_of(plan)
+        fitted = model.ensemble.fitted
+        assert fitted is not None
+        goes_left = np.full_like(fitted.trees.goes_left, 1 - missing_left)
+        goes_left[0, 0, model.ensemble.grid.features[0].missing_code] = missing_left
+        trees = replace(fitted.trees, goes_left=goes_left, threshold=np.full_like(fitted.trees.threshold, -1))
+        changed = FittedTrees(trees, np.array([[[30_000], [-20_000]]], dtype=np.int32))
+        odd = replace(model, ensemble=replace(model.ensemble, fitted=changed))
+        assert len(odd.to_xgboost()["learner"]["gradient_booster"]["model"]["trees"][0]["left_children"]) == 3
+        assert difference_of(odd) <= TOLERANCE
+
+
+def test_pandas_categories_arrive_as_documented(factory: ModuleType, model_of: Any) -> None:
+    """A pandas column with the plan's categories and one more for the rest gives our own predictions."""
+    pandas = pytest.importorskip("pandas")
+    categories = ["north", "south", "west"]
+    plan = factory.make_plan(
+        "binary", {"n_trees": 8, "max_depth": 2},
+        features=[{"name": "region", "type": "categorical", "categories": categories}],
+    )  # fmt: skip
+    model = model_of(plan)
+    text = np.array(["west", "north", "elsewhere", "", "south"], dtype=object)
+    other = [name if name in categories or not name else "anything else" for name in text]
+    column = pandas.Categorical([name or None for name in other], categories=[*categories, "anything else"])
+    booster = booster_of(model)
+    theirs = booster.predict(xgboost.DMatrix(pandas.DataFrame({"region": column}), enable_categorical=True))
+    assert np.abs(theirs - model.predict_proba({"region": text})[:, 1]).max() <= TOLERANCE
+
+
+def test_pruning_leaves_no_node_that_decides_nothing(factory: ModuleType, model_of: Any) -> None:
+    """After pruning, no split has two equal leaves, and the weights add up to those of the leaves in reach."""
+    features = factory.FEATURES[:1] + factory.FEATURES[2:3]
+    fields = {"n_trees": 10, "max_depth": 6, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan("binary", fields, features=features)
+    model = model_of(plan)
+
+    def check(node: Node) -> tuple[int, float]:
+        if isinstance(node, Leaf):
+            return 1, node.weight
+        if isinstance(node.left, Leaf) and isinstance(node.right, Leaf):
+            assert node.left.units != node.right.units
+        left, right = check(node.left), check(node.right)
+        assert node.weight == left[1] + right[1]
+        return left[0] + right[0], node.weight
+
+    sizes = [check(pruned_tree(model.ensemble, tree, 0))[0] for tree in range(10)]
+    # Five ages and missing, three regions, others and missing: no more leaves than pairs of them.
+    assert max(sizes) <= 30
+
+
+def test_inexact_models_are_refused(factory: ModuleType, model_of: Any) -> None:
+    """When sums could leave the range in which single precision is exact, there is no export."""
+    model = model_of(factory.make_plan("binary", {"n_trees": 2, "max_depth": 1}))
+    huge = with_values(model, np.full(model.ensemble.fitted.values.shape, 2**23))
+    with pytest.raises(ModelError) as caught:
+        huge.to_xgboost()
+    assert caught.value.code == "export-inexact"
+
+
+def test_subnormal_thresholds_are_refused(factory: ModuleType) -> None:
+    """XGBoost may flush the tiniest numbers to zero, so a grid that has them is refused."""
+    plan = factory.make_plan(
+        "binary", {"split_candidates": "uniform"}, features=[{"name": "x", "type": "numeric", "min": 0, "max": 1e-40}]
+    )
+    with pytest.raises(ModelError) as caught:
+        to_xgboost(plan, Ensemble(build_grid(plan), None, 1, "logistic"))
+    assert caught.value.code == "export-unsupported"
+
+
+def test_names_that_xgboost_forbids_are_exchanged(factory: ModuleType, model_of: Any) -> None:
+    """Brackets and "<" in names would make XGBoost refuse the data; names stay distinct after the exchange."""
+    features = [{"name": name, "type": "numeric", "min": 0, "max": 1} for name in ("a[1]", "a(1)", "b<2")]
+    model = model_of(factory.make_plan("binary", features=features))
+    assert len(set(booster_of(model).feature_names)) == 3
+    assert difference_of(model) <= TOLERANCE

@@ -1,0 +1,94 @@
+"""Importances and shape functions: they are the model, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.node import SiteData
+from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.grid import build_grid
+from hedgerow.trees.importances import features_of_tree, importances, shape_function
+from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.pruning import Leaf, Node, pruned_tree
+
+
+@settings(max_examples=20)
+@given(label=st.sampled_from(["binary", "regression", "multiclass"]), seed=st.integers(0, 2**32 - 1))
+def test_shapes_add_up_to_the_scores(factory: ModuleType, label: str, seed: int) -> None:
+    """With one feature per tree, a record's scores are the sum of its features' shapes (softmax: up to a constant)."""
+    plan = factory.make_plan(label, {"n_trees": 9, "max_depth": 3, "interaction_size": 1})
+    rows = factory.make_data(plan, 50, seed)
+    ensemble = factory.train(plan, [rows]).ensemble
+    total = np.zeros((50, ensemble.n_outputs))
+    for feature in range(ensemble.grid.n_features):
+        total += shape_function(ensemble, feature).scores[rows.codes[feature]]
+    scores = ensemble.scores(rows.codes).T
+    if label == "multiclass":
+        scores = scores - scores.mean(axis=1, keepdims=True)
+    assert np.abs(total - scores).max() < 1e-9
+
+
+def test_the_density_is_found_again(factory: ModuleType) -> None:
+    """The released leaf weights of many random trees tell where the records are, within a few per cent."""
+    plan = factory.make_plan(
+        "regression", {"n_trees": 40, "max_depth": 3, "split_candidates": "uniform", "n_candidates": 8},
+        {"epsilon": 1000.0}, [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
+    )  # fmt: skip
+    shares = np.array([4, 0, 1, 1, 8, 2, 0, 2, 2, 0]) / 20
+    grid = build_grid(plan).features[0]
+    assert grid.n_codes == len(shares)
+    codes = np.repeat(np.arange(grid.n_codes), (shares * 4000).astype(int)).astype(np.uint8)[None, :]
+    ensemble = factory.train(plan, [SiteData(codes, np.zeros(codes.shape[1], dtype=np.int32))]).ensemble
+    shape = shape_function(ensemble, 0)
+    assert shape.is_weighted and np.isclose(shape.density.sum(), 1)
+    assert np.abs(shape.density - shares).max() < 0.05
+
+
+def test_the_feature_that_decides_comes_first(factory: ModuleType) -> None:
+    """A label that one feature decides makes that feature the most important, alone or in common trees."""
+    for size in (1, "all"):
+        fields = {"n_trees": 24, "max_depth": 3, "interaction": "cyclical", "interaction_size": size}
+        plan = factory.make_plan("binary", fields, {"epsilon": 50.0})
+        rows = factory.make_data(plan, 2000, 3)
+        labels = (rows.codes[2] == 1).astype(np.int32)
+        found = importances(factory.train(plan, [SiteData(rows.codes, labels)]).ensemble)
+        assert int(found.values.argmax()) == 2 and found.is_weighted
+        assert np.allclose(found.values**2, found.own**2 + found.shared**2)
+        assert found.interaction_share > 0.9 if size == "all" else found.interaction_share == 0
+
+
+def test_a_model_without_trees_or_weights(factory: ModuleType) -> None:
+    """No trees: nothing is important. No weights kept: importances still exist, and say that they are unweighted."""
+    plan = factory.make_plan()
+    assert importances(Ensemble(build_grid(plan), None, 1, link_of(plan))).values.tolist() == [0.0] * 4
+    trained = factory.train(plan, [factory.make_data(plan, 200, 0)]).ensemble
+    bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
+    assert not bare.is_weighted and bare.values.max() > 0
+
+
+def test_credits_add_up_to_the_variance_of_the_trees(factory: ModuleType) -> None:
+    """What the splits of common trees are credited with is all of their leaves' variance, no more and no less."""
+    fields = {"n_trees": 12, "max_depth": 4, "interaction": "cyclical", "interaction_size": "all"}
+    plan = factory.make_plan("binary", fields)
+    ensemble = factory.train(plan, [factory.make_data(plan, 500, 1)]).ensemble
+    expected = 0.0
+    for tree in range(ensemble.n_trees):
+        if len(features_of_tree(ensemble, tree)) > 1:
+            values, weights = np.array(list(leaves_below(pruned_tree(ensemble, tree, 0)))).T
+            expected += float(np.cov(values / SCORE_UNIT, aweights=weights, ddof=0))
+    assert expected > 0
+    assert np.isclose((importances(ensemble).shared ** 2).sum(), expected)
+
+
+def leaves_below(node: Node) -> Iterator[tuple[float, float]]:
+    """Value and weight of every leaf of a pruned tree."""
+    if isinstance(node, Leaf):
+        yield node.units, node.weight
+    else:
+        yield from leaves_below(node.left)
+        yield from leaves_below(node.right)

@@ -1,0 +1,198 @@
+"""From noisy counts to an evaluation: post-processing, so every choice here is free of privacy cost.
+
+Sums and ratios are computed from the counts as released, negative ones too: cutting them off at zero would add a bias
+that grows with the number of bins. Only what must be a share is cut off at 0 and 1, at the very end. The error of each
+number that comes from the noise is known, because the noise is: it is propagated to first order (the delta method).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+MEASURABLE = 4.0
+"""A class whose noisy count is below so many standard deviations of its noise is too small to be measured."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with what is known about its error.
+
+    Attributes:
+        value: NaN when there were too few records for the noise.
+        noise_error: standard deviation that the privacy noise causes; infinity with a NaN.
+        sampling_error: standard deviation over other samples of as many records; NaN where it is not estimated.
+    """
+
+    value: float
+    noise_error: float
+    sampling_error: float = math.nan
+
+    def to_dict(self) -> dict[str, float]:
+        return {"value": self.value, "noise_error": self.noise_error, "sampling_error": self.sampling_error}
+
+
+UNMEASURABLE = Estimate(math.nan, math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationCurve:
+    """What was predicted and what happened, per bin with records: all float64 [n_bins].
+
+    Attributes:
+        label_class: the class whose probability it is.
+        predicted: mean predicted probability.
+        observed: share of the bin's records that are of the class, cut off at 0 and 1.
+        noise_error: standard deviation of `observed` due to the noise; infinity where the count is lost in it.
+        share: the bin's share of all records, cut off at 0.
+    """
+
+    label_class: str
+    predicted: Floats
+    observed: Floats
+    noise_error: Floats
+    share: Floats
+
+    def to_dict(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name).tolist() for name in ("predicted", "observed", "noise_error", "share")}
+        return {"class": self.label_class, **numbers}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How well a model predicts held-out records, measured with noise.
+
+    Attributes:
+        n_records: the number of records, a noisy count.
+        scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2".
+        curves: one calibration curve (binary), or one per class; none for a regression.
+        error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
+    """
+
+    n_records: Estimate
+    scores: dict[str, Estimate]
+    curves: tuple[CalibrationCurve, ...] = ()
+    error_clip: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON writers that know NaN and infinity."""
+        return {
+            "n_records": self.n_records.to_dict(),
+            "scores": {name: estimate.to_dict() for name, estimate in self.scores.items()},
+            "curves": [curve.to_dict() for curve in self.curves],
+            "error_clip": self.error_clip,
+        }
+
+
+def auc(cells: Floats, noise: float) -> Estimate:
+    """The area under the ROC curve from counts per bin, ties half.
+
+    Args:
+        cells: float64 [2, n_bins], records of the other classes and of the class, in the order of the score.
+        noise: standard deviation of the noise of each count.
+
+    Source of the sampling error: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988).
+    """
+    others, ours = cells
+    n_others, n_ours = float(others.sum()), float(ours.sum())
+    if min(n_others, n_ours) <= max(MEASURABLE * noise * math.sqrt(cells.shape[1]), 0):
+        return UNMEASURABLE
+    below = (np.cumsum(others) - others / 2) / n_others
+    above = (n_ours - np.cumsum(ours) + ours / 2) / n_ours
+    area = float(ours @ below) / n_ours
+    slopes = np.concatenate([(below - area) / n_ours, (above - area) / n_others])
+    kept_ours, kept_others = np.maximum(ours, 0), np.maximum(others, 0)
+    variance = float(kept_ours @ (below - area) ** 2) / n_ours**2
+    variance += float(kept_others @ (above - area) ** 2) / n_others**2
+    return Estimate(min(max(area, 0.0), 1.0), noise * float(np.linalg.norm(slopes)), math.sqrt(variance))
+
+
+def mean_estimate(estimates: list[Estimate]) -> Estimate:
+    """The mean of estimates with independent noise, without those that could not be measured."""
+    known = [estimate for estimate in estimates if not math.isnan(estimate.value)]
+    if not known:
+        return UNMEASURABLE
+    value = math.fsum(estimate.value for estimate in known) / len(known)
+    return Estimate(value, math.hypot(*(estimate.noise_error for estimate in known)) / len(known))
+
+
+def ratio(top: Floats, bottom: Floats, cells: Floats, noise: float) -> Estimate:
+    """(top . cells) / (bottom . cells), for cells with independent noise; all float64 [n]."""
+    total = float(bottom @ cells)
+    if total <= MEASURABLE * noise * float(np.linalg.norm(bottom)):
+        return UNMEASURABLE
+    value = float(top @ cells) / total
+    return Estimate(value, noise * float(np.linalg.norm((top - value * bottom) / total)))
+
+
+def mean_of(values: Floats, cells: Floats, noise: float) -> Estimate:
+    """The mean of a value per cell over the records, with its sampling error; float64 [n]."""
+    found = ratio(values, np.ones_like(values), cells, noise)
+    if math.isnan(found.value):
+        return found
+    total = float(cells.sum())
+    variance = float(np.maximum(cells, 0) @ (values - found.value) ** 2) / total
+    return Estimate(found.value, found.noise_error, math.sqrt(variance / total))
+
+
+def within(estimate: Estimate, low: float, high: float) -> Estimate:
+    """The estimate with its value cut off at both ends."""
+    value = estimate.value if math.isnan(estimate.value) else min(max(estimate.value, low), high)
+    return Estimate(value, estimate.noise_error, estimate.sampling_error)
+
+
+def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: Floats) -> CalibrationCurve:
+    """One class's curve from its counts, float64 [2, n_bins]; `predicted` float64 [n_bins]."""
+    others, ours = cells
+    total = others + ours
+    n_records = max(float(total.sum()), 1.0)
+    seen = total > 0
+    safe = np.where(seen, total, 1.0)
+    observed = np.clip(np.where(seen, ours / safe, 0.5), 0, 1)
+    # The gradient of ours / (ours + others).
+    slope = np.hypot(1 - observed, observed) / safe
+    # A count within two deviations of zero says nothing about its parts.
+    lost = total <= 2 * noise * math.sqrt(2) if noise > 0 else ~seen
+    error = np.where(lost, math.inf, noise * slope)
+    return CalibrationCurve(label_class, predicted, observed, error, np.maximum(total, 0) / n_records)
+
+
+def regression_estimates(moments: Floats, noise: float, clip: float, half_range: float) -> dict[str, Estimate]:
+    """RMSE and R**2 from the sums of (1, y, y**2, min(e, clip)**2 / clip**2), y scaled to [-1, 1].
+
+    Args:
+        moments: float64 [4].
+        noise: standard deviation of the noise of each.
+        clip: in units of the scaled label.
+        half_range: label units per scaled unit.
+    """
+    if moments[0] <= MEASURABLE * noise:
+        return {"rmse": UNMEASURABLE, "r2": UNMEASURABLE}
+
+    def mean_square(sums: Floats) -> float:
+        return float(sums[3] / sums[0]) * clip * clip
+
+    def explained(sums: Floats) -> float:
+        mean = float(sums[1] / sums[0])
+        variance = float(sums[2] / sums[0]) - mean * mean
+        return 1 - mean_square(sums) / variance
+
+    variance = float(moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
+    square = mean_square(moments)
+    square_error = noise * clip * clip / float(moments[0]) * math.hypot(1, square / clip**2)
+    rmse = math.sqrt(max(square, 0.0))
+    # At zero the root has no slope; half the root of the error stands in.
+    rmse_error = square_error / (2 * rmse) if rmse > 0 else math.sqrt(square_error)
+    results = {"rmse": Estimate(rmse * half_range, rmse_error * half_range), "r2": UNMEASURABLE}
+    if variance > MEASURABLE * noise / float(moments[0]):
+        step = max(noise / 8, 1e-6 * float(moments[0]))
+        steps = np.eye(4) * step
+        slopes = [(explained(moments + one) - explained(moments - one)) / (2 * step) for one in steps]
+        results["r2"] = Estimate(min(explained(moments), 1.0), noise * math.hypot(*slopes))
+    return results
