@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import os
+import sqlite3
 from collections.abc import Callable
 from fractions import Fraction
 from types import ModuleType
@@ -168,6 +169,41 @@ def test_a_second_run_under_the_same_number_is_refused(federate: Builder) -> Non
     with pytest.raises(AggregationError):
         federation.run()
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"run-closed"}
+
+
+def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """A coordinator that took the shares, and forgets that it did, would sum again over other sites: the difference of
+    the two sums is one hospital's vector.
+    """
+    taken: list[str] = []
+
+    def keep_answers(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.ANSWER and len(taken) < 5:
+            taken.append(passing.site)
+            return Fate.DROP
+        return Fate.DELIVER
+
+    federation = federate(5, faults=keep_answers)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    assert len(taken) == 5
+    federation.while_waiting = lambda _: False
+    database = sqlite3.connect(federation.folder / "journal.db")
+    database.execute("update run set slot = null, epoch = null, next_slot = 0")
+    database.commit()
+    database.close()
+    with pytest.raises(AggregationError):
+        federation.run()
+    codes = [fault.code for party in federation.parties.values() for fault in party.failures]
+    assert codes == ["purpose-answered"] * 5
+    assert not federation.session.survivors
 
 
 class Forger:
