@@ -57,16 +57,13 @@ def build_aggregation(plan: Plan, nodes: Sequence[Node], settings: Settings, noi
 
     Masks are used where the plan wants them and can hide something: the exact sum over two sites tells each of them the
     other's vector, and the sum over one is its vector. Noise from the sites always travels under masks.
-
-    Raises:
-        UsageError: noise from the sites, and only one site.
     """
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
         raise UsageError(
-            "Noise from the sites needs at least two of them.",
-            cause="The only site's share would be all the noise, which is what a coordinator would add.",
-            remedy='Set privacy.noise to "server", or give the tables of more sites.',
+            'The plan wants the sites to add the noise (privacy.noise = "distributed"), but there is only one site.',
+            cause="A single site's masked sum is its own vector: there is nobody to hide it among.",
+            remedy='Set privacy.noise to "server", or take more sites.',
             code="too-few-sites",
         )
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hedgerow.protocol.errors import PlanError
@@ -166,7 +166,10 @@ def test_the_digest_tells_plans_apart(table: dict[str, Any], data: st.DataObject
     section = data.draw(st.sampled_from(["model", "federation"]))
     strategies = MODEL if section == "model" else FEDERATION
     name = data.draw(st.sampled_from(sorted(set(strategies) - {"split_method"})))
-    other = Plan.from_dict({**table, section: {**table[section], name: data.draw(strategies[name])}})
+    value = data.draw(strategies[name])
+    # Noise from the sites travels under masks only, so a plan that wants the one without the other is none.
+    assume(value is not False or plan.privacy.noise != "distributed" or name != "secure_aggregation")
+    other = Plan.from_dict({**table, section: {**table[section], name: value}})
     assert (other.digest == plan.digest) == (other == plan)
 
 
