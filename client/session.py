@@ -62,7 +62,6 @@ class NodeSession:
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
-        setup.policy.check_roster(setup.roster)
         self._setup, self._store, self._book = setup, store, book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
@@ -188,6 +187,7 @@ class NodeSession:
             )
         if self._setup.plan is not None:
             require_same_plan(plan, self._setup.plan)
+        self._setup.policy.check_roster(self._setup.roster)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
         data = self._setup.load(plan)
@@ -206,6 +206,7 @@ class NodeSession:
         plan = stored.plan
         if self._setup.plan is not None:
             require_same_plan(self._setup.plan, plan)
+        self._setup.policy.check_roster(self._setup.roster)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
         data = self._setup.load(plan)

@@ -25,6 +25,7 @@ class Sites:
         outsiders: who is not in the current epoch, or has lost its state of it.
         members: who takes part in the set-up that is under way.
         returning: who was in the epoch before the coordinator was started again, and has not come back.
+        asked: whose node was sent the spec of the open slot, on the connection that it has.
         answered: who has answered in the current phase.
         held: how many releases each node holds.
         n_invited: sites for which the parameters of the set-up were made.
@@ -38,6 +39,7 @@ class Sites:
     outsiders: set[str] = field(default_factory=set)
     members: set[str] = field(default_factory=set)
     returning: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
     n_invited: int = 0
@@ -71,6 +73,7 @@ class Sites:
         self.connected.discard(site)
         self.ready.discard(site)
         self.members.discard(site)
+        self.asked.discard(site)
 
     def refuse(self, site: str, code: str) -> None:
         """The site will not do what was asked."""

@@ -31,7 +31,7 @@ class MaskedAggregation:
     """Sums of masked vectors: nobody sees a site's vector, not even this object.
 
     Args:
-        nodes: the sites' nodes, with distinct names; one is enough, though its sum is its vector.
+        nodes: the sites' nodes, two or more, with distinct names.
         plan: the plan; it says who adds the noise, and bounds every sum.
         n_slots: aggregations that are expected (>= 1); an epoch's keys are made for that many at once.
         entropy: the source of keys and masks: ``os.urandom`` but in tests.

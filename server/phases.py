@@ -236,6 +236,7 @@ class RunPhases:
         self._next_slot += 1
         self._journal.save_slot(slot)
         self._slot, self._certificate = slot, b""
+        self.sites.asked = set()
         self._enter(RunState.COLLECTING_VECTORS)
         for site in sorted(there):
             self._send_request(site)
@@ -302,6 +303,7 @@ class RunPhases:
         self._conclude()
         self._journal.finish(self._replica.model_digest())
         self._enter(RunState.FINISHING)
+        self.sites.asked = set()
         for site in sorted(self.sites.heard(self.sites.ready)):
             self._send_finished(site)
 
@@ -330,11 +332,13 @@ class RunPhases:
             self._out.append((site, encode(message)))
 
     def _send_request(self, site: str) -> None:
+        self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
         self._send(site, RoundRequest(len(self._releases), fresh, self._require_slot().signed_spec))
 
     def _send_finished(self, site: str) -> None:
+        self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
         self._send(site, Finished(len(self._releases), fresh, self._replica.model_digest()))

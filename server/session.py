@@ -95,7 +95,8 @@ class RunSession(RunPhases):
             # It answers something that was sent over an earlier connection.
             self._tell(RunEventKind.LATE, site, kind.name.lower().replace("_", "-"))
             return
-        self.sites.silent.discard(site)
+        if site in self.sites.silent:
+            self._wake(site)
         if not is_expected(self.state, kind):
             self._tell(RunEventKind.LATE, site, kind.name.lower().replace("_", "-"))
             return
@@ -114,6 +115,13 @@ class RunSession(RunPhases):
                 self._take_setup(site, content)
             case Payload(_, content):
                 self._take_answer(site, content)
+
+    def _wake(self, site: str) -> None:
+        """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
+        self.sites.silent.discard(site)
+        is_inside = self._view is not None and self._view.is_ready(self.sites.number(site))
+        if is_inside and site in self.sites.ready - self.sites.outsiders - self.sites.asked:
+            self._repeat_to(site)
 
     def _greet(self, site: str, hello: Hello) -> None:
         self.sites.returning.discard(site)
@@ -203,6 +211,8 @@ class RunSession(RunPhases):
         if self.state is not RunState.COLLECTING_VECTORS:
             nodes = self._slot.uploads
         among = {sites.name(node) for node in nodes} - sites.outsiders
+        if self.state is RunState.COLLECTING_VECTORS:
+            among &= sites.asked | sites.returning
         return sites.heard(among) | (sites.returning & among)
 
     def _flush(self, *, advance: bool = True) -> list[Outgoing]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -201,3 +203,88 @@ def test_a_connection_cut_at_any_message_is_made_good(
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert [fault.code for party in federation.parties.values() for fault in party.failures] == []
     assert all(party.is_done for party in federation.parties.values())
+
+
+class Freeze:
+    """Stops some nodes when they are about to handle the second message of a kind, until it thaws them."""
+
+    def __init__(self, federation: Federation, sites: list[str], kind: MessageKind) -> None:
+        self.federation, self.sites = federation, sites
+        for site in sites:
+            self._stop_before(federation.parties[site], kind)
+
+    def _stop_before(self, party: Any, kind: MessageKind) -> None:
+        receive, pump = party.uplink.receive, party.pump
+        seen = [0]
+
+        def peeking(timeout: float) -> object:
+            event = receive(timeout)
+            if isinstance(event, bytes) and event[4] == kind:
+                seen[0] += 1
+                party.is_frozen = seen[0] == 2
+            return event
+
+        held: list[object] = []
+
+        def stopping() -> bool:
+            if party.is_frozen:
+                return False
+            if held:
+                party.uplink.receive = lambda _: held.pop()
+                handled = pump()
+                party.uplink.receive = peeking
+                return bool(handled)
+            party.uplink.receive = peeking
+            event = party.uplink.receive(0)
+            if event is None:
+                return False
+            held.append(event)
+            return True
+
+        party.pump = stopping
+
+    def thaw(self, _: float) -> bool:
+        """Wake all of them once; time has passed by then."""
+        frozen = [self.federation.parties[site] for site in self.sites if self.federation.parties[site].is_frozen]
+        if not frozen or not self.federation.session.is_stalled:
+            return False
+        for party in frozen:
+            party.is_frozen = False
+        return True
+
+
+def test_a_purpose_that_too_few_answered_is_asked_again_in_a_new_slot(federate: Builder) -> None:
+    """Without a manifest nothing of the slot can be opened, so the same purpose gets another one, and one release."""
+    federation = federate(4)
+    federation.while_waiting = Freeze(federation, ["site-1", "site-2"], MessageKind.ROUND_REQUEST).thaw
+    outcome = federation.run()
+    assert "too-few-uploads" in federation.codes("abandoned")
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert len({slot for _, _, slot in federation.uploads}) == 5
+    assert len(federation.session.survivors[-1]) == 4
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
+    federate: Builder, factory: ModuleType, echo: bool
+) -> None:
+    """Once a manifest was sent there is no second one: the run waits for those who have not answered it."""
+    federation = federate(4, with_echo(factory.make_plan(), echo))
+    federation.while_waiting = Freeze(federation, ["site-1", "site-2"], MessageKind.UNMASK).thaw
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model() == local_bytes(federation)
+    assert len(federation.manifests) == 4
+
+
+@pytest.mark.parametrize("kind", [MessageKind.ROUND_REQUEST, MessageKind.UNMASK, MessageKind.SETUP])
+def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(federate: Builder, kind: MessageKind) -> None:
+    """Whatever phase the sites vanish in, the plan's timeouts end the run, and everybody who is there learns why."""
+    federation = federate(4)
+    Freeze(federation, ["site-1", "site-2"], kind)
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "too-few-sites"
+    timeouts = federation.plan.federation
+    assert federation.now <= timeouts.join_timeout + timeouts.idle_timeout + 3 * timeouts.round_timeout
+    for site in ("site-0", "site-3"):
+        assert [fault.code for fault in federation.parties[site].failures] == ["too-few-sites"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
+import sqlite3
 from collections.abc import Callable
 from fractions import Fraction
 from types import ModuleType
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hedgerow.client import policy
 from hedgerow.client.budget import BudgetBook
@@ -21,12 +25,13 @@ from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
-from hedgerow.transport.interface import Connected
-from hedgerow.transport.memory import MemoryHub
+from hedgerow.transport.interface import Arrived, Connected
+from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
 
+NAMES = itertools.count()
 POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
 
 
@@ -69,10 +74,11 @@ def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, factory: ModuleT
     refused(federation, code)
 
 
-def test_a_small_cohort_is_refused_before_anything_else(federate: Builder) -> None:
-    """A sum over few sites says much about each of them, so the node does not even connect."""
+def test_a_small_cohort_is_refused(federate: Builder) -> None:
+    """A sum over few sites says much about each of them: neither the roster nor the epoch may be smaller."""
     federation = with_policy(federate, min_sites=6)
-    assert [fault.code for fault in federation.parties["site-0"].failures] == ["policy-small-cohort"]
+    federation.run()
+    refused(federation, "policy-small-cohort")
     federation = federate(5, policies={"site-0": dataclasses.replace(POLICY, min_sites=5)}, name="later")
     federation.parties["site-4"].kill()
     federation.run()
@@ -84,7 +90,8 @@ def test_a_small_cohort_is_refused_before_anything_else(federate: Builder) -> No
 def test_an_unknown_coordinator_is_refused(federate: Builder) -> None:
     """A roster may be exchanged; the policy pins the coordinator's key as well."""
     federation = with_policy(federate, coordinators=("00" * 32,))
-    assert [fault.code for fault in federation.parties["site-0"].failures] == ["policy-coordinator"]
+    federation.run()
+    refused(federation, "policy-coordinator")
 
 
 def test_a_plan_that_was_changed_is_refused(federate: Builder, factory: ModuleType) -> None:
@@ -162,6 +169,41 @@ def test_a_second_run_under_the_same_number_is_refused(federate: Builder) -> Non
     with pytest.raises(AggregationError):
         federation.run()
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"run-closed"}
+
+
+def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """A coordinator that took the shares, and forgets that it did, would sum again over other sites: the difference of
+    the two sums is one hospital's vector.
+    """
+    taken: list[str] = []
+
+    def keep_answers(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.ANSWER and len(taken) < 5:
+            taken.append(passing.site)
+            return Fate.DROP
+        return Fate.DELIVER
+
+    federation = federate(5, faults=keep_answers)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    assert len(taken) == 5
+    federation.while_waiting = lambda _: False
+    database = sqlite3.connect(federation.folder / "journal.db")
+    database.execute("update run set slot = null, epoch = null, next_slot = 0")
+    database.commit()
+    database.close()
+    with pytest.raises(AggregationError):
+        federation.run()
+    codes = [fault.code for party in federation.parties.values() for fault in party.failures]
+    assert codes == ["purpose-answered"] * 5
+    assert not federation.session.survivors
 
 
 class Forger:
@@ -324,3 +366,40 @@ def test_costs_for_different_units_are_not_added(tmp_path: Any, factory: ModuleT
     assert caught.value.code == "policy-unit"
     book.reserve(b"2" * 32, "another data set", other, events, (9.0, 1e-5))
     book.close()
+
+
+def spoil(message: bytes, where: float, value: int) -> bytes:
+    """The message with one byte changed, beyond its first five."""
+    spoiled = bytearray(message)
+    spoiled[5 + int(where * (len(message) - 6))] ^= value
+    return bytes(spoiled)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(number=st.integers(0, 13), where=st.floats(0, 1), value=st.integers(1, 255), to_node=st.booleans())
+def test_one_changed_byte_never_gives_a_wrong_model_and_never_an_unknown_error(
+    federate: Builder, number: int, where: float, value: int, to_node: bool
+) -> None:
+    """Whatever one party's messages become on the way: a typed refusal, or the exact model of those who were in."""
+
+    def faults(passing: Passing) -> Fate:
+        direction = Direction.TO_NODE if to_node else Direction.TO_HUB
+        is_it = passing.site == "site-0" and passing.direction is direction and passing.number == number
+        if is_it and len(passing.message) > 6:
+            spoiled = spoil(passing.message, where, value)
+            target = federation.parties["site-0"].uplink if to_node else federation.network._hub
+            if to_node:
+                target._inbox.put(spoiled)
+            else:
+                target._inbox.put(Arrived("site-0", spoiled))
+            return Fate.DROP
+        return Fate.DELIVER
+
+    federation = federate(5, faults=faults, name=f"spoiled-{next(NAMES)}", must_start=False)
+    federation.checks_messages = False
+    for party in federation.parties.values():
+        party.start()
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert all(party.is_done for site, party in federation.parties.items() if site != "site-0")
+    federation.close()

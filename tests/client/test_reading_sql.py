@@ -1,0 +1,81 @@
+"""A site's table from a database is the same as from a file; what a database says of a failure stays unsaid."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from hedgerow.cli.node import loader
+from hedgerow.client.reading_sql import read_sql_records
+from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.site_data import read_site_data, site_data_from_records
+
+pytest.importorskip("sqlalchemy")
+
+REGIONS = ("north", "south", "elsewhere", None)
+ROWS = [(i % 5, 10.0 * i, REGIONS[i % 4], -0.5 + i / 50, ("no", "yes")[i % 2]) for i in range(50)]
+COLUMNS = ("age", "income", "region", "change", "y")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """The URL of a database with one table."""
+    file = tmp_path / "site.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"create table patients ({', '.join(COLUMNS)}, secret)")
+        connection.executemany("insert into patients values (?, ?, ?, ?, ?, 'canary')", ROWS)
+    connection.close()
+    return f"sqlite:///{file}"
+
+
+def test_a_query_gives_what_a_file_gives(factory: ModuleType, database: str, tmp_path: Path) -> None:
+    """Numbers, categories, missing values and labels, whatever the size of the chunks."""
+    plan = factory.make_plan()
+    lines = [",".join("" if value is None else str(value) for value in row) for row in ROWS]
+    (tmp_path / "site.csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    from_file, _ = read_site_data(tmp_path / "site.csv", plan)
+    for chunk_rows in (7, 50, 1000):
+        records = read_sql_records(database, "select * from patients order by rowid", plan, chunk_rows=chunk_rows)
+        from_query, _ = site_data_from_records(records, plan)
+        assert np.array_equal(from_query.codes, from_file.codes)
+        assert np.array_equal(from_query.labels, from_file.labels)
+    assert np.array_equal(loader(database, "select * from patients order by rowid")(plan).codes, from_file.codes)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("select age from patients", "data-missing-column"),
+        ("select *, age from patients", "data-duplicate-column"),
+        ("select canary from nowhere", "data-sql"),
+        ("no sql at all", "data-sql"),
+        ("select * from patients where 1 = 0", "data-empty"),
+    ],
+)
+def test_a_query_that_does_not_serve_is_refused(factory: ModuleType, database: str, query: str, code: str) -> None:
+    """The errors are those of files where they can be; a database's own message is not passed on."""
+    plan = factory.make_plan()
+    with pytest.raises(DataError) as caught:
+        site_data_from_records(read_sql_records(database, query, plan), plan)
+    assert caught.value.code == code
+    assert "canary" not in str(caught.value) and "sqlite" not in str(caught.value)
+
+
+def test_a_password_in_a_url_is_never_repeated(factory: ModuleType) -> None:
+    """An error goes into logs, and the URL holds the database's password."""
+    plan = factory.make_plan()
+    for url in ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary"):
+        with pytest.raises((DataError, EnvironmentFault)) as caught:
+            list(read_sql_records(url, "select 1", plan))
+        assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("data", "query"), [("sqlite:///x.db", None), ("table.csv", "select 1")])
+def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None:
+    """Half of the two is a mistake of the command line, found before anything is dialled."""
+    with pytest.raises(UsageError):
+        loader(data, query)
