@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import ErrorMoments, IntVector, ScoreHistogram
 from hedgerow.trees.ensemble import SOFTMAX
+from hedgerow.trees.exponentials import exponentials
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords
 
@@ -79,5 +80,5 @@ def _errors(records: SiteRecords) -> NDArray[np.int64]:
 def _exponentials(scores: NDArray[np.int64]) -> NDArray[np.int64]:
     """exp of the scores less the largest of each record, in units of 2**-30, in steps of 2**-10 of the score."""
     below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
-    table = np.rint(PROBABILITY_UNIT * np.exp(-np.arange(_EXP_STEPS) / 2**10)).astype(np.int64)
+    table = np.rint(PROBABILITY_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
     return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan import Plan
+from hedgerow.trees.exponentials import logistic
 
 SCORE_UNIT = 2**16
 """Scores are integers in units of 1 / SCORE_UNIT."""
@@ -115,11 +116,10 @@ def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float
 
 def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
     c = hessian_scale or (LOGISTIC_HESSIAN_SCALE if newton else 0.5)
-    middles = (np.arange(STEPS) - STEPS // 2 + 0.5) * (2**STEP_BITS / SCORE_UNIT)
-    probability = 1 / (1 + np.exp(-middles))
+    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
     hessian = probability * (1 - probability) if newton else np.ones(STEPS)
     pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
-    norms = np.linalg.norm(pairs, axis=-1)
+    norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
     limit = float(norms.max()) if joint_clip is None else joint_clip
     _check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, TreeBatch
+from hedgerow.trees.exponentials import exponentials
 from hedgerow.trees.grid import CodeArray
 from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram, update_and_sum
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
@@ -72,8 +73,7 @@ def no_trees(n_codes: int) -> TreeBatch:
 
 def packed_loss(loss: Loss) -> Packed:
     """The loss as the kernels take it."""
-    steps = np.arange(EXP_STEPS) * (2**STEP_BITS / SCORE_UNIT)
-    exp_table = np.rint(2**EXP_BITS * np.exp(-steps)).astype(np.int64)
+    exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0
     units = np.array([unit, hessian_unit, RECORD_NORM, loss.constant], dtype=np.int64)
