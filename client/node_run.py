@@ -100,7 +100,13 @@ class NodeRun:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
-        vectors = {VECTOR_ID: self._answer(query)}
+        vector = self._answer(query)
+        if shares is not None and noise.variance:
+            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's sum.
+            # Clipped it moves no further than before when one record more is there, so the noise still suffices.
+            limit = expected.vectors[0].entry_bound
+            vector = np.clip(vector, -limit, limit)
+        vectors = {VECTOR_ID: vector}
         return participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares), noise
 
     def _answer(self, query: Query) -> IntVector:

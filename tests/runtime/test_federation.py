@@ -72,6 +72,21 @@ def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"parameters-refused"}
 
 
+def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """Whether a sum is beyond the plan's bound depends on one record; a node that hides it from its coordinator by
+    noise of its own must not tell it by a refusal either.
+    """
+    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
+    federation = federate(4, plan, noise=SystemNoise(os.urandom))
+    too_few = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, n_records=1))
+    with pytest.raises(AggregationError) as caught:
+        federation.run(plan=too_few)
+    # The noisy total may be found too large: that is a statement about what is released anyway.
+    assert caught.value.code == "sum-out-of-range" and not federation.codes("refused")
+
+
 @pytest.mark.parametrize("echo", [False, True])
 def test_a_coordinator_killed_after_every_write_goes_on_to_the_same_model(
     federate: Builder, factory: ModuleType, killed: type[BaseException], echo: bool
