@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.node import Node
-from hedgerow.client.node_run import NodeRun, NodeSetup, digest_of, mode_of, read_plan, require_same_plan
+from hedgerow.client.node_run import (
+    NodeRun,
+    NodeSetup,
+    digest_of,
+    mode_of,
+    read_plan,
+    require_moderate,
+    require_same_plan,
+)
 from hedgerow.client.store import NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
     AggregationError,
@@ -191,6 +199,7 @@ class NodeSession:
         self._setup.policy.check_roster(self._setup.roster)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
+        require_moderate(plan, settings, self._setup.policy.secure_sums.max_length)
         data = self._setup.load(plan)
         node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
         policy = self._setup.policy

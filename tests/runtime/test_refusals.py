@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 
 from hedgerow.client import budget, policy
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node_run import require_moderate
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.training.settings import resolve
 from hedgerow.transport.interface import Arrived, Connected
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
 
@@ -74,6 +76,16 @@ def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, factory: ModuleT
     federation = federate(5, factory.make_plan(**changes), policies=policies)
     federation.run()
     refused(federation, code)
+
+
+def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins(factory: ModuleType) -> None:
+    """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
+    plan = factory.make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
+    with pytest.raises(PolicyRefusal) as caught:
+        require_moderate(plan, resolve(plan), POLICY.secure_sums.max_length)
+    assert caught.value.code == "plan-too-large"
+    largest = factory.make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
+    require_moderate(largest, resolve(largest), POLICY.secure_sums.max_length)
 
 
 def test_a_small_cohort_is_refused(federate: Builder) -> None:
