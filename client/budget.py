@@ -81,12 +81,24 @@ class BudgetBook:
         Raises PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
         the data set protected another unit, for then their costs cannot be added.
         """
+        # Another process may share the book: what is read here must still be so when the run is written down.
+        with self._database.transaction() as execute:
+            if self._has_room(run_id, data_set, plan, events, limit):
+                execute(
+                    "insert into runs values (?, ?, ?, ?, ?, ?, ?)",
+                    (run_id.hex(), data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
+                )
+
+    def _has_room(
+        self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]
+    ) -> bool:
+        """False for a run that is reserved already; raises as `reserve`."""
         lines = self.lines(data_set)
         for line in lines:
             if line.run_id == run_id.hex():
                 if line.status != RESERVED:
                     raise closed_run(line.status)
-                return
+                return False
             if line.unit != plan.privacy.unit:
                 raise PolicyRefusal(
                     f"The plan protects each {plan.privacy.unit}; earlier runs protected each {line.unit}.",
@@ -105,19 +117,17 @@ class BudgetBook:
                 remedy="Agree on a plan with a smaller epsilon, or let the owner raise max_epsilon.",
                 code="policy-over-budget",
             )
-        self._database.write(
-            (
-                "insert into runs values (?, ?, ?, ?, ?, ?, ?)",
-                (run_id.hex(), data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
-            )
-        )
+        return True
 
-    def settle(self, run_id: bytes, events: Iterable[Event], status: str) -> None:
-        """Close a run's line with what it has used; a line that is closed stays as it is."""
+    def settle(self, run_id: bytes, events: Iterable[Event] | None, status: str) -> None:
+        """Close a run's line with what it has used, None for not known: then all that was reserved stays charged.
+
+        A line that is closed stays as it is.
+        """
         self._database.write(
             (
-                "update runs set status = ?, events = ? where run_id = ? and status = ?",
-                (status, _written(events), run_id.hex(), RESERVED),
+                "update runs set status = ?, events = coalesce(?, events) where run_id = ? and status = ?",
+                (status, None if events is None else _written(events), run_id.hex(), RESERVED),
             )
         )
 

@@ -31,6 +31,7 @@ from hedgerow.secagg.roster import NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
 from hedgerow.training.replica import Replica
+from hedgerow.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,13 @@ class NodeRun:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
-        vectors = {VECTOR_ID: self._answer(query)}
+        vector = self._answer(query)
+        if shares is not None and noise.variance:
+            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's sum.
+            # Clipped it moves no further than before when one record more is there, so the noise still suffices.
+            limit = expected.vectors[0].entry_bound
+            vector = np.clip(vector, -limit, limit)
+        vectors = {VECTOR_ID: vector}
         return participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares), noise
 
     def _answer(self, query: Query) -> IntVector:
@@ -140,6 +147,21 @@ def read_plan(content: bytes) -> Plan:
             remedy="Install the same version of Hedgerow on both sides.",
             code="plan-unreadable",
         ) from fault
+
+
+def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
+    """Raises PolicyRefusal (code "plan-too-large") when one round would ask for more entries than a node holds.
+
+    Asked before the program begins: the trees of one batch alone could fill the machine's memory.
+    """
+    length = settings.batch_size * 2**settings.max_depth * settings.loss(plan).n_statistics
+    if length > max_length:
+        raise PolicyRefusal(
+            f"A round of the plan asks for {length:,} numbers; a node sends {max_length:,} at most.",
+            cause="Its batches are too large for their depth and number of classes.",
+            remedy="Agree on a plan with a smaller model.batch_size or model.max_depth.",
+            code="plan-too-large",
+        )
 
 
 def require_same_plan(offered: Plan, own: Plan) -> None:

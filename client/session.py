@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.node import Node
-from hedgerow.client.node_run import NodeRun, NodeSetup, digest_of, mode_of, read_plan, require_same_plan
+from hedgerow.client.node_run import (
+    NodeRun,
+    NodeSetup,
+    digest_of,
+    mode_of,
+    read_plan,
+    require_moderate,
+    require_same_plan,
+)
 from hedgerow.client.store import NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
     AggregationError,
@@ -43,9 +51,10 @@ from hedgerow.protocol.run_script import NodeState, require_expected
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import EpochParameters
+from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import planned_releases, resolve
@@ -190,6 +199,7 @@ class NodeSession:
         self._setup.policy.check_roster(self._setup.roster)
         self._setup.policy.check_plan(plan)
         settings = resolve(plan)
+        require_moderate(plan, settings, self._setup.policy.secure_sums.max_length)
         data = self._setup.load(plan)
         node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
         policy = self._setup.policy
@@ -231,6 +241,8 @@ class NodeSession:
         proposed = EpochParameters.from_bytes(parameters)
         if proposed.run_id != run.run_id or proposed.noise is not mode_of(run.plan):
             raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
+        if proposed.noise is NoiseMode.DISTRIBUTED and proposed.wishes.n_colluders < LEAST_COLLUDERS:
+            raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
         step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
         self._store.save_attempt(run.run_id, proposed.attempt)
         run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state

@@ -37,6 +37,8 @@ create table if not exists answered (run_id blob, round integer, primary key (ru
 _VERSION = 1
 OPEN = "open"
 _COUNTER_BYTES = 256
+_LOST_ROUND = -1
+"""Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class NodeStore:
             ("insert into run values (?, ?, ?, ?, 0, 0, null)", (run_id, text, data_digest, OPEN)),
         )
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
+        if self.knows(run_id):
+            self._forget_spent(run_id)
         self._sequence = 0
         self._write_counter(_Counter(run_id.hex(), 0, 0, lost))
         return frozenset(range(lost + 1))
@@ -153,10 +157,16 @@ class NodeStore:
             answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
             self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered))
 
-    def spent(self, run_id: bytes) -> list[Event]:
-        """What the rounds of a run have cost in which this node sent a masked vector."""
-        rows = self._database.rows("select event from spent where run_id = ? order by round", (run_id,))
-        return [event_from_dict(json.loads(text)) for (text,) in rows]
+    def spent(self, run_id: bytes) -> list[Event] | None:
+        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost."""
+        rows = self._database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
+        if any(number == _LOST_ROUND for number, _ in rows):
+            return None
+        return [event_from_dict(json.loads(text)) for _, text in rows]
+
+    def _forget_spent(self, run_id: bytes) -> None:
+        """Note for good that steps of this run were lost, and with them what rounds have cost."""
+        self._database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
 
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here; its secrets are forgotten and it is never opened again."""
@@ -181,6 +191,7 @@ class NodeStore:
             participant = self._restore(run_id, state, (attempt, sequence))
         except OwnMistake as mistake:
             fault = mistake
+            self._forget_spent(run_id)
         self._sequence = sequence
         return StoredRun(
             run_id,

@@ -71,8 +71,11 @@ class DataError(HedgerowError, ValueError):
 
     @property
     def public_code(self) -> str:
-        """All that a node may tell its peers: which kind of fault, nothing about the data."""
-        return self.code
+        """All that a node may tell its peers: that its data do not fit.
+
+        The kind of fault would say more, such as that a label occurs which a coordinator left out of its plan.
+        """
+        return self.default_code
 
 
 class ModelError(HedgerowError, ValueError):

@@ -20,6 +20,9 @@ from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.round_messages import RoundSpec
 
+LEAST_COLLUDERS = 1
+"""Every site sees the releases and knows its own share, which hides nothing from it: one share never counts."""
+
 Sampler = Callable[[Fraction, int], Integers]
 """Returns that many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""
 

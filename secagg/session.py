@@ -53,10 +53,10 @@ class Traffic:
         self.down[site] = self.down.get(site, 0) + len(message)
 
 
-def default_wishes(n_sites: int) -> Wishes:
+def default_wishes(n_sites: int, least_colluders: int = 0) -> Wishes:
     """Returns the complete graph up to SPARSE_ABOVE sites; beyond, a sparse one with echo, for 5 % and 5 %."""
     if n_sites <= SPARSE_ABOVE:
-        return Wishes(default_colluders(n_sites))
+        return Wishes(max(least_colluders, default_colluders(n_sites)))
     return Wishes(n_sites // 20, max_drops=n_sites // 20, is_sparse=True, has_echo=True)
 
 

@@ -13,11 +13,11 @@ from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.noise_shares import draw_shares
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.query_round import VECTOR_ID, expected_round
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.round_messages import RoundSpec
-from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession
+from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.step import Entropy
 from hedgerow.transport.local import Answering, answer_of
 
@@ -76,7 +76,10 @@ class MaskedAggregation:
         return epoch.aggregate(spec, vectors, noise=shares, drops=drops).sums[VECTOR_ID]
 
     def _new_epoch(self) -> EpochSession:
-        return EpochSession(list(self._nodes), self._n_slots, self._entropy, noise=self._mode, policy=ALL_HERE)
+        wishes = default_wishes(len(self._nodes), LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0)
+        return EpochSession(
+            list(self._nodes), self._n_slots, self._entropy, wishes=wishes, noise=self._mode, policy=ALL_HERE
+        )
 
     def _shares(self, spec: RoundSpec, noise: QueryNoise) -> dict[str, dict[str, Integers]]:
         """Every site's share of the noise of one round, each drawn under a name of its own."""

@@ -9,6 +9,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.query_round import expected_round
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
@@ -40,10 +41,11 @@ def slots_for(plan: Plan, settings: Settings, n_released: int) -> int:
 def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
     run_id, attempt, roster_hash = identity
-    wishes = default_wishes(n_members)
+    mode = mode_of(plan)
+    wishes = default_wishes(n_members, LEAST_COLLUDERS if mode is NoiseMode.DISTRIBUTED else 0)
     least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
-    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode_of(plan))
+    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
 
 def open_slot(

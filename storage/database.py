@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,24 @@ class Database:
 
     def write(self, *statements: Statement) -> None:
         """Carry out all statements, or none; what they changed is on the disk afterwards."""
+        with self.transaction() as execute:
+            for sql, values in statements:
+                execute(sql, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Callable[[str, tuple[Any, ...]], object]]:
+        """Nobody else writes to the file from here on; what was executed is on the disk when the block ends, or, when
+        it raises, undone.
+        """
         try:
             self._connection.execute("begin immediate")
-            for sql, values in statements:
-                self._connection.execute(sql, values)
+            yield self._connection.execute
             self._connection.execute("commit")
         except sqlite3.Error as fault:
+            raise _fault_of(self.path, fault) from fault
+        finally:
             if self._connection.in_transaction:
                 self._connection.execute("rollback")
-            raise _fault_of(self.path, fault) from fault
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query gives."""

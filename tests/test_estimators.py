@@ -94,6 +94,7 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
         ({"bounds": {9: (-1, 1)}}, "bounds"),
         ({"categories": {"colour": ["red"]}}, "categories"),
         ({"classes": None}, "classes"),
+        ({"n_records": None}, "n-records"),
         ({"classes": [1, 2]}, "data-label-outside"),
         ({"classes": [1]}, "data-one-class"),
         ({"epsilon": 0}, "plan-field"),
@@ -121,7 +122,7 @@ def test_regressor_asks_for_the_labels_bounds(numbers: tuple[np.ndarray, np.ndar
     y = 3 * X[:, 0] + 10
     with pytest.raises(UsageError, match="label_bounds"):
         DPGBDTRegressor(bounds=[(-1, 1)] * 4).fit(X, y)
-    model = DPGBDTRegressor(bounds=[(-1, 1)] * 4, label_bounds=(7, 13), epsilon=5, n_trees=40).fit(X, y)
+    model = DPGBDTRegressor(bounds=[(-1, 1)] * 4, label_bounds=(7, 13), n_records=2000, epsilon=5, n_trees=40).fit(X, y)
     assert model.score(X, y) > 0.5
     assert model.predict(X).min() >= 7 and model.predict(X).max() <= 13
     assert model.privacy_report_.guarantee == "holds"
@@ -142,6 +143,7 @@ def test_data_frames_with_categories() -> None:
     )
     y = np.where(colour == "red", "yes", "no")
     model = DPGBDTClassifier(
+        n_records=300,
         bounds={"size": (-3, 3)},
         categories={"colour": ["red", "green", "blue"], "open": [False, True], 3: [1, 2, 3]},
         classes=["no", "yes"],
@@ -162,7 +164,7 @@ def test_data_frames_with_categories() -> None:
     with pytest.raises(ValueError, match="feature"):
         model.predict(frame.drop(columns="size"))
     with pytest.raises(UsageError) as caught:
-        DPGBDTClassifier(bounds={"size": (-3, 3)}, classes=["no", "yes"]).fit(frame, y)
+        DPGBDTClassifier(bounds={"size": (-3, 3)}, classes=["no", "yes"], n_records=100).fit(frame, y)
     assert "'colour'" in str(caught.value)
 
 
@@ -191,7 +193,9 @@ def test_multiclass_and_averaging_agree_between_scores_and_classes() -> None:
     X = generator.uniform(-1, 1, (900, 3))
     y = np.array(["low", "mid", "top"])[np.digitize(X[:, 0], [-0.3, 0.3])]
     for parameters in ({}, {"weight_update": "averaging"}, {"weight_update": "gradient", "batch_size": 5}):
-        model = DPGBDTClassifier(bounds=[(-1, 1)] * 3, classes=["top", "mid", "low"], epsilon=20, n_trees=20)
+        model = DPGBDTClassifier(
+            bounds=[(-1, 1)] * 3, classes=["top", "mid", "low"], n_records=900, epsilon=20, n_trees=20
+        )
         model.set_params(**parameters).fit(X, y)
         assert list(model.classes_) == ["low", "mid", "top"]
         assert np.array_equal(model.predict(X), model.classes_[model.predict_proba(X).argmax(axis=1)])

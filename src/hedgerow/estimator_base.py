@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from hedgerow.client.node import SiteData
 from hedgerow.estimator_tables import (
+    FROM_DATA,
     Declaration,
     Table,
     columns_of,
@@ -28,7 +29,7 @@ from hedgerow.model import Model
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
-from hedgerow.protocol.errors import DataError
+from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import PLAN_VERSION, Plan
 from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.grid import CodeArray, build_grid
@@ -121,12 +122,24 @@ class PrivateTrees(BaseEstimator):
                     "epsilon": _plain(self.epsilon),
                     "delta": DEFAULT_DELTA if self.delta is None else _plain(self.delta),
                     "accountant": self.accountant,
-                    "n_records": n_rows if self.n_records is None else _plain(self.n_records),
+                    "n_records": self._declared_n_records(n_rows),
                     "bounds_from_data": declaration.from_data,
                 },
                 "label": label,
                 "features": declared_features(table, names, declaration),
             }
+        )
+
+    def _declared_n_records(self, n_rows: int) -> Any:
+        if self.n_records is not None:
+            return _plain(self.n_records)
+        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
+            return n_rows
+        raise UsageError(
+            "n_records is not given.",
+            cause="The model file holds it, and an exact count tells whether one more record was there.",
+            remedy="Give a public or round number, n_records=10_000; it decides how many trees are made by default.",
+            code="n-records",
         )
 
     def _randomness(self) -> tuple[int, NoiseSource]:

@@ -1,6 +1,8 @@
 """Private boosted trees behind scikit-learn's interface.
 
-    model = DPGBDTClassifier(epsilon=1, delta=1e-6, bounds=[(0, 100), (18, 90)], classes=["no", "yes"])
+    model = DPGBDTClassifier(
+        epsilon=1, delta=1e-6, bounds=[(0, 100), (18, 90)], classes=["no", "yes"], n_records=10_000
+    )
     model.fit(X, y, sites=hospital_of_each_row)
     print(model.privacy_report_.text())
 
@@ -42,7 +44,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             "data" reads bounds, categories and classes off the data, which voids the guarantee.
         categories: dictionary from a feature's name or position to the list of its public categories.
         classes: the public list of classes; None reads them off y, which is allowed with bounds="data" only.
-        n_records: the public or declared number of records; None takes len(X), which makes that number public.
+        n_records: the public or declared number of records; None takes len(X), which is
+            allowed with bounds="data" only.
         random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
             again, for experiments; whoever knows it can remove the noise, so the report calls the guarantee void.
         n_jobs: threads; None means 1, -1 all.

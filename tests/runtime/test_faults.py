@@ -97,6 +97,12 @@ def test_a_counter_that_cannot_be_written_stops_the_node(tmp_path: Path) -> None
     store.close()
 
 
+def charged(party: Any) -> tuple[str, int]:
+    """Of the only run in a node's budget book: how it ended, and how many releases it is charged for."""
+    (line,) = party.book.lines()
+    return line.status, sum(event.count for event in line.events)
+
+
 def snapshot(party: Any, target: Path) -> None:
     """Copy a node's database as a backup would, without the counter that stands beside it."""
     target.mkdir(exist_ok=True)
@@ -148,6 +154,8 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
     assert "rolled-back" in federation.codes("refused")
     assert not victim.failures and victim.is_done
     assert "site-1" in federation.session.survivors[-1]
+    # What the lost steps cost is not known any more, so nothing of what was reserved is given back.
+    assert charged(victim) == ("finished", 8)
 
 
 def test_a_folder_that_is_lost_without_its_budget_book_ends_the_nodes_part(federate: Builder) -> None:
@@ -185,6 +193,8 @@ def test_a_database_that_is_lost_beside_its_counter_enrols_anew(federate: Builde
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert not victim.failures and victim.is_done
     assert "site-1" in federation.session.survivors[-1]
+    # The first release was made with this node's vector; the database that said so is gone.
+    assert charged(victim) == ("finished", 4)
 
 
 def test_rows_that_changed_between_two_starts_are_refused(federate: Builder, factory: Any) -> None:

@@ -15,6 +15,7 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.server import rounds
 from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -58,6 +59,32 @@ def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: M
     outcome = federate(5, plan, noise=SystemNoise(os.urandom)).run()
     assert outcome.report.guarantee == "holds" and outcome.report.noise_mode == "distributed"
     assert outcome.report.honest_sites and outcome.report.epsilon <= plan.privacy.epsilon
+
+
+def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
+    monkeypatch.setattr(rounds, "LEAST_COLLUDERS", 0)
+    federation = federate(4, factory.make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"parameters-refused"}
+
+
+def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """Whether a sum is beyond the plan's bound depends on one record; a node that hides it from its coordinator by
+    noise of its own must not tell it by a refusal either.
+    """
+    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
+    federation = federate(4, plan, noise=SystemNoise(os.urandom))
+    too_few = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, n_records=1))
+    with pytest.raises(AggregationError) as caught:
+        federation.run(plan=too_few)
+    # The noisy total may be found too large: that is a statement about what is released anyway.
+    assert caught.value.code == "sum-out-of-range" and not federation.codes("refused")
 
 
 @pytest.mark.parametrize("echo", [False, True])

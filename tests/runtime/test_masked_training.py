@@ -81,6 +81,17 @@ def test_sites_can_add_the_noise_themselves(factory: ModuleType, n_sites: int) -
     assert get_accountant("gdp").epsilon(events, plan.privacy.delta) <= plan.privacy.epsilon
 
 
+@pytest.mark.parametrize("n_sites", [2, 3, 4, 5])
+def test_a_site_that_takes_its_own_share_away_leaves_the_noise_that_was_accounted(
+    factory: ModuleType, n_sites: int
+) -> None:
+    """Every site sees the releases and knows its own share, so the others' shares must be enough by themselves."""
+    plan = factory.make_plan(privacy={"noise": "distributed"})
+    aggregation = MaskedAggregation([Silence(f"s{i}") for i in range(n_sites)], plan, 1, os.urandom, SeededNoise(5))
+    guarantees = aggregation._epoch.view.guarantees
+    assert guarantees.n_colluders >= 1 and 1 <= guarantees.honest_group <= n_sites - 1
+
+
 class Silence:
     """A node without data, so that what comes out of the sum is noise alone."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from types import ModuleType
@@ -17,14 +19,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client import policy
+from hedgerow.client import budget, policy
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node_run import require_moderate
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.training.settings import resolve
 from hedgerow.transport.interface import Arrived, Connected
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
 
@@ -72,6 +76,16 @@ def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, factory: ModuleT
     federation = federate(5, factory.make_plan(**changes), policies=policies)
     federation.run()
     refused(federation, code)
+
+
+def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins(factory: ModuleType) -> None:
+    """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
+    plan = factory.make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})
+    with pytest.raises(PolicyRefusal) as caught:
+        require_moderate(plan, resolve(plan), POLICY.secure_sums.max_length)
+    assert caught.value.code == "plan-too-large"
+    largest = factory.make_plan(model={"n_trees": 8192, "max_depth": 8, "batch_size": "all"})
+    require_moderate(largest, resolve(largest), POLICY.secure_sums.max_length)
 
 
 def test_a_small_cohort_is_refused(federate: Builder) -> None:
@@ -366,6 +380,38 @@ def test_costs_for_different_units_are_not_added(tmp_path: Any, factory: ModuleT
     assert caught.value.code == "policy-unit"
     book.reserve(b"2" * 32, "another data set", other, events, (9.0, 1e-5))
     book.close()
+
+
+def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
+    tmp_path: Any, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes may share a book: between reading what is spent and reserving, the other must not come in."""
+    books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
+    both_have_read = threading.Barrier(2)
+    epsilon_of = budget._epsilon
+
+    def slow(events: Any, delta: float) -> float:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_have_read.wait(0.5)
+        return epsilon_of(events, delta)
+
+    monkeypatch.setattr(budget, "_epsilon", slow)
+    refusals: list[str] = []
+
+    def reserve(number: int) -> None:
+        try:
+            books[number].reserve(b"%d" % number * 32, "d", factory.make_plan(), [GaussianEvent(4.0)], (1.2, 1e-5))
+        except PolicyRefusal as refusal:
+            refusals.append(refusal.code)
+
+    threads = [threading.Thread(target=reserve, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusals == ["policy-over-budget"] and len(books[0].lines("d")) == 1
+    for book in books:
+        book.close()
 
 
 def spoil(message: bytes, where: float, value: int) -> bytes:
