@@ -73,6 +73,7 @@ class RunBoard:
         self._events: deque[EventReport] = deque(maxlen=KEPT_EVENTS)
         self._n_events = self._n_abandoned = 0
         self._ended: float | None = None
+        self._told_phase = ""
         self._base = RunReport(
             process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
             rounds_planned=rounds_planned, epsilon_limit=plan.privacy.epsilon, delta=plan.privacy.delta,
@@ -96,8 +97,9 @@ class RunBoard:
                 return
             if event.kind is RunEventKind.PHASE:
                 self._base = replace(self._base, phase=event.code)
-                if event.code in _IN_A_ROUND:
+                if event.code in _IN_A_ROUND or event.code == self._told_phase:
                     return
+                self._told_phase = event.code
                 self._ended = now if event.code == OVER else None
                 if event.code == OVER and self._session is not None and self._session.failure is not None:
                     self._base = replace(self._base, failure=_word(self._session.failure.code))
@@ -122,17 +124,15 @@ class RunBoard:
         site = self._sites.get(event.site)
         if site is None:
             return
-        is_dropout = event.kind in _DROPOUTS and self._ended is None
+        # A node that refuses hangs up: why it refused says more than that it left.
+        has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
+        is_dropout = event.kind in _DROPOUTS and self._ended is None and not has_refused
         site = replace(
             site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS)
         )
-        if event.kind in _STATE_AFTER:
-            keeps_code = event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED)
-            has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
-            if not has_refused:
-                # A node that refuses hangs up: why it refused says more than that it left.
-                code = _word(event.code) if keeps_code else ""
-                site = replace(site, state=_STATE_AFTER[event.kind], code=code)
+        if event.kind in _STATE_AFTER and not has_refused:
+            code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
+            site = replace(site, state=_STATE_AFTER[event.kind], code=code)
         self._sites[event.site] = site
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:

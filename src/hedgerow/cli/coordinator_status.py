@@ -14,6 +14,8 @@ from hedgerow.server.status import RunBoard, Traffic
 from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_monitor import Monitors
 
+_COUNTED = {"left", "refused"}
+_IN_ORDER = {"", "closed"}
 _NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED}
 
 
@@ -44,7 +46,7 @@ class MetricsAudience:
 
         events, missed = events_since(self._last_event)
         self._last_event += missed + len(events)
-        self._lost.update(event.code for event in events if event.kind in ("left", "refused") and event.code)
+        self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code not in _IN_ORDER)
         self._server.show(
             RunNumbers(
                 rounds_done=report.rounds_done,

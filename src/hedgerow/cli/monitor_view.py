@@ -22,7 +22,8 @@ _WIDE = 120
 """From so many columns on, events stand beside the sites; below, under them."""
 _WIDEST = 160
 _KEPT_EVENTS = 200
-_SHOWN_EVENTS = 8
+_FEW_EVENTS = 8
+_HEAD_LINES = 8
 _PHASES = {
     "gathering": "waiting for sites to join",
     "waiting-for-sites": "too few sites are there; waiting for them to return",
@@ -96,25 +97,26 @@ class MonitorView:
         if report is None:
             return Panel(self._connection(), title="hedgerow monitor", title_align="left", width=width)
         head = Panel(
-            Group(self._connection(), *_numbers(report, width)),
+            Group(self._connection(), *_numbers(report, width, is_live=self._gone is None)),
             title=f"hedgerow monitor   run {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",
             title_align="left",
             width=width,
             border_style="red" if self._gone else "",
         )
-        is_wide = width >= _WIDE
-        room = None if height is None else height - 13 - bool(report.streams_refused)
-        n_events = min(len(self._events), _SHOWN_EVENTS)
-        if is_wide:
-            shares = (width * 3 // 5, width - width * 3 // 5)
-            sites = _sites(report.sites, shares[0], None if room is None else room - 4)
-            n_lines = max(3, min(len(report.sites), 10**6 if room is None else room - 4)) + 2
-            side = Table.grid(padding=0)
-            side.add_row(sites, _events(self._newest(n_lines if room is not None else 20), shares[1]))
-            return Group(head, side)
-        for_events = n_events if room is None else min(n_events, max(3, room - 8 - len(report.sites)))
-        left = None if room is None else max(3, room - for_events - 6)
-        return Group(head, _sites(report.sites, width, left), _events(self._newest(for_events), width))
+        n_sites = len(report.sites)
+        # Without the frames, the head of the table, and the head's own lines, of which one may be wrapped.
+        rows = None if height is None else max(2, height - _HEAD_LINES - bool(report.streams_refused) - 3)
+        if width >= _WIDE:
+            left = width * 4 // 7
+            both = Table.grid(padding=0)
+            events = self._newest(max(n_sites, _FEW_EVENTS) + 1 if rows is None else rows + 1)
+            both.add_row(_sites(report.sites, left, rows), _events(events, width - left))
+            return Group(head, both)
+        if rows is None:
+            return Group(head, _sites(report.sites, width, None), _events(self._newest(_FEW_EVENTS), width))
+        for_sites = max(2, min(n_sites, rows - 2 - _FEW_EVENTS // 2))
+        events = self._newest(max(1, rows - 2 - for_sites))
+        return Group(head, _sites(report.sites, width, for_sites), _events(events, width))
 
     def _newest(self, count: int) -> list[EventReport]:
         return list(self._events)[-count:] if count else []
@@ -127,22 +129,25 @@ class MonitorView:
             return Text(text + (" Below: the last that was told." if self._report else ""), style="bold red")
         if self._report is None:
             return Text(f"Dialling {self._address} ...", style="yellow")
-        where = f"connected to {self._address}, release {self._report.release}"
-        if self._report.failure:
-            return Text(f"GIVEN UP: {self._report.failure}", style="bold red").append(f"   {where}", style="not bold dim")
-        if self._report.is_over:
-            return Text("FINISHED", style="bold green").append(f"   {where}", style="not bold dim")
-        phase = _PHASES.get(self._report.phase, self._report.phase)
-        return Text(phase[:1].upper() + phase[1:], style="bold").append(f"   {where}", style="not bold dim")
+        report = self._report
+        where = f"   connected to {self._address}, release {report.release}"
+        if report.failure:
+            said, style = f"GIVEN UP: {report.failure}", "bold red"
+        elif report.is_over:
+            said, style = "FINISHED", "bold green"
+        else:
+            phase = _PHASES.get(report.phase, report.phase)
+            said, style = phase[:1].upper() + phase[1:], "bold"
+        return Text.assemble((said, style), (where, "dim"))
 
 
-def _numbers(report: RunReport, width: int) -> list[RenderableType]:
+def _numbers(report: RunReport, width: int, *, is_live: bool) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(width=8, style="dim")
     table.add_column(width=max(16, width // 4))
     table.add_column()
-    pace = f"   {number(report.rounds_per_second, 3)}/s" if report.rounds_per_second else ""
-    left = report.seconds_left
+    pace = f"   {number(report.rounds_per_second, 3)}/s" if report.rounds_per_second and is_live else ""
+    left = report.seconds_left if is_live else None
     rest = "" if left is None else f"   {span(left)} left"
     table.add_row(
         "rounds",
@@ -161,10 +166,8 @@ def _numbers(report: RunReport, width: int) -> list[RenderableType]:
     traffic = f"{megabytes(report.bytes_sent)} to the sites, {megabytes(report.bytes_received)} from them"
     table.add_row("time", span(report.seconds), traffic)
     dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
-    again = report.rounds_abandoned
-    troubles = Text(f"{_counted(dropouts, 'dropout')}, {_counted(refusals, 'refusal')}")
-    anew = f"{_counted(again, 'round')} begun anew" if again else ""
-    table.add_row("troubles", troubles, anew)
+    again = f", {_counted(report.rounds_abandoned, 'round')} begun anew" if report.rounds_abandoned else ""
+    table.add_row("troubles", _counted(dropouts, "dropout"), _counted(refusals, "refusal") + again)
     lines: list[RenderableType] = [table]
     if report.streams_refused:
         said = ", ".join(f"{reason} {count}" for reason, count in sorted(report.streams_refused.items()))
@@ -181,9 +184,9 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
         shown = [*troubled, *calm][: max(0, room - 1)]
     table = Table(box=None, expand=True, padding=(0, 1), show_edge=False, header_style="dim")
     table.add_column("site", ratio=3, no_wrap=True)
-    table.add_column("state", ratio=2, no_wrap=True)
-    table.add_column("why", ratio=3, no_wrap=True)
-    for title in ("rounds", "dropouts", "refusals"):
+    table.add_column("state", width=11, no_wrap=True)
+    table.add_column("why", ratio=4, no_wrap=True)
+    for title in ("rounds", "drops", "refusals"):
         table.add_column(title, justify="right", no_wrap=True)
     for site in shown:
         mark, style = _STATES.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
@@ -199,7 +202,7 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
 
 def _events(events: Sequence[EventReport], width: int) -> Panel:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)
     for event in events:
         said, style = _EVENTS.get(event.kind, (event.kind, ""))
@@ -207,7 +210,7 @@ def _events(events: Sequence[EventReport], width: int) -> Panel:
             said, code = _PHASES.get(event.code, event.code), ""
         else:
             code = f" ({event.code})" if event.code else ""
-        table.add_row(span(event.seconds), Text(f"{event.site} {said}{code}".strip(), style=style))
+        table.add_row(clock_time(event.seconds), Text(f"{event.site} {said}{code}".strip(), style=style))
     return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
 
 
@@ -219,6 +222,12 @@ def span(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds since the coordinator began, as 1:02:03."""
+    whole = int(min(seconds, 10**9))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _counted(count: int, noun: str) -> str:
