@@ -123,15 +123,13 @@ class Monitors:
             async with self._changed:
                 while self._n_shown <= n_told and not self._is_closing:
                     await self._changed.wait()
-                has_news, newest = self._n_shown > n_told, self._newest
-                n_told = self._n_shown
-            if has_news and newest is not None:
-                events, missed = newest[1](last_event)
-                told = newest[0] + event_bytes(events[-MAX_EVENTS:], missed)
-                await asyncio.wait_for(context.write(told), self._settings.silence_seconds)
-                last_event += missed + len(events)
-            if self._is_closing:
-                return
+                if self._n_shown <= n_told or self._newest is None:
+                    return
+                n_told, (shared, events_since) = self._n_shown, self._newest
+            events, missed = events_since(last_event)
+            told = shared + event_bytes(events[-MAX_EVENTS:], missed)
+            await asyncio.wait_for(context.write(told), self._settings.silence_seconds)
+            last_event += missed + len(events)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closes(), request.interval)
 

@@ -128,8 +128,10 @@ def read_told(raw: bytes) -> Told:
         and len(message.events) <= MAX_EVENTS
         and len(message.streams_refused) <= _MAX_REASONS
     )
-    numbers = (message.seconds, message.rounds_per_second, message.epsilon_spent, message.epsilon_limit, message.delta)
-    if not lengths_fit or any(math.isnan(number) or number < 0 for number in numbers):
+    lengths_of_time = (message.seconds, message.rounds_per_second, *(event.seconds for event in message.events))
+    numbers = (*lengths_of_time, message.epsilon_spent, message.epsilon_limit, message.delta)
+    numbers_fit = all(number >= 0 for number in numbers) and all(map(math.isfinite, lengths_of_time))
+    if not lengths_fit or not numbers_fit:
         raise WireRefusal(WireCode.MALFORMED, "A field of the report is out of its range.")
     return Told(_report(message), tuple(_event(event) for event in message.events), message.events_missed)
 
