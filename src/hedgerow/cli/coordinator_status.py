@@ -15,7 +15,6 @@ from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_monitor import Monitors
 
 _COUNTED = {"left", "refused"}
-_IN_ORDER = {"", "closed"}
 _NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED}
 
 
@@ -46,7 +45,7 @@ class MetricsAudience:
 
         events, missed = events_since(self._last_event)
         self._last_event += missed + len(events)
-        self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code not in _IN_ORDER)
+        self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code)
         self._server.show(
             RunNumbers(
                 rounds_done=report.rounds_done,

@@ -26,7 +26,7 @@ _FEW_EVENTS = 8
 _HEAD_LINES = 8
 _PHASES = {
     "gathering": "waiting for sites to join",
-    "waiting-for-sites": "too few sites are there; waiting for them to return",
+    "waiting-for-sites": "too few sites; waiting for their return",
     "setting-up": "agreeing on keys",
     "collecting-vectors": "collecting masked vectors",
     "collecting-echoes": "collecting echoes",
