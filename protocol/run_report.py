@@ -16,6 +16,7 @@ class SiteState(StrEnum):
     REFUSED = "refused"
     SILENT = "silent"
     LEFT = "left"
+    DONE = "done"
 
 
 OVER = "over"

@@ -100,9 +100,10 @@ class RunBoard:
                 if event.code in _IN_A_ROUND or event.code == self._told_phase:
                     return
                 self._told_phase = event.code
-                self._ended = now if event.code == OVER else None
-                if event.code == OVER and self._session is not None and self._session.failure is not None:
-                    self._base = replace(self._base, failure=_word(self._session.failure.code))
+                if event.code == OVER:
+                    # An event of its own follows and says how it ended.
+                    self._end(now)
+                    return
             elif event.kind is RunEventKind.ABANDONED:
                 self._n_abandoned += 1
             self._note_site(event)
@@ -120,9 +121,22 @@ class RunBoard:
                     # Nobody says that a silent site is awake again; that its vector is in a sum says it.
                     self._sites[name] = replace(self._sites[name], state=SiteState.READY, code="")
 
+    def _end(self, now: float) -> None:
+        self._ended = now
+        failure = None if self._session is None else self._session.failure
+        if failure is not None:
+            self._base = replace(self._base, failure=_word(failure.code))
+            return
+        for name, site in self._sites.items():
+            if site.state == SiteState.READY:
+                self._sites[name] = replace(site, state=SiteState.DONE)
+
     def _note_site(self, event: RunEvent) -> None:
         site = self._sites.get(event.site)
         if site is None:
+            return
+        if event.kind is RunEventKind.LEFT and self._has_model(event.site):
+            self._sites[event.site] = replace(site, state=SiteState.DONE, code="")
             return
         # A node that refuses hangs up: why it refused says more than that it left.
         has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
@@ -134,6 +148,11 @@ class RunBoard:
             code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
             site = replace(site, state=_STATE_AFTER[event.kind], code=code)
         self._sites[event.site] = site
+
+    def _has_model(self, name: str) -> bool:
+        """Whether the site has said that it is done, and hangs up because of that."""
+        is_finishing = self._base.phase == RunState.FINISHING
+        return is_finishing and self._session is not None and name in self._session.sites.answered
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
         """The events after this number that are still kept, oldest first, and how many are not."""

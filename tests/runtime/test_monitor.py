@@ -56,11 +56,12 @@ def test_the_end_of_a_run(federate: Builder) -> None:
     ]
     assert (report.bytes_sent, report.bytes_received, report.streams_refused) == (10, 20, {"unpinned": 1})
     assert report.run_id == federation.session.run_id
+    assert set(states(report).values()) == {("done", "")}
     events, missed = board.events_since(0)
     assert [event.number for event in events] == [*range(1, len(events) + 1)] and missed == 0
     assert [event.kind for event in events][-1] == "finished"
     phases = [event.code for event in events if event.kind == "phase"]
-    assert phases == ["setting-up", "finishing", "over"], "each is told once, those within a round never"
+    assert phases == ["setting-up", "finishing"], "each is told once, those within a round never"
 
 
 def test_a_refusal_is_shown_with_its_code(federate: Builder) -> None:
@@ -93,6 +94,23 @@ def test_a_dropout_is_counted(federate: Builder) -> None:
     (site,) = (site for site in board.report(Traffic()).sites if site.name == "site-1")
     assert (site.state, site.dropouts) == ("left", 1)
     assert site.rounds == sum("site-1" in survivors for survivors in federation.session.survivors) < N_ROUNDS
+
+
+def test_a_node_that_has_the_model_may_go(federate: Builder) -> None:
+    """Hanging up after the last message is no dropout; a node that goes before it has said so is one."""
+    federation = federate(5)
+    board = watched(federation)
+
+    def leave(event: RunEvent) -> None:
+        board(event)
+        if event.code == "finishing":
+            federation.parties["site-1"].kill()
+
+    federation.on_event = leave
+    federation.run()
+    ended = states(board.report(Traffic()))
+    assert ended.pop("site-1")[0] == "left"
+    assert set(ended.values()) == {("done", "")}
 
 
 def test_a_run_that_is_given_up_says_why(federate: Builder) -> None:

@@ -15,7 +15,7 @@ from hedgerow.transport.grpc_hub import GrpcHub
 from hedgerow.transport.grpc_monitor import Monitors
 
 _COUNTED = {"left", "refused"}
-_NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED}
+_NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
 
 
 class MetricsAudience:

@@ -40,8 +40,9 @@ _STATES = {
     SiteState.REFUSED: ("✕", "red"),
     SiteState.SILENT: ("?", "yellow"),
     SiteState.LEFT: ("✕", "red"),
+    SiteState.DONE: ("✓", "green"),
 }
-_CALM = {SiteState.READY, SiteState.CONNECTED}
+_CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.DONE}
 _EVENTS = {
     "joined": ("connected", ""),
     "left": ("is gone", "red"),
@@ -146,7 +147,8 @@ def _numbers(report: RunReport, width: int, *, is_live: bool) -> list[Renderable
     table.add_column(width=8, style="dim")
     table.add_column(width=max(16, width // 4))
     table.add_column()
-    pace = f"   {number(report.rounds_per_second, 3)}/s" if report.rounds_per_second and is_live else ""
+    has_pace = is_live and not report.is_over and report.rounds_per_second > 0
+    pace = f"   {number(report.rounds_per_second, 3)}/s" if has_pace else ""
     left = report.seconds_left if is_live else None
     rest = "" if left is None else f"   {span(left)} left"
     table.add_row(
