@@ -108,6 +108,11 @@ class RunPhases:
             self.run_id = stored.run_id
             self._resume(stored)
 
+    @property
+    def ledger(self) -> Ledger:
+        """What was released so far."""
+        return self._ledger
+
     def _resume(self, stored: JournalledRun) -> None:
         for line in stored.releases:
             self._take(line)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -29,6 +32,9 @@ except ImportError as error:
 JOIN = "/hedgerow.wire.v1.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""
 SERVICE, METHOD = JOIN[1:].split("/")
+WATCH = "/hedgerow.wire.v1.Monitor/Watch"
+"""The method of hedgerow.proto that monitors call."""
+WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
 _HEADROOM = 1 << 16
 
 Result = TypeVar("Result")
@@ -79,6 +85,15 @@ def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[
     ]
 
 
+def peer_certificate_sha256(context: Any) -> bytes:
+    """SHA-256 of the certificate that the peer's TLS session used, 32 bytes; raises WireRefusal UNPINNED."""
+    pem = context.auth_context().get("x509_pem_cert", [b""])[0]
+    try:
+        return sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).digest()
+    except ValueError:
+        raise WireRefusal(WireCode.UNPINNED) from None
+
+
 class _Background:
     """One event loop in one thread for all hubs and uplinks of the process: gRPC's asyncio layer wants one loop."""
 
@@ -101,4 +116,17 @@ class _Background:
 
 background = _Background()
 
-__all__ = ["DEFAULTS", "JOIN", "METHOD", "SERVICE", "LinkSettings", "background", "channel_options", "grpc"]
+__all__ = [
+    "DEFAULTS",
+    "JOIN",
+    "METHOD",
+    "SERVICE",
+    "WATCH",
+    "WATCH_METHOD",
+    "WATCH_SERVICE",
+    "LinkSettings",
+    "background",
+    "channel_options",
+    "grpc",
+    "peer_certificate_sha256",
+]

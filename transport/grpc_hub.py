@@ -12,18 +12,27 @@ import asyncio
 import contextlib
 import logging
 import queue
-import ssl
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from hedgerow import __version__
 from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.grpc_core import DEFAULTS, METHOD, SERVICE, LinkSettings, background, channel_options, grpc
+from hedgerow.transport.grpc_core import (
+    DEFAULTS,
+    METHOD,
+    SERVICE,
+    LinkSettings,
+    background,
+    channel_options,
+    grpc,
+    peer_certificate_sha256,
+)
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
+from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
 from hedgerow.transport.roster_file import PinnedRoster
@@ -48,7 +57,8 @@ class GrpcHub:
     """See `transport.interface.Hub`. It listens as soon as it is made.
 
     Args: identity: the coordinator's; roster: who may join; address: where to listen; plan_digest: SHA-256 of the plan,
-        or empty to let nodes join whatever plan they name; settings.
+        or empty to let nodes join whatever plan they name; settings; monitors: serves those who may watch, on the
+        same port.
     Raises EnvironmentFault `address-in-use` when the address cannot be had, `identity-not-pinned` when the roster pins
         another coordinator.
     """
@@ -61,9 +71,11 @@ class GrpcHub:
         *,
         plan_digest: bytes = b"",
         settings: LinkSettings = DEFAULTS,
+        monitors: Monitors | None = None,
     ) -> None:
         require_pinned(identity, roster)
         self._identity, self._roster, self._settings = identity, roster, settings
+        self._monitors = monitors
         self._plan_digest, self._roster_digest = plan_digest, roster.digest()
         self._sites = {site.certificate_sha256: site.name for site in roster.sites}
         self._events: queue.SimpleQueue[tuple[HubEvent, Link | None]] = queue.SimpleQueue()
@@ -107,12 +119,14 @@ class GrpcHub:
         own = self._identity.public
         credentials = grpc.ssl_server_credentials(
             [(self._identity.tls_key, own.certificate_pem)],
-            root_certificates=b"".join(site.certificate_pem for site in self._roster.sites),
+            root_certificates=b"".join(self._trusted()),
             require_client_auth=True,
         )
         self._server = grpc.aio.server(options=channel_options(self._settings, MAX_FRAME_BYTES))
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        if self._monitors is not None:
+            self._server.add_generic_rpc_handlers((self._monitors.handler(),))
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
         try:
             port = self._server.add_secure_port(str(address), credentials)
@@ -127,6 +141,12 @@ class GrpcHub:
             )
         await self._server.start()
         return int(port)
+
+    def _trusted(self) -> Iterator[bytes]:
+        """The certificates that complete a TLS handshake, in PEM; each method then asks whose it is."""
+        watching = () if self._monitors is None else self._roster.monitors
+        for party in (*self._roster.sites, *watching):
+            yield party.certificate_pem
 
     async def _stop(self) -> None:
         links = list(self._links.values())
@@ -165,11 +185,7 @@ class GrpcHub:
 
     def _site_of(self, context: Any) -> str:
         """The site whose pinned certificate the TLS session used."""
-        pem = context.auth_context().get("x509_pem_cert", [b""])[0]
-        try:
-            digest = sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).digest()
-        except ValueError:
-            raise WireRefusal(WireCode.UNPINNED) from None
+        digest = peer_certificate_sha256(context)
         # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
         if digest not in self._sites:
             raise WireRefusal(WireCode.UNPINNED)

@@ -122,7 +122,7 @@ class GrpcUplink:
             except TimeoutError:
                 return WireRefusal(WireCode.UNREACHABLE)
             except grpc.aio.AioRpcError as error:
-                return _why_not_connected(error)
+                return why_not_connected(error)
             except grpc.aio.BaseError as error:
                 return lost(error)
             finally:
@@ -162,7 +162,7 @@ class GrpcUplink:
             link.finished.set()
 
 
-def _why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
+def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
     """gRPC gives one status for all that goes wrong before a stream; only its text tells them apart."""
     text = error.details() or ""
     if "CERTIFICATE_VERIFY_FAILED" in text or "Hostname Verification" in text or "Peer name" in text:

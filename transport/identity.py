@@ -46,6 +46,7 @@ class Role(StrEnum):
 
     SITE = "site"
     COORDINATOR = "coordinator"
+    MONITOR = "monitor"
 
 
 def spoken(digest: bytes) -> str:

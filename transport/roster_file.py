@@ -14,6 +14,7 @@ from hedgerow.transport.identity import PublicIdentity, Role, from_base64, spoke
 
 FORMAT_VERSION = 1
 MAX_SITES = 4096
+MAX_MONITORS = 64
 _FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
 _HEADING = """\
 # A federation's roster. Every site and the coordinator keep the same file. Read this to each other over the phone:
@@ -26,24 +27,30 @@ _HEADING = """\
 class PinnedRoster:
     """Everybody whose keys are trusted, in one epoch.
 
-    Args: epoch: 1 for a federation's first roster, one more at every change; coordinator; sites: sorted by name.
+    Args: epoch: 1 for a federation's first roster, one more at every change; coordinator; sites: sorted by name;
+        monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows.
         Raises UsageError when a name, key or certificate occurs twice, or somebody has the wrong role.
     """
 
     epoch: int
     coordinator: PublicIdentity
     sites: tuple[PublicIdentity, ...]
+    monitors: tuple[PublicIdentity, ...] = ()
 
     def __post_init__(self) -> None:
-        everybody = (self.coordinator, *self.sites)
-        if self.coordinator.role is not Role.COORDINATOR or any(site.role is not Role.SITE for site in self.sites):
+        everybody = self.everybody
+        roles = [Role.COORDINATOR, *[Role.SITE] * len(self.sites), *[Role.MONITOR] * len(self.monitors)]
+        if [party.role for party in everybody] != roles:
             raise _wrong(
                 "Somebody is listed in a role that is not theirs.", "A site's file was given for the coordinator's."
             )
         if self.epoch < 1 or not 1 <= len(self.sites) <= MAX_SITES:
             raise _wrong("A roster has an epoch from 1 on, and 1 to 4096 sites.")
-        if list(self.sites) != sorted(self.sites, key=lambda site: site.name):
-            raise _wrong("The sites are not sorted by name.", "The file was edited by hand.")
+        if len(self.monitors) > MAX_MONITORS:
+            raise _wrong(f"A roster has at most {MAX_MONITORS} monitors.")
+        for parties in (self.sites, self.monitors):
+            if list(parties) != sorted(parties, key=lambda party: party.name):
+                raise _wrong("The sites or the monitors are not sorted by name.", "The file was edited by hand.")
         for what, values in (
             ("name", [party.name for party in everybody]),
             ("identity key", [party.identity_key for party in everybody]),
@@ -51,6 +58,11 @@ class PinnedRoster:
         ):
             if len(set(values)) != len(values):
                 raise _wrong(f"Two parties of the roster have the same {what}.", "A file was given twice, or copied.")
+
+    @property
+    def everybody(self) -> tuple[PublicIdentity, ...]:
+        """All parties: the coordinator, the sites, the monitors."""
+        return (self.coordinator, *self.sites, *self.monitors)
 
     def site(self, name: str) -> PublicIdentity | None:
         """The site of this name."""
@@ -60,9 +72,13 @@ class PinnedRoster:
         """The site that this certificate is pinned for."""
         return next((site for site in self.sites if site.certificate_sha256 == certificate_sha256), None)
 
+    def monitor(self, name: str) -> PublicIdentity | None:
+        """The monitor of this name."""
+        return next((monitor for monitor in self.monitors if monitor.name == name), None)
+
     def digest(self) -> bytes:
         """SHA-256 over the epoch and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
-        parties = b"".join(party.digest() for party in (self.coordinator, *self.sites))
+        parties = b"".join(party.digest() for party in self.everybody)
         return sha256(b"hedgerow/roster/1/" + self.epoch.to_bytes(8, "big") + parties).digest()
 
     def fingerprint(self) -> str:
@@ -77,17 +93,22 @@ class PinnedRoster:
             f"epoch = {self.epoch}",
         ]
         lines += ["", "[coordinator]", *_lines(self.coordinator)]
-        for site in self.sites:
-            lines += ["", "[[sites]]", *_lines(site)]
+        for section, parties in (("sites", self.sites), ("monitors", self.monitors)):
+            for party in parties:
+                lines += ["", f"[[{section}]]", *_lines(party)]
         return "\n".join(lines) + "\n"
 
 
 def build_roster(
-    coordinator: PublicIdentity, sites: Sequence[PublicIdentity], previous: PinnedRoster | None = None
+    coordinator: PublicIdentity,
+    sites: Sequence[PublicIdentity],
+    previous: PinnedRoster | None = None,
+    monitors: Sequence[PublicIdentity] = (),
 ) -> PinnedRoster:
     """The roster of these parties; its epoch follows the previous one's. Raises UsageError."""
     epoch = 1 if previous is None else previous.epoch + 1
-    return PinnedRoster(epoch, coordinator, tuple(sorted(sites, key=lambda site: site.name)))
+    by_name = [tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors)]
+    return PinnedRoster(epoch, coordinator, *by_name)
 
 
 def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
@@ -96,15 +117,17 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _wrong(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
-    if content.get("version") != FORMAT_VERSION or set(content) != {"version", "epoch", "coordinator", "sites"}:
+    names = set(content) - {"monitors"}
+    if content.get("version") != FORMAT_VERSION or names != {"version", "epoch", "coordinator", "sites"}:
         raise _wrong(f"{name} is not a roster of version {FORMAT_VERSION}.", "A newer release of hedgerow wrote it.")
-    sites = content["sites"]
-    if not isinstance(content["epoch"], int) or not isinstance(sites, list):
-        raise _wrong(f"{name} has an epoch or a list of sites that is none.")
+    sites, monitors = content["sites"], content.get("monitors", [])
+    if not isinstance(content["epoch"], int) or not isinstance(sites, list) or not isinstance(monitors, list):
+        raise _wrong(f"{name} has an epoch or a list of sites or monitors that is none.")
     return PinnedRoster(
         content["epoch"],
         parse_public(content["coordinator"], name),
         tuple(parse_public(site, name) for site in sites),
+        tuple(parse_public(monitor, name) for monitor in monitors),
     )
 
 

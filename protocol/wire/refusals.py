@@ -34,6 +34,7 @@ class WireCode(StrEnum):
     UNREACHABLE = "unreachable"
     TLS_REFUSED = "tls-refused"
     WRONG_COORDINATOR = "wrong-coordinator"
+    TOO_MANY_MONITORS = "too-many-monitors"
     CLOSED = "closed"
 
 
@@ -133,6 +134,11 @@ EXPLANATIONS: dict[WireCode, Explanation] = {
         "Whoever answered does not have the pinned coordinator's certificate.",
         "The coordinator has rotated its keys, or somebody stands between.",
         _ROSTERS,
+    ),
+    WireCode.TOO_MANY_MONITORS: Explanation(
+        "As many monitors as the coordinator serves watch it already.",
+        "Monitors were left running.",
+        "Stop one of them; this one tries again by itself.",
     ),
     WireCode.CLOSED: Explanation("The peer ended the stream in order.", "It was stopped.", "Nothing; wait for it."),
 }

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, listed, read_plan
 from hedgerow.cli.output import note, print_facts, print_json, warn, wrapped
@@ -21,7 +22,9 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
+from hedgerow.server.status import RunBoard
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
@@ -73,16 +76,26 @@ def run(arguments: argparse.Namespace) -> None:
     address = HubAddress(*address_of(arguments.listen, "--listen"))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     journal_file = check_can_write(arguments.journal or f"{out}.journal")
-    lines = RunLines(forecast(plan).n_exchanges, quiet=arguments.json)
+    n_rounds = forecast(plan).n_exchanges
+    lines = RunLines(n_rounds, quiet=arguments.json)
+    board = RunBoard(plan, [site.name for site in pinned.sites], n_rounds, time.monotonic, os.urandom(8))
+
+    def watch(event: RunEvent) -> None:
+        board(event)
+        lines(event)
+
     journal = Journal(journal_file)
     try:
-        setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, lines)
+        setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch)
         session = RunSession(setup, journal)
-        hub = GrpcHub(identity, pinned, address, plan_digest=bytes.fromhex(plan.digest))
+        board.attach(session)
+        monitors = Monitors(pinned)
+        hub = GrpcHub(identity, pinned, address, plan_digest=bytes.fromhex(plan.digest), monitors=monitors)
         try:
             if not arguments.json:
                 note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
-            outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
+            with published(board, hub, monitors, arguments.metrics):
+                outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
         finally:
             hub.close()
     finally:

@@ -1,4 +1,4 @@
-"""``hedgerow identity new``: make the keys of a site or of the coordinator."""
+"""``hedgerow identity new``: make the keys of a site, of the coordinator or of a monitor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the private and the public file, and say what to do with each."""
     folder = Path(arguments.folder)
     check_can_write(str(folder / "identity"))
-    role = Role.COORDINATOR if arguments.coordinator else Role.SITE
+    role = Role.COORDINATOR if arguments.coordinator else Role.MONITOR if arguments.monitor else Role.SITE
     identity, private, public = create_identity(folder, arguments.name, role)
     if arguments.json:
         print_json({**described(identity.public), "private_file": str(private), "public_file": str(public)})

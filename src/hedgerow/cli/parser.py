@@ -198,10 +198,12 @@ def _group(commands: Any, name: str, help_line: str) -> Any:
 
 
 def _add_identity(commands: Any) -> None:
-    actions = _group(commands, "identity", "make or show the keys of a site or coordinator")
+    actions = _group(commands, "identity", "make or show the keys of a site, coordinator or monitor")
     new = _command(actions, "new", "hedgerow.cli.identity_new", "make the keys of this site, or of the coordinator")
     new.add_argument("name", metavar="NAME", help="the site's name, as all others will see it")
-    new.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
+    role = new.add_mutually_exclusive_group()
+    role.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
+    role.add_argument("--monitor", action="store_true", help="the keys are for watching runs, not a site's")
     new.add_argument("--folder", default=".", metavar="FOLDER", help="where to write the two files (%(default)s)")
     _add_json(new)
     show = _command(actions, "show", "hedgerow.cli.identity_show", "say whose keys a file holds; shows no secret")
@@ -214,6 +216,10 @@ def _add_roster(commands: Any) -> None:
     build = _command(actions, "build", "hedgerow.cli.roster_build", "make a roster out of the parties' public files")
     build.add_argument("sites", nargs="+", metavar="SITE", help="the sites' .public.toml files")
     build.add_argument("--coordinator", required=True, metavar="FILE", help="the coordinator's .public.toml file")
+    build.add_argument(
+        "--monitor", action="append", default=[], dest="monitors", metavar="FILE",
+        help="the .public.toml of somebody who may watch runs; repeat",
+    )  # fmt: skip
     build.add_argument("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
     build.add_argument("--out", required=True, metavar="ROSTER", help="file to write; an existing one is kept")
     _add_json(build)

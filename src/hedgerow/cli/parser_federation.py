@@ -20,12 +20,20 @@ example:
   hedgerow node north.csv --roster roster.toml --identity north.private.json \\
       --policy policy.toml --connect hub.example.org:7443
 """
+_MONITOR_EXAMPLE = """\
+example:
+  hedgerow identity new watch --monitor        (its public file goes into the roster: roster build --monitor FILE)
+  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hub.example.org:7443
+
+A monitor is told public numbers only, and can change nothing.
+"""
 
 
 def add_federation(commands: Any, command: AddCommand) -> None:
-    """Add `coordinator`, `node` and `ledger`."""
+    """Add `coordinator`, `node`, `monitor` and `ledger`."""
     _add_coordinator(commands, command)
     _add_node(commands, command)
+    _add_monitor(commands, command)
     _add_ledger(commands, command)
 
 
@@ -42,6 +50,10 @@ def _add_coordinator(commands: Any, command: AddCommand) -> None:
     parser.add_argument(
         "--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)"
     )
+    parser.add_argument(
+        "--metrics", metavar="[HOST:]PORT",
+        help="serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given",
+    )  # fmt: skip
     parser.add_argument(
         "--seed", type=int, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
     )
@@ -64,6 +76,21 @@ def _add_node(commands: Any, command: AddCommand) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_monitor(commands: Any, command: AddCommand) -> None:
+    parser = command(
+        commands, "monitor", "hedgerow.cli.monitor", "watch a run: sites, rounds, epsilon, pace",
+        epilog=_MONITOR_EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="the roster that lists this monitor")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="this monitor's .private.json")
+    parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the coordinator")
+    parser.add_argument(
+        "--every", type=float, default=0.5, metavar="S", help="seconds between two reports, 0.2 to 60 (%(default)s)"
+    )
+    parser.add_argument("--once", action="store_true", help="print how the run is now, and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line for every event and report")
 
 
 def _add_ledger(commands: Any, command: AddCommand) -> None:

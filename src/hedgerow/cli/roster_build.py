@@ -17,7 +17,8 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out)
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
     sites = [read_public(Path(site)) for site in arguments.sites]
-    roster = build_roster(read_public(Path(arguments.coordinator)), sites, previous)
+    monitors = [read_public(Path(monitor)) for monitor in arguments.monitors]
+    roster = build_roster(read_public(Path(arguments.coordinator)), sites, previous, monitors)
     changes = {} if previous is None else changed(previous, roster)
     write_new(out, roster.to_toml())
     if arguments.json:
@@ -28,6 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
             ("file", str(out)),
             ("epoch", str(roster.epoch)),
             ("sites", f"{len(roster.sites)}: {listed(site.name for site in roster.sites)}"),
+            *([("monitors", listed(one.name for one in roster.monitors))] if roster.monitors else []),
             *((name, listed(names)) for name, names in changes.items() if names),
             ("fingerprint", roster.fingerprint()),
         ]
@@ -39,9 +41,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
-    """The names of who joined, who left, and whose keys were renewed; the coordinator counts like a site."""
-    before = {party.name: party for party in (old.coordinator, *old.sites)}
-    after = {party.name: party for party in (new.coordinator, *new.sites)}
+    """The names of who joined, who left, and whose keys were renewed; coordinator and monitors count like sites."""
+    before = {party.name: party for party in old.everybody}
+    after = {party.name: party for party in new.everybody}
     return {
         "joined": sorted(after.keys() - before.keys()),
         "left": sorted(before.keys() - after.keys()),

@@ -19,8 +19,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     print_facts([("epoch", str(roster.epoch)), ("fingerprint", roster.fingerprint())])
     print()
-    everybody = (roster.coordinator, *roster.sites)
-    print_facts([(f"{one.name} ({one.role.value})", one.fingerprint()) for one in everybody])
+    print_facts([(f"{one.name} ({one.role.value})", one.fingerprint()) for one in roster.everybody])
 
 
 def described(roster: PinnedRoster) -> dict[str, Any]:
@@ -31,4 +30,5 @@ def described(roster: PinnedRoster) -> dict[str, Any]:
         "digest": roster.digest().hex(),
         "coordinator": party(roster.coordinator),
         "sites": [party(site) for site in roster.sites],
+        "monitors": [party(monitor) for monitor in roster.monitors],
     }

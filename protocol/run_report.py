@@ -1,0 +1,94 @@
+"""What a monitor is told of a run. Only what every party knows, or whoever watches the network: nothing from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SiteState(StrEnum):
+    """How a site is."""
+
+    ABSENT = "absent"
+    CONNECTED = "connected"
+    READY = "ready"
+    REFUSED = "refused"
+    SILENT = "silent"
+    LEFT = "left"
+    DONE = "done"
+
+
+OVER = "over"
+"""The phase of a run that has ended, with a model or, when `RunReport.failure` is set, without."""
+WAITING = "waiting-for-sites"
+"""The phase of a run in which too few sites are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """One site.
+
+    Attributes:
+        name: as in the roster.
+        state: a word of `SiteState`.
+        code: why it is so, a stable code, or "".
+        rounds: releases whose sum it is in.
+        dropouts: times that its connection was lost or it did not answer in time.
+        refusals: times that it refused, or sent what could not be used.
+    """
+
+    name: str
+    state: str = SiteState.ABSENT
+    code: str = ""
+    rounds: int = 0
+    dropouts: int = 0
+    refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """One event: `number` counts those of a process from 1, `seconds` are since it began; see `server.events`."""
+
+    number: int
+    seconds: float
+    kind: str
+    round: int
+    site: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """A run at one moment; protocol/wire/hedgerow.proto documents every field (message Report)."""
+
+    process: bytes
+    run_id: bytes
+    plan_digest: bytes
+    release: str
+    phase: str
+    failure: str = ""
+    rounds_done: int = 0
+    rounds_planned: int = 0
+    seconds: float = 0.0
+    rounds_per_second: float = 0.0
+    epsilon_spent: float = 0.0
+    epsilon_limit: float = 0.0
+    delta: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    rounds_abandoned: int = 0
+    sites: tuple[SiteReport, ...] = ()
+    streams_refused: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.phase == OVER
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the run still takes at its present pace; None when it has none."""
+        if self.is_over or self.phase == WAITING or self.rounds_per_second <= 0:
+            return None
+        return (self.rounds_planned - self.rounds_done) / self.rounds_per_second

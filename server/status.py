@@ -1,0 +1,207 @@
+"""How a run is, for whoever watches it: the coordinator's events folded into reports, outside the run's own thread.
+
+The run's thread only notes events; reports are made, and epsilon is computed, by the thread of `server.publisher`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from hedgerow import __version__
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_report import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.run_script import RunState
+from hedgerow.server.events import RunEvent, RunEventKind
+from hedgerow.server.session import RunSession
+
+KEPT_EVENTS = 256
+_PACE_ROUNDS = 50
+"""The pace is that of so many rounds."""
+_IDLE_PER_WORK = 20
+"""An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
+_LONGEST_WORD = 64
+_IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
+_STATE_AFTER = {
+    RunEventKind.JOINED: SiteState.CONNECTED,
+    RunEventKind.LEFT: SiteState.LEFT,
+    RunEventKind.READY: SiteState.READY,
+    RunEventKind.REFUSED: SiteState.REFUSED,
+    RunEventKind.SILENT: SiteState.SILENT,
+}
+_DROPOUTS = {RunEventKind.LEFT, RunEventKind.SILENT}
+_REFUSALS = {RunEventKind.REFUSED, RunEventKind.COMPLAINT}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the hub has counted: bytes of frames, and streams refused before they were joined, by reason."""
+
+    sent: int = 0
+    received: int = 0
+    refused: Mapping[str, int] | None = None
+
+
+class RunBoard:
+    """Takes note of a run's events and says how the run is. It is the run's observer, and may be read by any thread.
+
+    Args:
+        plan: the plan.
+        site_names: all sites of the roster, in its order.
+        rounds_planned: releases of the whole run.
+        clock: seconds that never go back: ``time.monotonic``.
+        process: 8 random bytes that name this process.
+    """
+
+    def __init__(
+        self, plan: Plan, site_names: Sequence[str], rounds_planned: int, clock: Callable[[], float], process: bytes
+    ) -> None:
+        self._plan, self._clock, self._began = plan, clock, clock()
+        self._lock = threading.Lock()
+        self._session: RunSession | None = None
+        self._sites = {name: SiteReport(name) for name in site_names}
+        self._rounds: Counter[str] = Counter()
+        self._survivors: frozenset[str] = frozenset()
+        self._ledger = Ledger()
+        self._paces: deque[float] = deque(maxlen=_PACE_ROUNDS)
+        self._events: deque[EventReport] = deque(maxlen=KEPT_EVENTS)
+        self._n_events = self._n_abandoned = 0
+        self._ended: float | None = None
+        self._told_phase = ""
+        self._base = RunReport(
+            process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
+            rounds_planned=rounds_planned, epsilon_limit=plan.privacy.epsilon, delta=plan.privacy.delta,
+        )  # fmt: skip
+        self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
+
+    def attach(self, session: RunSession) -> None:
+        """The session whose events are noted; it may have gone on from a journal. Called by the run's thread."""
+        with self._lock:
+            self._session, self._ledger = session, session.ledger
+            self._base = replace(self._base, run_id=session.run_id)
+            for survivors in session.survivors:
+                self._rounds.update(survivors)
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take note of an event. Called by the run's thread, so it does nothing that takes time."""
+        now = self._clock() - self._began
+        with self._lock:
+            if event.kind is RunEventKind.RELEASED:
+                self._released(now)
+                return
+            if event.kind is RunEventKind.PHASE:
+                self._base = replace(self._base, phase=event.code)
+                if event.code in _IN_A_ROUND or event.code == self._told_phase:
+                    return
+                self._told_phase = event.code
+                if event.code == OVER:
+                    # An event of its own follows and says how it ended.
+                    self._end(now)
+                    return
+            elif event.kind is RunEventKind.ABANDONED:
+                self._n_abandoned += 1
+            self._note_site(event)
+            self._n_events += 1
+            word = _word(event.code)
+            self._events.append(EventReport(self._n_events, now, event.kind.value, event.round, event.site, word))
+
+    def _released(self, now: float) -> None:
+        self._paces.append(now)
+        if self._session is not None:
+            self._ledger = self._session.ledger
+            self._rounds.update(self._session.survivors[-1])
+            for name in self._session.survivors[-1]:
+                if self._sites[name].state == SiteState.SILENT:
+                    # Nobody says that a silent site is awake again; that its vector is in a sum says it.
+                    self._sites[name] = replace(self._sites[name], state=SiteState.READY, code="")
+
+    def _end(self, now: float) -> None:
+        self._ended = now
+        failure = None if self._session is None else self._session.failure
+        if failure is not None:
+            self._base = replace(self._base, failure=_word(failure.code))
+            return
+        for name, site in self._sites.items():
+            if site.state == SiteState.READY:
+                self._sites[name] = replace(site, state=SiteState.DONE)
+
+    def _note_site(self, event: RunEvent) -> None:
+        site = self._sites.get(event.site)
+        if site is None:
+            return
+        if event.kind is RunEventKind.LEFT and self._has_model(event.site):
+            self._sites[event.site] = replace(site, state=SiteState.DONE, code="")
+            return
+        # A node that refuses hangs up: why it refused says more than that it left.
+        has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
+        is_dropout = event.kind in _DROPOUTS and self._ended is None and not has_refused
+        site = replace(
+            site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS)
+        )
+        if event.kind in _STATE_AFTER and not has_refused:
+            code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
+            site = replace(site, state=_STATE_AFTER[event.kind], code=code)
+        self._sites[event.site] = site
+
+    def _has_model(self, name: str) -> bool:
+        """Whether the site has said that it is done, and hangs up because of that."""
+        is_finishing = self._base.phase == RunState.FINISHING
+        return is_finishing and self._session is not None and name in self._session.sites.answered
+
+    def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
+        """The events after this number that are still kept, oldest first, and how many are not."""
+        with self._lock:
+            n_new = self._n_events - number
+            kept = tuple(islice(self._events, max(0, len(self._events) - n_new), None))
+            return kept, n_new - len(kept)
+
+    def report(self, traffic: Traffic) -> RunReport:
+        """How the run is now. May take a while, because epsilon is computed; not for the run's thread."""
+        with self._lock:
+            now = self._clock() - self._began if self._ended is None else self._ended
+            base, ledger, paces = self._base, self._ledger, tuple(self._paces)
+            sites = tuple(replace(site, rounds=self._rounds[name]) for name, site in self._sites.items())
+            n_abandoned = self._n_abandoned
+        return replace(
+            base,
+            rounds_done=len(ledger),
+            seconds=now,
+            rounds_per_second=_pace(paces, now),
+            epsilon_spent=self._spent(ledger, is_last=base.is_over),
+            bytes_sent=traffic.sent,
+            bytes_received=traffic.received,
+            rounds_abandoned=n_abandoned,
+            sites=sites,
+            streams_refused=dict(traffic.refused or {}),
+        )
+
+    def _spent(self, ledger: Ledger, *, is_last: bool) -> float:
+        privacy = self._plan.privacy
+        if math.isinf(privacy.epsilon):
+            return math.inf if ledger.releases else 0.0
+        began = self._clock()
+        if len(ledger) != self._epsilon_of and (is_last or began >= self._epsilon_again):
+            self._epsilon = get_accountant(privacy.accountant).epsilon(ledger.events(), privacy.delta)
+            ended = self._clock()
+            self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
+        return self._epsilon
+
+
+def _pace(paces: Sequence[float], now: float) -> float:
+    """Rounds per second over the last rounds; it sinks while none is released."""
+    if len(paces) < 2 or now <= paces[0]:
+        return 0.0
+    return (len(paces) - 1) / (now - paces[0])
+
+
+def _word(code: str) -> str:
+    """A code that fits into a report: a site may have sent it."""
+    return "".join(letter for letter in code[:_LONGEST_WORD] if letter.isascii() and letter.isprintable())
+
+
