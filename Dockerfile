@@ -7,7 +7,9 @@ WORKDIR /src
 # Dependencies first: they stay in the build's cache while the code changes.
 COPY pyproject.toml README.md LICENSE ./
 COPY deploy/dependencies.py deploy/
-RUN python deploy/dependencies.py grpc metrics sql > requirements.txt && pip install --quiet -r requirements.txt
+RUN python deploy/dependencies.py grpc metrics sql > requirements.txt && pip install --quiet -r requirements.txt \
+    && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
+    && find scipy -name tests -type d -prune -exec rm -r {} +
 COPY . .
 RUN pip install --quiet --no-deps . && pip uninstall --quiet --yes pip setuptools
 # Numba keeps compiled kernels by their source's time of change; whole seconds survive every image format.
@@ -25,6 +27,8 @@ ENV PATH=/opt/hedgerow/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NU
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
+# Python makes an orderly end of an interrupt; process 1 would ignore the usual signal.
+STOPSIGNAL SIGINT
 EXPOSE 7443
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "/opt/hedgerow/deploy/health.py"]
 ENTRYPOINT ["/opt/hedgerow/deploy/entrypoint"]

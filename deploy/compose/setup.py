@@ -2,7 +2,7 @@
 
 Each folder under /volumes becomes one party's: its keys, the roster, the plan, and at a site its own rows and policy.
 In a real federation every party does its part on its own machine, as docs/deploy.md says, and nobody sees the others'
-files. Started again, this keeps what is there; only a run that has ended is moved out of the way for the next one.
+files. Started again, this keeps what is there.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ def main() -> None:
         work.mkdir()
         make_files(work, sites)
     OUT.chmod(0o777)  # The coordinator's user in the container is nobody on the host.
-    put_away(coordinator)
     for folder in VOLUMES.iterdir():
         folder.chmod(0o700)
         for path in (folder, *folder.iterdir()):
             os.chown(path, USER, USER)
+        # Some versions of podman-compose start the parties at once: they wait for this file, the last one.
+        (folder / "ready").touch()
     print(f"setup: {len(sites)} sites and the coordinator have what they need.")
 
 
@@ -84,20 +85,6 @@ def plan_for(numbers: list[int]) -> str:
             sys.exit(f"setup: the demonstration's plan no longer says {old!r}.")
         text = text.replace(old, new)
     return text.replace("The six study sites all take part.", "All of them take part.")
-
-
-def put_away(coordinator: Path) -> None:
-    """If the last run ended with a model, keep its journal under the run's number, so that a new run begins."""
-    journal = coordinator / "run.journal"
-    if not (OUT / "model.json").exists() or not journal.exists():
-        return
-    number = len(list(coordinator.glob("run-*.journal"))) + 1
-    for path in coordinator.glob("run.journal*"):
-        path.rename(coordinator / path.name.replace("run.", f"run-{number}.", 1))
-    for name in ("model.json", "report.txt"):
-        if (OUT / name).exists():
-            file = Path(name)
-            (OUT / name).rename(OUT / f"{file.stem}-{number}{file.suffix}")
 
 
 def hedgerow(*arguments: str) -> None:
