@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hedgerow.client.session import NodeSession
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.run_script import NodeState
+from hedgerow.protocol.wire.refusals import WireRefusal, known
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 
@@ -23,12 +24,7 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
     elif isinstance(event, Disconnected):
         answers = []
         if event.is_final and session.state is not NodeState.FINISHED:
-            raise AggregationError(
-                f"The connection to the coordinator is closed for good: {event.reason}.",
-                cause="Another process connected as the same site, or the coordinator no longer accepts this one.",
-                remedy="Run one node per site; compare the rosters.",
-                code="connection-closed",
-            )
+            raise WireRefusal(known(event.reason))
     else:
         answers = session.receive(event)
     for answer in answers:
@@ -37,7 +33,13 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
         raise session.failure
 
 
-def run_node(session: NodeSession, uplink: Uplink, clock: Callable[[], float], patience: float) -> Ensemble:
+def run_node(
+    session: NodeSession,
+    uplink: Uplink,
+    clock: Callable[[], float],
+    patience: float,
+    observer: Callable[[Connected | Disconnected], None] | None = None,
+) -> Ensemble:
     """Take part until the run is over.
 
     Args:
@@ -46,6 +48,7 @@ def run_node(session: NodeSession, uplink: Uplink, clock: Callable[[], float], p
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
         patience: seconds without any message after which the node gives up; the plan's own idle timeout counts as
             soon as the node has a plan.
+        observer: is told whenever the connection comes or goes.
 
     Returns:
         The model, as this node's own replica made it.
@@ -68,6 +71,8 @@ def run_node(session: NodeSession, uplink: Uplink, clock: Callable[[], float], p
             continue
         if not isinstance(event, Disconnected):
             last = clock()
+        if observer is not None and isinstance(event, Connected | Disconnected):
+            observer(event)
         handle(session, uplink, event)
     if session.ensemble is None:
         raise AggregationError("The run ended without a model.", code="no-model")

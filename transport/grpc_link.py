@@ -209,7 +209,8 @@ class Link:
                     return
                 await self._work.wait()
                 self._work.clear()
-        except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            # An InvalidStateError says that the peer's end of the stream came before this frame.
             self.end(lost(error), tell=False)
 
     def _waiting(self) -> Iterator[bytes]:

@@ -23,10 +23,12 @@ from hedgerow.client.store import NodeStore
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
 from hedgerow.site_data import read_site_data, site_data_from_records
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
 
 BUDGET_FILE = "budget.db"
@@ -58,13 +60,23 @@ def run(arguments: argparse.Namespace) -> None:
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address}.")
-                ensemble = run_node(session, uplink, time.monotonic, PATIENCE)
+                observer = None if arguments.json else _say_of_connection
+                ensemble = run_node(session, uplink, time.monotonic, PATIENCE, observer)
             finally:
                 uplink.close()
             _print(arguments, name, ensemble.n_trees, book, policy)
         finally:
             book.close()
             store.close()
+
+
+def _say_of_connection(event: Connected | Disconnected) -> None:
+    """Tell the owner why nothing happens, and that it is over."""
+    if isinstance(event, Connected):
+        note("Connected.")
+    elif not event.is_final and event.reason != WireCode.CLOSED:
+        row = EXPLANATIONS[known(event.reason)]
+        note(f"{row.what} {row.cause} {row.remedy} The node tries again. ({event.reason})")
 
 
 def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:

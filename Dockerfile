@@ -1,0 +1,35 @@
+# One image for coordinator, node and tools:  docker build -t hedgerow --network host .
+# The first stage installs, the second holds what was installed and neither compilers nor pip's caches.
+FROM python:3.11-slim AS build
+RUN python -m venv /opt/hedgerow
+ENV PATH=/opt/hedgerow/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+# Dependencies first: they stay in the build's cache while the code changes.
+COPY pyproject.toml README.md LICENSE ./
+COPY deploy/dependencies.py deploy/
+RUN python deploy/dependencies.py grpc metrics sql > requirements.txt && pip install --quiet -r requirements.txt \
+    && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
+    && find scipy -name tests -type d -prune -exec rm -r {} +
+COPY . .
+RUN pip install --quiet --no-deps . && pip uninstall --quiet --yes pip setuptools
+# Numba keeps compiled kernels by their source's time of change; whole seconds survive every image format.
+RUN find /opt/hedgerow/lib -path '*/hedgerow/*' -name '*.py' -exec touch -d 2026-01-01T00:00:00Z {} +
+# The demonstration proves the installation, and leaves behind the kernels compiled for this kind of processor.
+RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo > /dev/null && rm -r /tmp/demo
+
+FROM python:3.11-slim
+COPY --from=build /opt/hedgerow /opt/hedgerow
+COPY deploy/entrypoint deploy/health.py /opt/hedgerow/deploy/
+# The number is fixed so that files on a host can be given to it. /data is for whatever must outlive a container.
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin hedgerow \
+    && install -d -o hedgerow -g hedgerow -m 0700 /data
+ENV PATH=/opt/hedgerow/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/tmp/kernels
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+# Python makes an orderly end of an interrupt; process 1 would ignore the usual signal.
+STOPSIGNAL SIGINT
+EXPOSE 7443
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "/opt/hedgerow/deploy/health.py"]
+ENTRYPOINT ["/opt/hedgerow/deploy/entrypoint"]
+CMD ["--help"]

@@ -1,0 +1,96 @@
+"""What happens at each hospital and at the coordinator before a first run, here for all of them at once.
+
+Each folder under /volumes becomes one party's: its keys, the roster, the plan, and at a site its own rows and policy.
+In a real federation every party does its part on its own machine, as docs/deploy.md says, and nobody sees the others'
+files. Started again, this keeps what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hedgerow.datasets import rand_hie_plan_text, write_rand_hie
+
+VOLUMES, OUT = Path("/volumes"), Path("/out")
+USER = 10001
+PERSON_YEARS = {1: 4462, 2: 4036, 3: 2436, 4: 3090, 5: 2595, 6: 3571}
+"""What the study has published of its six sites."""
+TRAINING_SHARE = 0.7
+POLICY = """\
+# What the owner of these rows allows, whatever a coordinator proposes; docs/deploy.md explains each line.
+version = 1
+data_set = "person-years of {site}"
+max_epsilon = 3.0
+delta = 1e-5
+min_sites = 3
+labels = ["visited"]
+noise = ["server"]
+"""
+
+
+def main() -> None:
+    """Fill the volumes."""
+    sites = sorted(folder.name for folder in VOLUMES.glob("site-*"))
+    coordinator = VOLUMES / "coordinator"
+    if not (coordinator / "roster.toml").exists():
+        work = Path("/tmp/setup")
+        work.mkdir()
+        make_files(work, sites)
+    OUT.chmod(0o777)  # The coordinator's user in the container is nobody on the host.
+    for folder in VOLUMES.iterdir():
+        folder.chmod(0o700)
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, USER, USER)
+        # Some versions of podman-compose start the parties at once: they wait for this file, the last one.
+        (folder / "ready").touch()
+    print(f"setup: {len(sites)} sites and the coordinator have what they need.")
+
+
+def make_files(work: Path, sites: list[str]) -> None:
+    """Keys, roster, plan, rows and policies; the roster comes last, for it says that all is there."""
+    numbers = [int(site.removeprefix("site-")) for site in sites]
+    if not 3 <= len(sites) or not set(numbers) <= set(PERSON_YEARS):
+        sys.exit(f"setup: the study has the sites 1 to 6, and a run needs three of them; the volumes are {sites}.")
+    hedgerow("identity", "new", "coordinator", "--coordinator", "--folder", str(VOLUMES / "coordinator"))
+    shutil.copy(VOLUMES / "coordinator" / "coordinator.public.toml", work)
+    for site in sites:
+        hedgerow("identity", "new", site, "--folder", str(VOLUMES / site))
+        shutil.copy(VOLUMES / site / f"{site}.public.toml", work)
+    public = [str(work / f"{site}.public.toml") for site in sites]
+    roster = work / "roster.toml"
+    hedgerow("roster", "build", *public, "--coordinator", str(work / "coordinator.public.toml"), "--out", str(roster))
+
+    files = write_rand_hie(work / "data")
+    plan = plan_for(numbers)
+    for site in sites:
+        shutil.copy(files.train[site], VOLUMES / site / "table.csv")
+        (VOLUMES / site / "policy.toml").write_text(POLICY.format(site=site), encoding="utf-8")
+    for folder in (*(VOLUMES / site for site in sites), VOLUMES / "coordinator"):
+        (folder / "plan.toml").write_text(plan, encoding="utf-8")
+        shutil.copy(roster, folder)
+    shutil.copy(files.test, OUT / "test.csv")
+    (OUT / "plan.toml").write_text(plan, encoding="utf-8")
+
+
+def plan_for(numbers: list[int]) -> str:
+    """The demonstration's plan, for some of its sites."""
+    declared = round(TRAINING_SHARE * sum(PERSON_YEARS[number] for number in numbers), -2)
+    text = rand_hie_plan_text()
+    changes = {"n_records = 14133": f"n_records = {declared:.0f}", "min_sites = 6": f"min_sites = {len(numbers)}"}
+    for old, new in changes.items():
+        if old not in text:
+            sys.exit(f"setup: the demonstration's plan no longer says {old!r}.")
+        text = text.replace(old, new)
+    return text.replace("The six study sites all take part.", "All of them take part.")
+
+
+def hedgerow(*arguments: str) -> None:
+    """Run a command; its words to a person are of no use here."""
+    subprocess.run(["hedgerow", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+main()

@@ -1,0 +1,46 @@
+"""One stream by itself: what it does when gRPC says, in its several ways, that there is no stream any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hedgerow.protocol.wire.frames import FrameReader, FrameWriter
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.grpc_core import DEFAULTS
+from hedgerow.transport.grpc_link import Link
+
+
+class EndedStream:
+    """A stream that the peer has ended: reading waits for ever, writing finds no call."""
+
+    async def read(self) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def write(self, frame: bytes) -> None:
+        raise asyncio.InvalidStateError("RPC already finished.")
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+def test_a_stream_that_the_peer_ended_first_is_no_fault(is_closing: bool) -> None:
+    """At a run's end both sides say goodbye at once; the later one must end quietly, without a traceback in the log."""
+    complaints: list[dict[str, Any]] = []
+
+    async def scene() -> WireRefusal:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        reader, writer = FrameReader(DEFAULTS.max_message_bytes), FrameWriter()
+        reader.version = writer.version = 1
+        link = Link(EndedStream(), (reader, writer), DEFAULTS, lambda message: None)
+        running = asyncio.ensure_future(link.run())
+        if is_closing:
+            link.end(WireRefusal(WireCode.CLOSED), drain=True)
+        else:
+            link.offer(b"a message")
+        return await asyncio.wait_for(running, 10)
+
+    why = asyncio.run(scene())
+    assert why.wire_code is (WireCode.CLOSED if is_closing else WireCode.CONNECTION_LOST)
+    assert not complaints
