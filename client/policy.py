@@ -5,6 +5,7 @@
     max_epsilon = 3.0                   # over the data set's whole life, all runs together
     delta = 1e-6                        # the delta at which that epsilon is counted
     min_sites = 5                       # least sites in a run's roster and in an epoch
+    unit = "patient_id"                 # whom runs must protect: this column's units, or "record"; without it: either
     features = ["age", "ward"]          # columns that runs may use; without it: all
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
@@ -47,6 +48,7 @@ class Policy:
     max_epsilon: float = checked(number(0, math.inf))
     delta: float = checked(number(0, 1, exclusive=True))
     min_sites: int = checked(integer(1, 4096), 3)
+    unit: str = checked(text, "")
     features: tuple[str, ...] = checked(distinct_texts, ())
     labels: tuple[str, ...] = checked(distinct_texts, ())
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
@@ -79,7 +81,7 @@ class Policy:
             )
 
     def check_plan(self, plan: Plan) -> None:
-        """Raises PolicyRefusal: policy-feature, policy-label, policy-noise, policy-unnoised or policy-clear-sums."""
+        """Raises PolicyRefusal; its code says which rule the plan breaks."""
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
             raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
@@ -87,6 +89,9 @@ class Policy:
             raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
         if _beyond([plan.privacy.noise], self.noise):
             raise _refusal("policy-noise", f"The plan wants {plan.privacy.noise} noise; the policy does not allow it.")
+        if self.unit and plan.privacy.unit != self.unit:
+            # An epsilon for each record is a weaker promise to somebody with many records.
+            raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
         if math.isinf(plan.privacy.epsilon) and not math.isinf(self.max_epsilon):
             raise _refusal("policy-unnoised", "The plan asks for sums without noise.")
         if not plan.federation.secure_aggregation:

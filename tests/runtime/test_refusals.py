@@ -61,6 +61,7 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "policy-label": ({}, {"labels": ("z",)}),
     "policy-query-kind": ({}, {"query_kinds": ("Histogram",)}),
     "policy-noise": ({}, {"noise": ("distributed",)}),
+    "policy-unit": ({}, {"unit": "patient"}),
     "policy-unnoised": ({"privacy": {"epsilon": math.inf}}, {}),
     "parameters-refused": ({}, {"min_colluders": 3}),
 }

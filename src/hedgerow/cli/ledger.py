@@ -15,12 +15,13 @@ from hedgerow.protocol.errors import UsageError
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the budget book."""
-    file = Path(arguments.state) / BUDGET_FILE
+    given = Path(arguments.state)
+    file = given / BUDGET_FILE if given.is_dir() else given
     if not file.is_file():
         raise UsageError(
-            f"{arguments.state}: there is no budget book in this folder.",
-            cause="No node has taken part in a run with it, or it is another folder.",
-            remedy="Give the folder that `hedgerow node --state` was given.",
+            f"{arguments.state}: there is no budget book here.",
+            cause="No node has taken part in a run with it, or it is another file or folder.",
+            remedy="Give what `hedgerow node` was given with --budget or --state.",
             code="budget-not-found",
         )
     policy = None if arguments.policy is None else read_policy(arguments.policy)

@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
         setup = NodeSetup(name, *keys, policy, os.urandom, noise, load, plan, n_threads)
-        store, book = NodeStore(folder), BudgetBook(folder / BUDGET_FILE)
+        store = NodeStore(folder)
+        book = BudgetBook(Path(arguments.budget) if arguments.budget else folder / BUDGET_FILE)
         try:
             session = NodeSession(setup, store, book)
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
