@@ -98,7 +98,7 @@ def _add_monitor(commands: Any, command: AddCommand) -> None:
 
 def _add_ledger(commands: Any, command: AddCommand) -> None:
     parser = command(commands, "ledger", "hedgerow.cli.ledger", "show what all runs have cost a site's data")
-    parser.add_argument("state", metavar="BOOK", help="a budget book, or the folder of a node (`hedgerow node --state`)")
+    parser.add_argument("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
     parser.add_argument("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
     parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
