@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -81,6 +81,17 @@ def _frame_of(table: Table) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def plan_text(plan: Plan) -> str:
+    """A plan as its TOML file; JSON's texts, numbers and lists of texts are TOML's as well."""
+    table = plan.to_dict()
+    lines = [f"version = {table['version']}", f"name = {json.dumps(table['name'])}"]
+    for name in ("model", "privacy", "label", "federation"):
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table[name].items())]
+    for feature in table["features"]:
+        lines += ["[[features]]", *(f"{key} = {json.dumps(value)}" for key, value in feature.items())]
+    return "\n".join(lines) + "\n"
+
+
 def local_model(sites: Sites, plan: Plan) -> bytes:
     """The model file that the engine `local` makes of the same tables, with the same seeded noise."""
     rows = {name: read_site_data(str(sites.table(name)), plan)[0] for name in sites.names}
@@ -137,7 +148,7 @@ class Measured:
     least_survivors: int
 
 
-StartNodes = Callable[[Sites, int, Path], Sequence[subprocess.Popen[bytes]]]
+StartNodes = Callable[[Sites, HubAddress, Path, Path], Sequence[subprocess.Popen[bytes]]]
 Profiled = Callable[[Callable[[], Any]], Any]
 
 
@@ -152,6 +163,8 @@ def run_federation(
     """
     state = sites.folder / f"run-{time.monotonic_ns()}"
     state.mkdir()
+    plan_file = state / "plan.toml"
+    plan_file.write_text(plan_text(plan), encoding="utf-8")
     before = [0.0, 0.0]
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -167,7 +180,7 @@ def run_federation(
     hub = GrpcHub(sites.coordinator, sites.pinned, address, settings=SETTINGS)
     children_before = _cpu_of_children()
     try:
-        processes.extend(start(sites, hub.port, state))
+        processes.extend(start(sites, HubAddress(address.host, hub.port), state, plan_file))
         outcome = profiled(lambda: run_coordinator(session, hub, plan.federation, time.monotonic))
         ended, cpu = time.perf_counter(), time.process_time() - before[0]
         traffic = hub.traffic()
@@ -198,15 +211,15 @@ def run_federation(
     )
 
 
-def start_nodes(sites: Sites, port: int, state: Path, prefix: Mapping[str, Sequence[str]] | None = None) -> Any:
-    """One ``hedgerow node`` process per site; `prefix` gives words to put before a site's command."""
+def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
+    """One ``hedgerow node`` process per site, each with the plan that its owner agreed to."""
     processes = []
     for name in sites.names:
         command = [
-            *((prefix or {}).get(name, ())), sys.executable, "-m", "hedgerow.cli.main", "node", str(sites.table(name)),
+            sys.executable, "-m", "hedgerow.cli.main", "node", str(sites.table(name)),
             "--roster", str(sites.folder / "roster.toml"), "--policy", str(sites.folder / "policy.toml"),
             "--identity", str(sites.folder / f"{name}{PRIVATE_SUFFIX}"), "--state", str(state / name),
-            "--connect", f"127.0.0.1:{port}", "--threads", "1", "--json",
+            "--connect", str(address), "--plan", str(plan), "--threads", "1", "--json",
         ]  # fmt: skip
         processes.append(start_process(command, state / f"{name}.log"))
     return processes
