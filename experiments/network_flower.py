@@ -1,4 +1,4 @@
-"""Flower's send and receive on this machine, for comparison: clients that give back as many bytes as they are asked for.
+"""Flower's send and receive on this machine, for comparison: clients give back as many bytes as they are sent.
 
 Run by an interpreter that has flwr; imports nothing of this package, so that the interpreter needs nothing else.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 WAYS = """Flower is not installed in this interpreter. To have it measured beside:
   python -m venv flower && flower/bin/pip install flwr numpy
   python -m hedgerow.experiments network --flower-python flower/bin/python"""
-_SERVER = '''
+_SERVER = """
 import sys, time
 import flwr as fl
 import numpy as np
@@ -46,8 +46,8 @@ cpu = time.process_time()
 fl.server.start_server(server_address=f"127.0.0.1:{port}", config=config, strategy=strategy)
 seconds = np.diff(begun) * 1000
 print("RESULT", fl.__version__, len(seconds), *np.quantile(seconds, [0.5, 0.99]), time.process_time() - cpu)
-'''
-_CLIENT = '''
+"""
+_CLIENT = """
 import sys
 import flwr as fl
 
@@ -58,7 +58,7 @@ class Echo(fl.client.NumPyClient):
 
 
 fl.client.start_client(server_address=f"127.0.0.1:{sys.argv[1]}", client=Echo().to_client())
-'''
+"""
 _PATIENCE = 120.0
 
 
