@@ -1,149 +1,216 @@
-"""What the engine grpc costs on this machine: joining, one round trip, one exchange with all nodes, CPU and memory.
+"""Real federations on this machine: seconds to a model, time of an exchange, bytes, and what the wire alone costs.
 
-The nodes are stubs in processes of their own: each gives back as many bytes as it is asked for, at once. So this is the
-price of the wire alone, mutual TLS included, without any cryptography or training above it.
+Ten ``hedgerow node`` processes and a coordinator on loopback, with mutual TLS, masks, journals and stores as in
+production; the model is compared byte for byte with the engine `local`. Then two hundred nodes, nodes behind delay and
+loss, the wire alone with nodes that only answer bytes, and Flower's exchange beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import os
-import random
-import resource
+import pstats
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from typing import Any
 
-import numpy as np
+from hedgerow.experiments.datasets import Table, data_folder, load
+from hedgerow.experiments.harness import plan_for
+from hedgerow.experiments.network_crowd import Crowd, Relay, Weather, be_crowd
+from hedgerow.experiments.network_flower import WAYS, interpreter, measure_flower
+from hedgerow.experiments.network_lab import (
+    Measured,
+    Sites,
+    describe,
+    local_model,
+    make_sites,
+    run_federation,
+    start_nodes,
+    to_json,
+)
+from hedgerow.experiments.network_wire import Scene, be_stubs, measure_wire
+from hedgerow.protocol.plan import Plan
+from hedgerow.transport.grpc_hub import HubAddress
 
-from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.transport.grpc_core import LinkSettings
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity import Role
-from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity, read_private
-from hedgerow.transport.interface import Arrived, Disconnected, Joined
-from hedgerow.transport.roster_file import build_roster, read_roster
-
-SETTINGS = LinkSettings(http_proxy=False)
-_PATIENCE = 60.0
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One federation of stubs: how many, in how many processes, and how often each exchange is repeated."""
-
-    n_nodes: int
-    nodes_per_process: int
-    repeats: int
+PARTS = ("adult", "many", "weather", "wire", "flower")
+MODEL = {"n_trees": 100, "max_depth": 4}
+_MANY_ROWS = 2_000
+_PER_PROCESS = 50
+_TYPICAL_BYTES = 6_400
 
 
 def main(argv: list[str]) -> int:
-    """Print one block of numbers per federation."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments network", description=__doc__)
-    parser.add_argument("--data", help="unused: the messages are zeros")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[10, 200])
-    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 6_400, 800_000], help="size of each answer")
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--stub", nargs=3, metavar=("FOLDER", "PORT", "NAMES"), help=argparse.SUPPRESS)
+    """Run the parts that are asked for; 1 when a model differs from the engine `local`'s."""
+    parser = _parser()
     options = parser.parse_args(argv)
     if options.stub:
-        folder, port, names = options.stub
-        _be_stubs(Path(folder), int(port), names.split(","))
+        be_stubs(Path(options.stub[0]), int(options.stub[1]), options.stub[2].split(","))
         return 0
-    for n_nodes in options.nodes:
-        # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
-        _measure(Scene(n_nodes, 1 if n_nodes <= 20 else 25, options.repeats), options.bytes)
-    return 0
-
-
-def _measure(scene: Scene, sizes: Sequence[int]) -> None:
+    if options.crowd:
+        return be_crowd(options.crowd)
+    is_fine = True
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
-        names = [f"site-{number:03}" for number in range(scene.n_nodes)]
-        sites = [create_identity(folder, site, Role.SITE)[0] for site in names]
-        roster = build_roster(coordinator.public, [site.public for site in sites])
-        (folder / "roster.toml").write_text(roster.to_toml(), encoding="utf-8")
-        hub = GrpcHub(coordinator, roster, HubAddress(), settings=SETTINGS)
-        groups = [
-            names[start : start + scene.nodes_per_process] for start in range(0, len(names), scene.nodes_per_process)
-        ]
-        command = [sys.executable, "-m", "hedgerow.experiments", "network", "--stub", name, str(hub.port)]
-        stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
-        try:
-            joined_at = []
-            for _ in names:
-                _expect(hub, Joined)
-                joined_at.append(time.perf_counter())
-            print(f"{scene.n_nodes} nodes in {len(groups)} processes, {os.cpu_count()} CPUs")
-            print(f"  from the first to the last join   {joined_at[-1] - joined_at[0]:8.2f} s")
-            for size in sizes:
-                repeats = scene.repeats if size < 100_000 else max(3, scene.repeats // 20)
-                _report(hub, names[:1], size, repeats, "round trip with one node")
-                _report(hub, names, size, repeats, "exchange with all nodes")
-            megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(f"  memory of the coordinator, at most {megabytes:7.0f} MB")
-        finally:
-            hub.close()
-            for stub in stubs:
-                stub.terminate()
-                stub.wait()
+        folder = Path(options.keep or name)
+        print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; one write to the disk takes", end=" ")
+        print(f"{1000 * _seconds_of_a_write(folder):.1f} ms, and all parties here share that disk", flush=True)
+        if "adult" in options.parts:
+            is_fine &= run_adult(options, folder / "adult")
+        if "many" in options.parts:
+            is_fine &= run_many(options, folder / "many")
+        if "weather" in options.parts:
+            is_fine &= run_weather(options, folder / "weather")
+    if "wire" in options.parts:
+        for n_nodes in options.nodes:
+            # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
+            measure_wire(Scene(n_nodes, 1 if n_nodes <= 20 else 25, options.repeats), options.bytes)
+    if "flower" in options.parts:
+        python = interpreter(options.flower_python)
+        print(WAYS if python is None else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, _free_port()))
+    return 0 if is_fine else 1
 
 
-def _report(hub: GrpcHub, names: Sequence[str], size: int, repeats: int, title: str) -> None:
-    question = size.to_bytes(8, "big")
-    seconds = []
-    cpu_before = time.process_time()
-    for _ in range(repeats):
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments network", description=__doc__)
+    parser.add_argument("--data", help="folder with the data sets")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[25, 1], help="trees per exchange")
+    parser.add_argument("--sites", type=int, default=10)
+    parser.add_argument("--many", type=int, default=200, help="nodes of the large federation")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[10, 200], help="stubs for the wire alone")
+    parser.add_argument("--bytes", type=int, nargs="+", default=[100, _TYPICAL_BYTES, 800_000], help="of each answer")
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--keep", metavar="FOLDER", help="put journals, stores and logs there, and keep them")
+    parser.add_argument("--profile", action="store_true", help="profile the coordinator")
+    parser.add_argument("--flower-python", metavar="PATH", help="an interpreter that has flwr")
+    parser.add_argument("--stub", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--crowd", nargs=5, help=argparse.SUPPRESS)
+    return parser
+
+
+def run_adult(options: argparse.Namespace, folder: Path) -> bool:
+    """Adult, over a process per site, for every batch size."""
+    table = load("adult", data_folder(options.data))
+    sites = make_sites(folder, table, options.sites)
+    is_fine = True
+    for batch in options.batch:
+        plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
+        measured = run_federation(sites, plan, start_nodes, HubAddress(), _profile if options.profile else _plainly)
+        is_fine &= report(f"Adult, {options.sites} node processes, T=100, d=4, B={batch}", sites, plan, measured)
+    return is_fine
+
+
+def run_many(options: argparse.Namespace, folder: Path) -> bool:
+    """Many sites with a few rows each: they join and finish."""
+    table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
+    sites = make_sites(folder, table, options.many)
+    plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
+    measured = run_federation(sites, plan, Crowd(_PER_PROCESS), HubAddress(), _plainly)
+    return report(f"{options.many} nodes, {_PER_PROCESS} to a process, B=25", sites, plan, measured)
+
+
+def run_weather(options: argparse.Namespace, folder: Path) -> bool:
+    """Delay and loss between the nodes and the coordinator: by netem if the kernel has it, else by a relay."""
+    table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
+    sites = make_sites(folder, table, options.sites)
+    plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
+    if has_netem():
+        with Namespace() as space:
+            crowd = Crowd(options.sites, space.prefix)
+            measured = run_federation(sites, plan, crowd, HubAddress(space.host), _plainly)
+        how = "50 ms and 1 % loss by netem between two network namespaces"
+    else:
+        relays = []
+
+        def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
+            relays.append(Relay(address.port, Weather(), seed=1))
+            return Crowd(len(sites.names))(sites, replace(address, port=relays[0].port), state, plan)
+
+        measured = run_federation(sites, plan, through_relay, HubAddress(), _plainly)
+        print("No netem here (it needs root, ip, tc and the kernel module sch_netem): a relay in user space instead.")
+        lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
+        how = f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
+    return report(f"{options.sites} nodes, {how}", sites, plan, measured)
+
+
+class Namespace:
+    """A network namespace whose only way out delays and loses packets; made and removed with ``ip``."""
+
+    name, host, inside = "hedgerow-weather", "10.213.77.1", "10.213.77.2"
+    prefix = ("ip", "netns", "exec", name)
+
+    def __enter__(self) -> Namespace:
+        for line in (
+            f"ip netns add {self.name}",
+            f"ip link add hedgerow0 type veth peer name hedgerow1 netns {self.name}",
+            f"ip addr add {self.host}/30 dev hedgerow0",
+            "ip link set hedgerow0 up",
+            "tc qdisc add dev hedgerow0 root netem delay 50ms loss 1%",
+            f"ip -n {self.name} addr add {self.inside}/30 dev hedgerow1",
+            f"ip -n {self.name} link set hedgerow1 up",
+            f"tc -n {self.name} qdisc add dev hedgerow1 root netem delay 50ms loss 1%",
+        ):
+            subprocess.run(line.split(), check=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["ip", "netns", "delete", self.name], check=True)
+
+
+def has_netem() -> bool:
+    """Whether this machine lets us make a network namespace with netem in it."""
+    if shutil.which("ip") is None or shutil.which("tc") is None or shutil.which("unshare") is None:
+        return False
+    trial = ["unshare", "-n", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
+def report(title: str, sites: Sites, plan: Plan, measured: Measured) -> bool:
+    """Print one run; False when its model is not the engine `local`'s."""
+    is_same = measured.model == local_model(sites, plan)
+    print(title)
+    for name, line in describe(measured).items():
+        print(f"  {name:30} {line}")
+    print(f"  {'model':30} {'byte for byte' if is_same else 'NOT'} the engine local's, {len(measured.model):,} bytes")
+    print(to_json(title, measured, is_same=is_same), flush=True)
+    return is_same
+
+
+def _first_rows(table: Table, n_rows: int) -> Table:
+    return replace(table, columns=tuple(values[:n_rows] for values in table.columns), label=table.label[:n_rows])
+
+
+def _seconds_of_a_write(folder: Path, repeats: int = 20) -> float:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
         began = time.perf_counter()
-        for name in names:
-            hub.send(name, question)
-        for _ in names:
-            _expect(hub, Arrived)
-        seconds.append(time.perf_counter() - began)
-    cpu = (time.process_time() - cpu_before) / repeats
-    median, late = np.quantile(seconds, [0.5, 0.99]) * 1000
-    print(f"  {title}, {size:>7,} bytes   {median:8.2f} ms, 99 % {late:8.2f} ms, CPU here {cpu * 1000:8.2f} ms")
+        for _ in range(repeats):
+            file.write(b"written")
+            file.flush()
+            os.fsync(file.fileno())
+        return (time.perf_counter() - began) / repeats
 
 
-def _expect(hub: GrpcHub, kind: type) -> None:
-    event = hub.receive(_PATIENCE)
-    if not isinstance(event, kind):
-        raise EnvironmentFault(
-            f"Instead of the expected {kind.__name__} came {event}.",
-            cause="A stub ended, or the machine is too busy.",
-            remedy="Run it again with fewer --nodes.",
-            code="network-experiment",
-        )
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
-def _be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
-    """Answer every question, for all these sites, until the coordinator is gone."""
-    roster = read_roster(folder / "roster.toml")
-    uplinks = [
-        GrpcUplink(
-            f"127.0.0.1:{port}",
-            read_private(folder / f"{name}{PRIVATE_SUFFIX}"),
-            roster,
-            random.random,
-            settings=SETTINGS,
-        )
-        for name in names
-    ]
-    threads = [Thread(target=_be_one, args=(uplink,), daemon=True) for uplink in uplinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def _plainly(work: Callable[[], Any]) -> Any:
+    return work()
 
 
-def _be_one(uplink: GrpcUplink) -> None:
-    while not isinstance(event := uplink.receive(_PATIENCE), Disconnected):
-        if isinstance(event, bytes):
-            uplink.send(bytes(int.from_bytes(event, "big")))
+def _profile(work: Callable[[], Any]) -> Any:
+    profile = cProfile.Profile()
+    try:
+        return profile.runcall(work)
+    finally:
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)

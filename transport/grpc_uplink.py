@@ -153,8 +153,9 @@ class GrpcUplink:
         link = Link(stream, frames, self._settings, deliver, stream.done_writing)
         self._max_message_bytes = welcome.max_message_bytes
         self._reported = None
-        self._events.put((Connected(), None))
+        # First the link, then the news: whoever hears that it is up may send at once, from another thread.
         self._link = link
+        self._events.put((Connected(), None))
         try:
             return await link.run()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from collections.abc import Callable
@@ -217,3 +218,23 @@ def test_a_process_with_an_open_hub_can_end(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, text=True, capture_output=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "Joined(site='s')\n", "")
+
+
+def test_a_node_may_send_as_soon_as_it_hears_of_the_link(federation: Any, event_of: EventOf) -> None:
+    """A node's thread may run before the transport's next line: its first message must not find the link missing."""
+    probe = federation.hub()
+    port = probe.port
+    probe.close()
+    uplink = federation.uplink("north", port)
+    sent: list[bool] = []
+
+    class Hasty(queue.SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            if isinstance(item[0], Connected):
+                sent.append(uplink.send(b"hello"))
+            super().put(item, block, timeout)
+
+    uplink._events = Hasty()
+    hub = federation.hub(port)
+    assert event_of(hub, Arrived) == Arrived("north", b"hello")
+    assert sent == [True]

@@ -20,6 +20,7 @@ from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
+from hedgerow.client.warm_up import read_early, warm_up
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -46,8 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     name = identity.public.name
     folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
-    load = loader(arguments.data, arguments.query)
     with use_threads(arguments.threads or available_threads()) as n_threads:
+        warm_up(plan, n_threads)
+        load = read_early(loader(arguments.data, arguments.query), plan)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
         setup = NodeSetup(name, *keys, policy, os.urandom, noise, load, plan, n_threads)

@@ -1,0 +1,47 @@
+"""Warming up answers nobody and changes nothing; rows read early are the rows of that plan only."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from hedgerow.client.node import SiteData
+from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.protocol.errors import DataError
+from hedgerow.protocol.plan import Plan
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+def test_any_plan_can_be_warmed_up(factory: ModuleType, label: str) -> None:
+    """Whatever is predicted, and without a plan too: a node must not fail before it has dialled."""
+    warm_up(factory.make_plan(label))
+    warm_up(None)
+
+
+def test_rows_read_early_serve_their_plan_only(factory: ModuleType) -> None:
+    """Another plan bins the rows otherwise, so they are read for it anew."""
+    asked: list[Plan] = []
+    first, second = factory.make_plan(), factory.make_plan(model={"n_trees": 7})
+
+    def load(plan: Plan) -> SiteData:
+        asked.append(plan)
+        return factory.make_data(plan, 5, 1)
+
+    early = read_early(load, first)
+    assert early(first) is early(first)
+    assert asked == [first]
+    early(second)
+    assert asked == [first, second]
+    assert read_early(load, None) is load
+
+
+def test_rows_that_do_not_fit_are_refused_when_the_coordinator_listens(factory: ModuleType) -> None:
+    """Failing before the connection would leave the coordinator waiting for a site that never says why."""
+
+    def load(plan: Plan) -> SiteData:
+        raise DataError("These rows do not fit.", code="data-outside-plan")
+
+    plan = factory.make_plan()
+    with pytest.raises(DataError):
+        read_early(load, plan)(plan)
