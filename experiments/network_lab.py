@@ -188,12 +188,7 @@ def run_federation(
         hub.close()
         journal.close()
         codes = [_end(process) for process in processes]
-    if any(codes):
-        raise EnvironmentFault(
-            f"{sum(map(bool, codes))} of {len(codes)} node processes failed.",
-            remedy="Run it again with --keep FOLDER and read the files *.log there.",
-            code="network-experiment",
-        )
+    _require_success(codes)
     model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
     all_at, ready_at = max(timeline.joined.values()), max(timeline.ready.values())
     n_sites = len(sites.names)
@@ -231,6 +226,15 @@ def start_process(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     output: IO[bytes]
     with log.open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+
+def _require_success(codes: Sequence[int]) -> None:
+    if any(codes):
+        raise EnvironmentFault(
+            f"{sum(map(bool, codes))} of {len(codes)} node processes failed.",
+            remedy="Run it again with --keep FOLDER and read the files *.log there.",
+            code="network-experiment",
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
