@@ -25,7 +25,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 
@@ -56,7 +56,7 @@ def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one(factory: ModuleTy
     plan = factory.make_plan(model={"n_trees": 7})
     nodes = [Node(name, rows, plan, resolve(plan)) for name, rows in split(factory, plan, 3, 1).items()]
     masked = MaskedAggregation(nodes, plan, 3, os.urandom, SeededNoise(1))
-    outcome = run_program(plan, boosted_trees(plan), masked, SeededNoise(1))
+    outcome = run_program(plan, program_for(plan), masked, SeededNoise(1))
     plain = factory.train(plan, list(split(factory, plan, 3, 1).values()))
     assert outcome.ensemble.fitted is not None and plain.ensemble.fitted is not None
     assert np.array_equal(outcome.ensemble.fitted.values, plain.ensemble.fitted.values)
@@ -105,7 +105,7 @@ def test_the_noise_is_never_less_than_accounted_whoever_drops_out(factory: Modul
     plan = factory.make_plan(privacy={"noise": "distributed"}, model={"n_trees": 1, "max_depth": 8})
     nodes = [Silence(f"s{i}") for i in range(10)]
     aggregation = MaskedAggregation(nodes, plan, 1, os.urandom, SeededNoise(5), drops=lambda _: drops)
-    query = next(boosted_trees(plan))
+    query = next(program_for(plan))
     noise = noise_of(query, aggregation.honest_group)
     n_shares = 10 - len(drops.vectors)
     assert n_shares * noise.share_sigma**2 >= noise.variance >= noise_of(query).variance
@@ -123,7 +123,7 @@ def test_noise_from_the_sites_needs_masks(factory: ModuleType) -> None:
         without_secure_aggregation(plan)
     aggregation = PlainAggregation([Silence("a"), Silence("b")])
     with pytest.raises(PrivacyError) as caught:
-        run_program(plan, boosted_trees(plan), aggregation, SeededNoise(1))
+        run_program(plan, program_for(plan), aggregation, SeededNoise(1))
     assert caught.value.code == "noise-mode-unsupported"
 
 
