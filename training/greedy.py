@@ -253,9 +253,9 @@ def _draw(batch: _Batch, keys: NDArray[np.float64]) -> NDArray[np.bool_]:
     cuts = np.zeros(n_values.shape, dtype=np.int64)
     for tree, node, slot in np.argwhere(n_values > 1).tolist():
         cuts[tree, node, slot] = batch.randomness[tree].below(int(n_values[tree, node, slot]) - 1)
-    drawn = np.zeros(growing.alive.shape, dtype=bool)
-    goes = np.arange(drawn.shape[3]) <= cuts[..., None]
+    drawn: NDArray[np.bool_] = np.zeros(growing.alive.shape, dtype=bool)
+    goes = np.arange(growing.bins.width) <= cuts[..., None]
     np.put_along_axis(drawn, growing.order(keys), goes, axis=3)
-    coins = batch.coins(drawn.shape[1])
+    coins = batch.coins(2**growing.trees.depth)
     drawn = np.where(growing.missing, coins[:, :, None, None], drawn)
     return np.asarray(drawn | (n_values <= 1)[..., None])
