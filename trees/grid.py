@@ -162,8 +162,9 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    ``log`` has exactly the Q candidates as edges, ``uniform`` all of its Q but the upper bound. ``adaptive`` chooses among 253 edges, a byte per
-    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
+    ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
+    edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
+    nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -191,8 +192,11 @@ def _uniform_candidates(low: float, high: float, n_candidates: int) -> FloatArra
     most useful one of all. The last one, the upper bound, divides nothing.
     """
     steps = max(1, n_candidates - 1)
-    candidates = (low + (high - low) * np.arange(steps) / steps).astype(np.float32)
-    return _distinct(np.nextafter(candidates, np.float32(np.inf)))
+    span = high - low
+    candidates = low + span * np.arange(steps) / steps
+    # The next number after zero is denormal, which not every machine tells from zero; a billionth of a step is not.
+    following = np.nextafter(candidates.astype(np.float32), np.float32(np.inf))
+    return _distinct(np.maximum(following, candidates + span * 1e-12).astype(np.float32))
 
 
 def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
