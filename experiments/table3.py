@@ -62,7 +62,8 @@ def _method(split_method: str, update: str) -> Method:
 def report_of(scores: Scores, epsilon: float) -> tuple[str, float]:
     """The report, in Markdown, and the share of cells within two of the paper's standard deviations."""
     lines = [f"# Table 3: weight updates at epsilon {epsilon:g}, depth 4", ""]
-    lines += ["Each cell: paper, ours; * further apart", "than two of the paper's standard deviations.", "", "| method | " + " | ".join(DATA) + " |"]
+    lines += ["Each cell: paper, ours; * further apart than two of the paper's standard deviations.", ""]
+    lines += ["| method | " + " | ".join(DATA) + " |"]
     lines += ["|---" * (1 + len(DATA)) + "|"]
     agreeing = 0
     for pair, published in PAPER.items():
