@@ -110,6 +110,7 @@ class _Batch:
             is_averaging=model.weight_update == "averaging",
             leaf_ridge=model.leaf_ridge,
             noise_ridge=run.settings.noise_ridge,
+            leaf_clip=model.leaf_clip,
             gradient_noise=run.sigma(query) / float(run.loss.scales[0]),
         )
 

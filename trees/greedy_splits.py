@@ -54,6 +54,7 @@ class SplitRule:
         is_averaging: score class counts (or label sums) instead of gradients.
         leaf_ridge: lambda, in units of the Hessian.
         noise_ridge: further ridge per standard deviation of a gradient sum's noise.
+        leaf_clip: largest magnitude of a leaf's value; a split is worth what its clipped leaves are.
         gradient_noise: standard deviation of the noise of one released gradient sum, in real units.
     """
 
@@ -61,10 +62,16 @@ class SplitRule:
     is_averaging: bool
     leaf_ridge: float
     noise_ridge: float
+    leaf_clip: float
     gradient_noise: float
 
     def gain(self, sums: IntArray, n_releases: NDArray[np.integer]) -> FloatArray:
-        """sum of G**2 / (H + ridge) over the outputs: float64 [...]; (class counts)**2 / count for "averaging".
+        """What a leaf with these sums is worth: float64 [...].
+
+        With w = min(abs(G) / (H + ridge), leaf_clip), the sum over the outputs of 2 abs(G) w - (H + ridge) w**2, which
+        is G**2 / (H + ridge) where nothing is clipped (equation 5; with the clip as XGBoost has it, src/tree/param.h).
+        Without the clip a side with hardly any Hessian would win by its noise alone. For "averaging",
+        (class counts)**2 / count.
 
         Args:
             sums: int64 [..., n_statistics].
@@ -86,9 +93,11 @@ class SplitRule:
         result = np.zeros(real.shape[:-1])
         # Column after column: numpy's own sums may add in another order on another machine.
         for column, denominator in enumerate(denominators):
-            numerator = numerators[..., column]
-            squares = numerator * numerator
-            result += np.divide(squares, denominator, out=np.zeros_like(result), where=denominator > 0)
+            size = np.abs(numerators[..., column])
+            value = np.divide(size, denominator, out=np.zeros_like(result), where=denominator > 0)
+            if not self.is_averaging:
+                value = np.minimum(value, self.leaf_clip)
+            result += value * (2 * size - denominator * value)
         return result
 
     def ratio(self, sums: IntArray) -> FloatArray:
