@@ -51,6 +51,17 @@ def test_a_model_is_byte_identical_with_and_without_masks(
     assert dataclasses.replace(clear, plan=plan).to_bytes() == masked.to_bytes()
 
 
+@pytest.mark.parametrize("size", [1, 2, "all"])
+@pytest.mark.parametrize("method", ["hist", "partially_random"])
+def test_masks_leave_greedy_trees_alone(factory: ModuleType, method: str, size: int | str) -> None:
+    """The same for trees that grow level by level, whose vectors have another length every time."""
+    plan = factory.make_plan(model={"split_method": method, "interaction_size": size, "max_depth": 3})
+    sites = split(factory, plan, 3, 5)
+    masked = train(plan, sites, noise=SeededNoise(5))
+    clear = train(without_secure_aggregation(plan), sites, noise=SeededNoise(5))
+    assert dataclasses.replace(clear, plan=plan).to_bytes() == masked.to_bytes()
+
+
 def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one(factory: ModuleType) -> None:
     """An epoch's keys are used once each; a long run must not run out of them."""
     plan = factory.make_plan(model={"n_trees": 7})
