@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.errors import DataError, RemoteProtocolError
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import Histogram, IntVector, LeafSums, Query
+from hedgerow.protocol.queries import Histogram, IntVector, LeafSums, NodeHistograms, Query, SplitSums
 from hedgerow.training.settings import Settings
 from hedgerow.trees.grid import CodeArray, build_grid
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
+from hedgerow.trees.split_kernels import node_histograms, split_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,10 @@ class Node:
             vector = leaf_sums(self._records, query, self._loss, self._n_threads)
         elif isinstance(query, Histogram):
             vector = histogram(self._records, query, self._loss, self._n_threads)
+        elif isinstance(query, NodeHistograms):
+            vector = node_histograms(self._records, query, self._loss, self._n_threads)
+        elif isinstance(query, SplitSums):
+            vector = split_sums(self._records, query, self._loss, self._n_threads)
         else:
             raise RemoteProtocolError(
                 f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",

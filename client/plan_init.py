@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from hedgerow.client import data_errors
 from hedgerow.client.inspection import MAX_CLASSES, Summary, summarise
+from hedgerow.client.plan_text import quoted
 from hedgerow.client.reading import column_names
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import MAX_CATEGORIES, PLAN_VERSION
@@ -131,11 +132,11 @@ min_sites = 1"""
 def _feature(summary: Summary, bounds_are_public: bool) -> str:
     if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
         return (
-            f"# Left out: {_quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            f"# Left out: {quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
             "# or free text teaches a model nothing general; group rarer values to use it."
         )
     kind = "numeric" if summary.is_numeric else "categorical"
-    lines = ["[[features]]", f"name = {_quoted(summary.name)}", f'type = "{kind}"']
+    lines = ["[[features]]", f"name = {quoted(summary.name)}", f'type = "{kind}"']
     if summary.is_numeric:
         if summary.is_integer:
             lines.append("integer = true")
@@ -159,7 +160,7 @@ def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[s
 
 
 def _label(summary: Summary, bounds_are_public: bool) -> str:
-    lines = ["[label]", f"name = {_quoted(summary.name)}"]
+    lines = ["[label]", f"name = {quoted(summary.name)}"]
     # Whole numbers may be classes or a quantity. Without leave to look at the values, classes are the safer guess:
     # a regression whose label should have been a class would train without complaint.
     is_quantity = summary.is_numeric and not summary.is_integer
@@ -193,17 +194,4 @@ def _number(value: float) -> str:
 
 
 def _list(values: Sequence[str]) -> str:
-    return "[" + ", ".join(_quoted(value) for value in values) + "]"
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string (TOML 1.0, section String): control characters, quotes and backslashes are escaped."""
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    if character < " " or character == "\x7f":
-        return f"\\u{ord(character):04x}"
-    return character
+    return "[" + ", ".join(quoted(value) for value in values) + "]"

@@ -32,7 +32,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, resolve
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.losses import SCORE_UNIT
@@ -122,7 +122,7 @@ def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_c
     site = Node("records", subject.records, plan, settings)
     canary = Node("canary", subject.canary, plan, settings)
     releaser = Releaser(subject.noise(run))
-    program = boosted_trees(plan, settings)
+    program = program_for(plan, settings)
     ratio = 0.0
     query = next(program)
     while True:

@@ -16,7 +16,7 @@ from hedgerow.experiments.datasets import Table
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import CodeArray, build_grid
@@ -98,7 +98,7 @@ def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], se
     codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
     data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
     aggregation = PlainAggregation([Node("one", data, plan, settings)])
-    outcome = run_program(plan, boosted_trees(plan, settings), aggregation, SeededNoise(seed, exact=False))
+    outcome = run_program(plan, program_for(plan, settings), aggregation, SeededNoise(seed, exact=False))
     scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0]
     measure = r2_score if prepared.table.is_regression else roc_auc_score
     return float(measure(labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores)), outcome

@@ -21,7 +21,7 @@ from hedgerow.client.node import Node, SiteData
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import run_program
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
@@ -83,7 +83,7 @@ def _ours(
     )
     settings = resolve(plan)
     node = Node("one", SiteData(build_grid(plan).encode_matrix(rows, n_threads), labels), plan, settings, n_threads)
-    run_program(plan, boosted_trees(plan, settings), PlainAggregation([node]), SystemNoise(os.urandom))
+    run_program(plan, program_for(plan, settings), PlainAggregation([node]), SystemNoise(os.urandom))
 
 
 def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> None:

@@ -77,7 +77,7 @@ class Model:
     n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
     max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
     n_candidates: int = checked(integer(1, 250), 32)
-    split_method: str = checked(one_of("totally_random"), "totally_random")
+    split_method: str = checked(one_of("totally_random", "hist", "partially_random"), "totally_random")
     weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
     split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian"), "adaptive")
     candidate_rounds: int = checked(integer(1, 7), 5)
@@ -238,6 +238,8 @@ def check_consistency(plan: Plan) -> None:
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")
+    if plan.model.interaction == "adaptive" and plan.model.split_method != "totally_random":
+        raise refuse("model.interaction", "adaptive", f'"cyclical" or "random" with "{plan.model.split_method}" splits')
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")

@@ -132,6 +132,47 @@ class Histogram(Query):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class NodeHistograms(Query):
+    """Per tree, node, feature and bin, the sums of the loss's statistics, one level of splits after the other.
+
+    The answer is [B][n_nodes][k][bins of the feature][n_statistics], flattened. In each tree a record adds its
+    statistics to one bin of each of the k features, at the one node that it reaches.
+
+    Attributes:
+        trees: the levels that stand already; none of them for the roots.
+        features: int64 [B, k], the features that each tree considers.
+        bin_of_code: uint16 [n_features, n_codes], the bin of each grid code of every feature.
+        n_bins: int64 [n_features].
+        score_bound: as in `LeafSums`.
+    """
+
+    trees: TreeBatch
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    n_bins: NDArray[np.int64]
+    score_bound: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitSums(Query):
+    """Per tree, node and feature, the sums of the loss's statistics on the two sides of one split that was drawn.
+
+    The answer is [B][n_nodes][k][left, right][n_statistics], flattened. In each tree a record adds its statistics to
+    one side for each of the k features, at the one node that it reaches.
+
+    Attributes:
+        trees, features, bin_of_code, score_bound: as in `NodeHistograms`.
+        goes_left: uint8 [B, n_nodes, k, n_bins], 1 where the split sends a bin left.
+    """
+
+    trees: TreeBatch
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    goes_left: NDArray[np.uint8]
+    score_bound: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreHistogram(Query):
     """Counts of held-out records per bin of what the model says about them: int64, `shape` flattened, then the hits.
 

@@ -18,7 +18,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.boosting import Program
+from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
 

@@ -15,7 +15,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
@@ -114,7 +114,7 @@ def train(plan: Plan, sites: Sequence[SiteData], noise: NoiseSource | None = Non
     settings = resolve(plan)
     nodes = [Node(f"site {i}", data, plan, settings) for i, data in enumerate(sites)]
     noise = SeededNoise(1) if noise is None else noise
-    return run_program(plan, boosted_trees(plan, settings), PlainAggregation(nodes), noise)
+    return run_program(plan, program_for(plan, settings), PlainAggregation(nodes), noise)
 
 
 def random_trees(

@@ -286,6 +286,7 @@ CASES: dict[str, Case] = {
     "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
     "an output that is a folder": lambda s: s.train(out="."),
     "a draft over an existing plan": draft_over_existing,
+    "a preset that does not exist": lambda s: ["plan", "preset", "dp-forest"],
     "a draft without features": draft_without_features,
     "a private identity that others may read": identity_too_open,
     "an identity over an existing one": identity_over_existing,

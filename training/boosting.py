@@ -12,43 +12,19 @@ releases computes the same queries and the same model, so a node can check that 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, Purpose, Query, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, LeafSums, Purpose, TreeBatch
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
-from hedgerow.training.settings import Settings, resolve
-from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.grid import Grid, build_grid
-from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights, read_sums
-from hedgerow.trees.losses import SCORE_LIMIT, Loss
+from hedgerow.training.settings import Settings
+from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.structures import concatenate, random_tree
-
-Program = Generator[Query, IntVector, Ensemble]
-"""Yields queries, receives the noisy sum of each, returns the model."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What stays fixed while a program runs."""
-
-    plan: Plan
-    settings: Settings
-    grid: Grid
-    loss: Loss
-
-    def sigma(self, query: Query) -> float:
-        """Noise of a release in integer units; 0 without privacy."""
-        if query.noise_multiplier == 0:
-            return 0.0
-        return float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
 
 
 def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
@@ -58,8 +34,8 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         plan: the plan.
         settings: its resolved settings, or None to resolve them here.
     """
-    settings = settings or resolve(plan)
-    run = _Run(plan, settings, build_grid(plan), settings.loss(plan))
+    run = Run.of(plan, settings)
+    settings = run.settings
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(plan.model.structure_seed, settings, run.grid.n_features)
     batches: list[FittedTrees] = []
@@ -70,14 +46,14 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     while n_fitted < settings.n_trees:
         first = n_fitted
         for _ in range(candidates.paid_rounds_before(first, settings.batch_size)):
-            candidates.take_histogram((yield _histogram_query(run, candidates, exchange, update, first, score_bound)))
+            candidates.take_histogram((yield histogram_query(run, candidates, exchange, update, first, score_bound)))
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
         subsets = [order.features_of(number) for number in range(first, first + n_trees)]
         trees = _draw_trees(run, candidates, subsets, first)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
-        rule = _rule(run, n_trees)
+        rule = leaf_rule(run, n_trees)
         fitted = FittedTrees(trees, leaf_values(sums, run.sigma(query), run.loss, trees, rule))
         if run.plan.model.weight_update != "averaging":
             leaves = read_sums(sums, run.sigma(query), run.loss, n_trees)
@@ -91,16 +67,12 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         n_fitted += n_trees
         if run.loss.n_outputs:
             update = fitted
-            score_bound = min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))
+            score_bound = grown_score_bound(score_bound, fitted)
         exchange += 1
-    return _empty_ensemble(run).extended(batches, weights)
+    return empty_ensemble(run).extended(batches, weights)
 
 
-def _empty_ensemble(run: _Run) -> Ensemble:
-    return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
-
-
-def _draw_trees(run: _Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
+def _draw_trees(run: Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
     trees = []
     for number, features in enumerate(subsets, start=first):
         randomness = PublicRandom(run.plan.model.structure_seed, f"tree {number}")
@@ -110,7 +82,7 @@ def _draw_trees(run: _Run, candidates: CandidateSource, subsets: list[list[int]]
 
 
 def _leaf_query(
-    run: _Run, trees: TreeBatch, exchange: int, update: FittedTrees | None, first: int, score_bound: int
+    run: Run, trees: TreeBatch, exchange: int, update: FittedTrees | None, first: int, score_bound: int
 ) -> LeafSums:
     rows = run.plan.privacy.max_rows_per_unit
     n_trees = trees.n_trees
@@ -127,46 +99,7 @@ def _leaf_query(
     )
 
 
-def _histogram_query(
-    run: _Run, candidates: CandidateSource, exchange: int, update: FittedTrees | None, first: int, score_bound: int
-) -> Histogram:
-    rows = run.plan.privacy.max_rows_per_unit
-    features = tuple(range(run.grid.n_features))
-    tables = tuple(candidates.bin_of_code(feature) for feature in features)
-    n_bins = tuple(int(table.max()) + 1 for table in tables)
-    # One record adds one Hessian to one bin of every feature.
-    largest = run.loss.largest_statistic(run.loss.n_statistics - 1)
-    return Histogram(
-        purpose=Purpose(exchange, "Histogram", f"candidates before tree {first}"),
-        length=sum(n_bins),
-        bound=largest,
-        sensitivity_squared=largest * largest * len(features) * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / math.sqrt(len(features)),
-        update=update,
-        ensemble_size=first - (update.trees.n_trees if update else 0),
-        features=features,
-        bin_of_code=tables,
-        n_bins=n_bins,
-        score_bound=score_bound,
-    )
-
-
-def _rule(run: _Run, n_trees: int) -> LeafRule:
-    model = run.plan.model
-    averaging = model.weight_update == "averaging"
-    return LeafRule(
-        weight_update=model.weight_update,
-        learning_rate=run.settings.learning_rate,
-        leaf_ridge=model.leaf_ridge,
-        noise_ridge=run.settings.noise_ridge,
-        leaf_clip=model.leaf_clip,
-        divisor=run.settings.n_trees if averaging else n_trees,
-        smooths=run.settings.interaction == "adaptive",
-        largest=(2**31 - 1) // run.settings.n_trees,
-    )
-
-
-def _integer_hessians(run: _Run, sums: IntVector, n_trees: int) -> NDArray[np.int64]:
+def _integer_hessians(run: Run, sums: IntVector, n_trees: int) -> NDArray[np.int64]:
     """Per tree and leaf the released Hessians, in integer units: int64 [n_trees, n_leaves]."""
     per_leaf = sums.reshape(n_trees, -1, run.loss.n_statistics)
     return np.asarray(per_leaf[:, :, max(1, run.loss.n_outputs) :].sum(axis=2), dtype=np.int64)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
+from hedgerow.training.settings import pays_for_candidates
 from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates
+from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.smoothing import leaves_of_codes
 
@@ -27,8 +29,8 @@ class CandidateSource:
         self._method = plan.model.split_candidates
         self._n_candidates = plan.model.n_candidates
         self._grid = grid
-        pays = self._method == "iterative_hessian" and plan.model.weight_update != "averaging"
-        self._rounds_left = plan.model.candidate_rounds if pays else 0
+        self._rounds_left = plan.model.candidate_rounds if pays_for_candidates(plan) else 0
+        self._free_rounds_left = [plan.model.candidate_rounds] * grid.n_features
         self._lowest = [0.0 if feature.min is None else feature.min for feature in plan.features]
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive: list[AdaptiveCandidates] = [initial_candidates(feature) for feature in grid.features]
@@ -63,6 +65,39 @@ class CandidateSource:
         bins = np.searchsorted(self._cuts[feature], np.arange(grid.n_codes)).astype(np.uint16)
         bins[grid.missing_code] = len(self._cuts[feature]) + 1
         return bins
+
+    def bins(self) -> Bins:
+        """The bins of all features at this moment."""
+        grids = self._grid.features
+        tables = [self.bin_of_code(index) for index in range(len(grids))]
+        n_bins = np.array([int(table.max()) + 1 for table in tables], dtype=np.int64)
+        of_code = np.repeat((n_bins - 1).astype(np.uint16)[:, None], self._grid.n_codes, axis=1)
+        last_code = np.zeros((len(grids), int(n_bins.max())), dtype=np.int64)
+        for index, (grid, table) in enumerate(zip(grids, tables, strict=True)):
+            of_code[index, : len(table)] = table
+            last_code[index, : len(self._cuts[index])] = self._cuts[index]
+            last_code[index, len(self._cuts[index])] = grid.n_cells - 1
+        return Bins(of_code, n_bins, last_code, np.array([grid.is_categorical for grid in grids]))
+
+    def take_bins(self, feature: int, hessians: IntVector, sigma: float) -> None:
+        """Refine one feature by a histogram that was released for splits anyway (CCS'22, section 4.5.2: no cost).
+
+        Iterative Hessian splitting takes `candidate_rounds` of them for each feature; adaptive candidates take theirs.
+
+        Args:
+            feature: its index; nothing happens for a categorical one.
+            hessians: int64 [bins of values], in integer units, without the bin of missing values.
+            sigma: standard deviation of their noise, in integer units.
+        """
+        if self._grid.features[feature].is_categorical:
+            return
+        if self._method == "iterative_hessian" and self._free_rounds_left[feature] > 0:
+            self._free_rounds_left[feature] -= 1
+            self._refine(feature, hessians)
+        elif self._method == "adaptive":
+            bin_of_cell = self.bin_of_code(feature)[: self._grid.features[feature].n_cells]
+            self._adaptive[feature] = self._adaptive[feature].refined(bin_of_cell, hessians, int(sigma))
+            self._cuts[feature] = self._adaptive[feature].cuts(self._n_candidates)
 
     def take_histogram(self, sums: IntVector) -> None:
         """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2)."""

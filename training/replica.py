@@ -14,7 +14,7 @@ from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.ensemble_json import ensemble_to_dict
@@ -34,7 +34,7 @@ class Replica:
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self._plan = plan
-        self._program = boosted_trees(plan, settings)
+        self._program = program_for(plan, settings)
         self._ensemble: Ensemble | None = None
         self.query: Query | None = None
         self.n_releases = 0

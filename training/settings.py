@@ -17,6 +17,8 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.trees.losses import Loss, build_loss
 
 MIN_TREES, MAX_TREES = 100, 300
+GREEDY_TREES = 25
+"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
 ADAPTIVE_SUBSET = 3
 INTERACTION_SHARE = 0.5
 DEFAULT_CLIP = 0.25
@@ -70,10 +72,13 @@ def resolve(plan: Plan) -> Settings:
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)
     mu = math.inf if unlimited else mu_of(privacy.epsilon, privacy.delta)
-    n_trees = _number(model.n_trees, MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m))
-    interaction = "adaptive" if model.interaction == "auto" else model.interaction
+    greedy = model.split_method != "totally_random"
+    default_interaction = "cyclical" if greedy else "adaptive"
+    interaction = default_interaction if model.interaction == "auto" else model.interaction
     default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
+    default_trees = MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m)
+    n_trees = _number(model.n_trees, GREEDY_TREES if greedy and size != 1 and not unlimited else default_trees)
     averaging = model.weight_update == "averaging"
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
     settings = Settings(
@@ -94,7 +99,29 @@ def resolve(plan: Plan) -> Settings:
 
 def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
     """How often a run asks every node for a vector, at most."""
-    return -(-settings.n_trees // settings.batch_size) + _paid_histograms(plan, settings)
+    n_batches = -(-settings.n_trees // settings.batch_size)
+    return n_batches * n_levels_asked(plan, settings) + _paid_histograms(plan, settings)
+
+
+def n_levels_asked(plan: Plan, settings: Settings) -> int:
+    """Exchanges per batch of trees: one per level of greedy splits.
+
+    A single one does for totally random trees, and for histograms of a single feature, which every level can read.
+    """
+    return settings.max_depth if features_asked(plan, settings) > 1 else 1
+
+
+def features_asked(plan: Plan, settings: Settings) -> int:
+    """The features whose sums a tree's exchanges ask for: k for greedy splits; 1 for totally random trees."""
+    greedy = plan.model.split_method != "totally_random"
+    return min(settings.interaction_size, len(plan.features)) if greedy else 1
+
+
+def pays_for_candidates(plan: Plan) -> bool:
+    """Whether a run asks for histograms of Hessians only to find candidates; trees by histograms have them anyway."""
+    model = plan.model
+    asks = model.split_candidates == "iterative_hessian" and model.weight_update != "averaging"
+    return asks and model.split_method != "hist"
 
 
 def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
@@ -149,7 +176,7 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
         PrivacyError: when no noise keeps it.
     """
     privacy = plan.privacy
-    weight = settings.n_trees + _paid_histograms(plan, settings) * len(plan.features)
+    weight = _tree_weight(plan, settings) + _paid_histograms(plan, settings) * len(plan.features)
     exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant)
     judge = get_accountant(privacy.accountant)
 
@@ -167,11 +194,15 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     return exact * (1 + margin)
 
 
+def _tree_weight(plan: Plan, settings: Settings) -> int:
+    """kappa_s + kappa_w of CCS'22, Table 1: T k d for greedy splits, T when k = 1 and for totally random trees."""
+    return settings.n_trees * n_levels_asked(plan, settings) * features_asked(plan, settings)
+
+
 def _paid_histograms(plan: Plan, settings: Settings) -> int:
-    pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
     # A batch of B trees asks for up to B histograms first; a run of few trees may end before all are asked.
     n_batches = -(-settings.n_trees // settings.batch_size)
-    return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays else 0
+    return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays_for_candidates(plan) else 0
 
 
 def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
@@ -182,14 +213,22 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
     loss, rows, m = settings.loss(plan), plan.privacy.max_rows_per_unit, len(plan.features)
     multiplier = noise_multiplier * (1 - ROUNDING)
     smallest = loss.sensitivity_squared(0) * rows * rows
-    length = 2**settings.max_depth * loss.n_statistics
+    # A round of halving leaves at most two bins for each one that is wanted.
+    bins = sorted(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
+    n_levels, k = n_levels_asked(plan, settings), features_asked(plan, settings)
+    length = 2**settings.max_depth
+    if plan.model.split_method == "hist":
+        length = 2 ** (n_levels - 1) * sum(bins[m - k :])
+    elif k > 1:
+        length *= k
     sigma = integer_sigma(multiplier, smallest)
-    releases: list[Event] = [DiscreteGaussianEvent(multiplier, sigma, length, settings.n_trees)]
+    count = settings.n_trees * n_levels
+    releases: list[Event] = [
+        DiscreteGaussianEvent(multiplier / math.sqrt(k), sigma, length * loss.n_statistics, count)
+    ]
     n_histograms = _paid_histograms(plan, settings)
     if n_histograms:
         hessian = loss.largest_statistic(loss.n_statistics - 1)
         sigma = integer_sigma(multiplier, hessian * hessian * rows * rows)
-        # A round of halving leaves at most two bins for each one that is wanted.
-        n_bins = sum(max(len(feature.categories), 2 * plan.model.n_candidates) + 4 for feature in plan.features)
-        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, n_bins, n_histograms))
+        releases.append(DiscreteGaussianEvent(multiplier / math.sqrt(m), sigma, sum(bins), n_histograms))
     return releases

@@ -162,8 +162,9 @@ class Grid:
 def build_grid(plan: Plan) -> Grid:
     """The grid that a plan fixes.
 
-    ``uniform`` and ``log`` have exactly the Q candidates as edges. ``adaptive`` chooses among 253 edges, a byte per
-    value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the nearest of 4094 edges.
+    ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
+    edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
+    nearest of 4094 edges.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -181,8 +182,21 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
         return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
     if method == "iterative_hessian":
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
-    cells = n_candidates + 1
-    return FeatureGrid(_distinct(low + (high - low) * np.arange(1, cells) / cells))
+    return FeatureGrid(_uniform_candidates(low, high, n_candidates))
+
+
+def _uniform_candidates(low: float, high: float, n_candidates: int) -> FloatArray:
+    """Edges right above s_q = low + (q - 1) (high - low) / (Q - 1): "x <= s_q" (CCS'22, section 4.5.1).
+
+    The first candidate is the lower bound itself. Where most records lie on it, as counts of rare things do, it is the
+    most useful one of all. The last one, the upper bound, divides nothing.
+    """
+    steps = max(1, n_candidates - 1)
+    span = high - low
+    candidates = low + span * np.arange(steps) / steps
+    # The next number after zero is denormal, which not every machine tells from zero; a billionth of a step is not.
+    following = np.nextafter(candidates.astype(np.float32), np.float32(np.inf))
+    return _distinct(np.maximum(following, candidates + span * 1e-12).astype(np.float32))
 
 
 def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:

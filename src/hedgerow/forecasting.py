@@ -11,8 +11,8 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.training.boosting import boosted_trees
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,13 @@ def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
 
 
 def count_exchanges(plan: Plan, settings: Settings) -> int:
-    """How often a run asks every node: once per batch of trees, and once per paid round of candidates."""
-    n_batches = -(-settings.n_trees // settings.batch_size)
-    pays = plan.model.split_candidates == "iterative_hessian" and plan.model.weight_update != "averaging"
-    return n_batches + (min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays else 0)
+    """How often a run asks every node: see `largest_n_exchanges`, which is exact."""
+    return largest_n_exchanges(plan, settings)
 
 
 def dry_run(plan: Plan, settings: Settings) -> list[Query]:
     """The queries of a plan when every answer is zero."""
-    program = boosted_trees(plan, settings)
+    program = program_for(plan, settings)
     queries: list[Query] = []
     try:
         query = next(program)

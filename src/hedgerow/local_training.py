@@ -16,7 +16,7 @@ from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import largest_n_exchanges, resolve
 from hedgerow.transport.local import Aggregation, Answering, PlainAggregation
 
@@ -48,7 +48,7 @@ def train(
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
     aggregation = build_aggregation(plan, nodes, largest_n_exchanges(plan, settings), noise)
-    outcome = run_program(plan, boosted_trees(plan, settings), aggregation, noise, progress)
+    outcome = run_program(plan, program_for(plan, settings), aggregation, noise, progress)
     return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 

@@ -35,7 +35,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
@@ -268,7 +268,7 @@ class Federation:
         settings = resolve(self.plan)
         nodes = {site: Node(site, data, self.plan, settings) for site, data in self.data.items()}
         sums = SumOverSurvivors(nodes, self.session.survivors)
-        outcome = run_program(self.plan, boosted_trees(self.plan, settings), sums, self.noise)
+        outcome = run_program(self.plan, program_for(self.plan, settings), sums, self.noise)
         return self.model_bytes(outcome)
 
     def model_bytes(self, outcome: Outcome) -> bytes:

@@ -53,6 +53,29 @@ def test_the_model_is_the_local_engines(
         assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
 
 
+@pytest.mark.parametrize("noise", ["server", "distributed"])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("method", ["hist", "partially_random"])
+def test_greedy_trees_are_the_local_engines(
+    federate: Builder, factory: ModuleType, method: str, size: int, noise: str
+) -> None:
+    """Level by level the same queries go over the engine; the model is the same, or the shares keep the promise."""
+    model = {
+        "split_method": method, "interaction_size": size, "n_trees": 3, "max_depth": 3, "n_candidates": 6,
+        "split_candidates": "iterative_hessian",
+    }  # fmt: skip
+    plan = factory.make_plan(model=model, privacy={"noise": noise})
+    federation = federate(4, plan, noise=SystemNoise(os.urandom) if noise == "distributed" else None)
+    outcome = federation.run()
+    assert outcome.report.guarantee == ("holds" if noise == "distributed" else outcome.report.guarantee)
+    assert outcome.report.epsilon <= plan.privacy.epsilon
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and not party.failures
+        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+    if noise == "server":
+        assert federation.model_bytes(outcome) == local_bytes(federation)
+
+
 def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: ModuleType) -> None:
     """With distributed noise nothing is added centrally, and the promise is kept by the shares that are guaranteed."""
     plan = factory.make_plan(privacy={"noise": "distributed"})

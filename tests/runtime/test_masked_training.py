@@ -25,7 +25,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 
@@ -51,12 +51,23 @@ def test_a_model_is_byte_identical_with_and_without_masks(
     assert dataclasses.replace(clear, plan=plan).to_bytes() == masked.to_bytes()
 
 
+@pytest.mark.parametrize("size", [1, 2, "all"])
+@pytest.mark.parametrize("method", ["hist", "partially_random"])
+def test_masks_leave_greedy_trees_alone(factory: ModuleType, method: str, size: int | str) -> None:
+    """The same for trees that grow level by level, whose vectors have another length every time."""
+    plan = factory.make_plan(model={"split_method": method, "interaction_size": size, "max_depth": 3})
+    sites = split(factory, plan, 3, 5)
+    masked = train(plan, sites, noise=SeededNoise(5))
+    clear = train(without_secure_aggregation(plan), sites, noise=SeededNoise(5))
+    assert dataclasses.replace(clear, plan=plan).to_bytes() == masked.to_bytes()
+
+
 def test_more_exchanges_than_an_epoch_holds_go_on_in_a_new_one(factory: ModuleType) -> None:
     """An epoch's keys are used once each; a long run must not run out of them."""
     plan = factory.make_plan(model={"n_trees": 7})
     nodes = [Node(name, rows, plan, resolve(plan)) for name, rows in split(factory, plan, 3, 1).items()]
     masked = MaskedAggregation(nodes, plan, 3, os.urandom, SeededNoise(1))
-    outcome = run_program(plan, boosted_trees(plan), masked, SeededNoise(1))
+    outcome = run_program(plan, program_for(plan), masked, SeededNoise(1))
     plain = factory.train(plan, list(split(factory, plan, 3, 1).values()))
     assert outcome.ensemble.fitted is not None and plain.ensemble.fitted is not None
     assert np.array_equal(outcome.ensemble.fitted.values, plain.ensemble.fitted.values)
@@ -116,7 +127,7 @@ def test_the_noise_is_never_less_than_accounted_whoever_drops_out(factory: Modul
     plan = factory.make_plan(privacy={"noise": "distributed"}, model={"n_trees": 1, "max_depth": 8})
     nodes = [Silence(f"s{i}") for i in range(10)]
     aggregation = MaskedAggregation(nodes, plan, 1, os.urandom, SeededNoise(5), drops=lambda _: drops)
-    query = next(boosted_trees(plan))
+    query = next(program_for(plan))
     noise = noise_of(query, aggregation.honest_group)
     n_shares = 10 - len(drops.vectors)
     assert n_shares * noise.share_sigma**2 >= noise.variance >= noise_of(query).variance
@@ -134,7 +145,7 @@ def test_noise_from_the_sites_needs_masks(factory: ModuleType) -> None:
         without_secure_aggregation(plan)
     aggregation = PlainAggregation([Silence("a"), Silence("b")])
     with pytest.raises(PrivacyError) as caught:
-        run_program(plan, boosted_trees(plan), aggregation, SeededNoise(1))
+        run_program(plan, program_for(plan), aggregation, SeededNoise(1))
     assert caught.value.code == "noise-mode-unsupported"
 
 

@@ -18,8 +18,9 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import DataError, PrivacyError, RemoteProtocolError
 from hedgerow.protocol.queries import LeafSums, Query
 from hedgerow.server.coordinator import Releaser, event_of, run_program
-from hedgerow.training.boosting import Program, boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
+from hedgerow.training.steps import Program
 from hedgerow.transport.local import PlainAggregation
 
 
@@ -36,7 +37,7 @@ class CountingNoise(SeededNoise):
 
 
 def first_query(factory: ModuleType, **privacy: Any) -> Query:
-    return next(boosted_trees(factory.make_plan(privacy=privacy)))
+    return next(program_for(factory.make_plan(privacy=privacy)))
 
 
 def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) -> None:
@@ -100,7 +101,7 @@ def test_a_program_that_asks_too_much_gives_no_model(factory: ModuleType) -> Non
     plan = factory.make_plan()
     node = Node("site", factory.make_data(plan, 50, 0), plan, resolve(plan))
     with pytest.raises(PrivacyError, match="more than the") as caught:
-        run_program(plan, asking_again(boosted_trees(plan)), PlainAggregation([node]), SeededNoise(0))
+        run_program(plan, asking_again(program_for(plan)), PlainAggregation([node]), SeededNoise(0))
     assert caught.value.code == "budget-exceeded"
 
 
@@ -111,7 +112,7 @@ def test_the_report_says_what_was_done(factory: ModuleType) -> None:
     settings = resolve(plan)
     nodes = [Node(str(i), factory.make_data(plan, 20, i), plan, settings) for i in range(3)]
     outcome = run_program(
-        plan, boosted_trees(plan, settings), PlainAggregation(nodes), SeededNoise(0),
+        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(0),
         lambda query, ledger: seen.append((query, ledger)),
     )  # fmt: skip
     report = outcome.report
@@ -160,7 +161,7 @@ def test_a_node_that_lost_a_round_refuses(factory: ModuleType) -> None:
     plan = factory.make_plan()
     settings = resolve(plan)
     node, late = (Node(name, factory.make_data(plan, 20, 0), plan, settings) for name in ("a", "b"))
-    program = boosted_trees(plan, settings)
+    program = program_for(plan, settings)
     query = next(program)
     for _ in range(2):
         query = program.send(node.answer(query))
@@ -174,7 +175,7 @@ def test_a_node_that_only_takes_updates_stays_in_step(factory: ModuleType) -> No
     settings = resolve(plan)
     data = factory.make_data(plan, 50, 0)
     node, late = (Node(name, data, plan, settings) for name in ("a", "b"))
-    program = boosted_trees(plan, settings)
+    program = program_for(plan, settings)
     query = next(program)
     for number in range(5):
         answer = node.answer(query)
@@ -222,7 +223,7 @@ def run(factory: ModuleType, model: dict[str, Any], data: SiteData) -> tuple[lis
     queries: list[Query] = []
     settings = resolve(plan)
     outcome = run_program(
-        plan, boosted_trees(plan, settings), PlainAggregation([Node("s", data, plan, settings)]), SeededNoise(5),
+        plan, program_for(plan, settings), PlainAggregation([Node("s", data, plan, settings)]), SeededNoise(5),
         lambda query, _: queries.append(query),
     )  # fmt: skip
     return queries, outcome.ledger.to_json()

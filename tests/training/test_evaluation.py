@@ -23,9 +23,9 @@ from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
-from hedgerow.training.boosting import boosted_trees
 from hedgerow.training.evaluation import EvaluationProgram, evaluate_ensemble
 from hedgerow.training.evaluation_estimates import auc, mean_of, ratio, regression_estimates
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.evaluation_sums import positions
@@ -299,7 +299,7 @@ def test_a_node_checks_what_it_is_asked(factory: ModuleType, cases: dict[str, tu
     model, data = cases["binary"]
     query = asked(model, data, 1.0)[0][0]
     assert isinstance(query, ScoreHistogram)
-    training = next(boosted_trees(model.plan, resolve(model.plan)))
+    training = next(program_for(model.plan, resolve(model.plan)))
     for wrong in (
         replace(query, sensitivity_squared=query.sensitivity_squared - 1),
         replace(query, bound=query.bound - 1),

@@ -21,7 +21,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, LeafSums, Query, describe
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.boosting import boosted_trees
+from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, resolve
 from hedgerow.trees.ensemble import Ensemble
 
@@ -32,7 +32,7 @@ def replay(plan: Plan, seed: int, size: int) -> tuple[list[Query], Ensemble, Led
     """Run a program on releases that have nothing to do with any data; the ledger holds what they would cost."""
     random = np.random.default_rng(seed)
     releaser, queries = Releaser(_NoNoise()), []
-    program = boosted_trees(plan)
+    program = program_for(plan)
     query = next(program)
     while True:
         queries.append(query)
@@ -121,7 +121,7 @@ def test_contributions_keep_to_what_queries_state(factory: ModuleType, data: st.
     unit = factory.take(factory.make_data(plan, 1, seed), np.zeros(rows, dtype=int))  # its rows are all alike
     node = Node("unit", unit, plan, resolve(plan))
     random = np.random.default_rng(seed)
-    program = boosted_trees(plan)
+    program = program_for(plan)
     query = next(program)
     while True:
         answer = node.answer(query)
@@ -153,7 +153,7 @@ def test_every_update_arrives_once(factory: ModuleType, label: str, batch_size: 
 def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
     own = factory.make_data(plan, 30, seed)
     node = Node("site", own, plan, resolve(plan))
-    program, query, last = boosted_trees(plan), None, 0
+    program, query, last = program_for(plan), None, 0
     query = next(program)
     while True:
         last = query.trees.n_trees if isinstance(query, LeafSums) else last
@@ -197,7 +197,7 @@ def test_adaptive_structures_do_react(factory: ModuleType) -> None:
 
 def test_a_program_sees_nothing_but_plan_and_releases() -> None:
     """The generator takes a plan and its settings; there is no way in for a record, a clock or a source of noise."""
-    assert set(inspect.signature(boosted_trees).parameters) == {"plan", "settings"}
+    assert set(inspect.signature(program_for).parameters) == {"plan", "settings"}
     assert {field.name for field in dataclasses.fields(Settings)} >= {"noise_multiplier", "n_trees", "loss"} - {"loss"}
 
 

@@ -131,10 +131,24 @@ def test_a_grid_depends_on_the_plan_alone(factory: ModuleType) -> None:
         assert one.edges.tobytes() == other.edges.tobytes()
 
 
-@pytest.mark.parametrize("method", ["uniform", "log"])
-def test_fixed_candidates_are_the_edges(factory: ModuleType, method: str) -> None:
-    """For the paper's fixed candidates the grid holds exactly the Q wanted ones, inside the range."""
-    features = [{"name": "x", "type": "numeric", "min": 2, "max": 10}]
-    model = {"split_candidates": method, "n_candidates": 7}
-    edges = build_grid(factory.make_plan(features=features, model=model)).features[0].edges
+def fixed_edges(factory: ModuleType, method: str, low: float, high: float) -> NDArray[np.float32]:
+    features = [{"name": "x", "type": "numeric", "min": low, "max": high}]
+    plan = factory.make_plan(features=features, model={"split_candidates": method, "n_candidates": 7})
+    edges: NDArray[np.float32] = build_grid(plan).features[0].edges
+    return edges
+
+
+def test_log_candidates_are_the_edges(factory: ModuleType) -> None:
+    """The grid holds exactly the Q wanted ones, inside the range."""
+    edges = fixed_edges(factory, "log", 2, 10)
     assert len(edges) == 7 and (edges > 2).all() and (edges < 10).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 60_000), (-3, 0), (0, 1e-20), (-1e6, 1e6)])
+def test_uniform_candidates_divide_as_the_paper_says(factory: ModuleType, low: float, high: float) -> None:
+    """x <= s_q with s_q = a + (q - 1) (b - a) / (Q - 1): the lower bound is told from all above it."""
+    edges = fixed_edges(factory, "uniform", low, high)
+    wanted = (low + (high - low) * np.arange(6) / 6).astype(np.float32)
+    assert len(edges) == 6 and (edges > wanted).all()
+    np.testing.assert_allclose(edges, wanted, rtol=1e-6, atol=2e-12 * (high - low))
+    assert (edges[edges != 0] > np.finfo(np.float32).tiny).all() or low < 0

@@ -36,7 +36,7 @@ def test_shapes_add_up_to_the_scores(factory: ModuleType, label: str, seed: int)
 def test_the_density_is_found_again(factory: ModuleType) -> None:
     """The released leaf weights of many random trees tell where the records are, within a few per cent."""
     plan = factory.make_plan(
-        "regression", {"n_trees": 40, "max_depth": 3, "split_candidates": "uniform", "n_candidates": 8},
+        "regression", {"n_trees": 40, "max_depth": 3, "split_candidates": "uniform", "n_candidates": 9},
         {"epsilon": 1000.0}, [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
     )  # fmt: skip
     shares = np.array([4, 0, 1, 1, 8, 2, 0, 2, 2, 0]) / 20

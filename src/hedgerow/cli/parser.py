@@ -114,6 +114,11 @@ def _add_plan(commands: Any) -> None:
     init.add_argument("--delta", type=float, metavar="D", help="the chance that it fails")
     init.add_argument("--n-records", type=_at_least_one, metavar="N", help="the public or declared number of records")
     init.add_argument("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
+    preset = _command(actions, "preset", "hedgerow.cli.plan_preset", "print a named method, or a plan with it")
+    preset.add_argument("name", nargs="?", metavar="NAME", help="the method's name")
+    preset.add_argument("--list", action="store_true", help="list all names with their sources")
+    preset.add_argument("--plan", metavar="PLAN", help="write the settings over this plan's [model]")
+    preset.add_argument("--out", metavar="FILE", help="file to write (default: print it); an existing one is kept")
 
 
 def _add_privacy(commands: Any) -> None:

@@ -1,0 +1,62 @@
+"""``hedgerow plan preset``: a named method as the [model] section of a plan, or written over a plan's own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from hedgerow.cli.inputs import check_can_write, read_plan
+from hedgerow.cli.output import note, print_facts, wrapped
+from hedgerow.client.plan_text import plan_toml, toml_section
+from hedgerow.protocol.errors import UsageError
+from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """List the presets, print one, or write a plan with it."""
+    if arguments.list:
+        print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
+        return
+    if arguments.name is None:
+        raise UsageError(
+            "No preset was named.",
+            remedy="Name one, or see them all with `hedgerow plan preset --list`.",
+            code="usage",
+        )
+    preset = preset_named(arguments.name)
+    if arguments.plan is None:
+        if arguments.out is not None:
+            raise UsageError("--out needs --plan.", cause="A section alone is no plan.", code="usage")
+        print(_sections(preset), end="")
+        return
+    text = _header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))
+    if arguments.out is None:
+        print(text, end="")
+        return
+    out = check_can_write(arguments.out)
+    if out.exists():
+        raise UsageError(
+            f"{out} exists already.",
+            cause="Somebody may have filled it in by hand.",
+            remedy="Choose another name, or remove it first.",
+            code="plan-exists",
+        )
+    out.write_text(text, encoding="utf-8")
+    note(f"Wrote {out}. Now see what it costs: hedgerow privacy {out}")
+
+
+def _header(preset: Preset) -> str:
+    source = wrapped(preset.source, hanging=0, columns=100)
+    return "".join(f"# {line.strip()}\n" for line in (f"{preset.title}.", *source.splitlines()))
+
+
+def _sections(preset: Preset) -> str:
+    model: Mapping[str, Any] = preset.model
+    lines = [_header(preset), toml_section("model", model)]
+    if preset.trees_per_feature:
+        kept = {name: value for name, value in model.items() if name != "n_trees"}
+        count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
+        lines = [_header(preset), toml_section("model", kept), count + "\n"]
+    privacy = {"accountant": preset.accountant} if preset.private else {"epsilon": float("inf")}
+    return "".join([*lines, "\n# In the plan's own [privacy]:\n", toml_section("", privacy, commented=True)])

@@ -1,0 +1,65 @@
+"""``hedgerow plan preset``: sections to paste, and plans to run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.main import main
+from hedgerow.client.plan_text import plan_toml
+from hedgerow.protocol.plan import parse_plan
+from hedgerow.training.presets import PRESETS, apply_preset
+
+Run = Callable[..., Any]
+
+
+def test_all_are_listed(hedgerow: Run) -> None:
+    """With their names, in one list."""
+    said = hedgerow("plan", "preset", "--list")
+    assert all(f"  {name} " in said for name in PRESETS)
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_section_is_toml(hedgerow: Run, name: str) -> None:
+    """What is printed can be pasted: it parses, and holds the preset's settings."""
+    section = tomllib.loads(hedgerow("plan", "preset", name))
+    wanted = dict(PRESETS[name].model)
+    if PRESETS[name].trees_per_feature:
+        del wanted["n_trees"]
+    assert section == {"model": wanted}
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_plan_is_written(hedgerow: Run, study: Path, tmp_path: Path, name: str) -> None:
+    """With --plan, a whole plan that reads back as the preset over that plan, and whose cost can be asked for."""
+    out = tmp_path / "made.toml"
+    hedgerow("plan", "preset", name, "--plan", study / "plan.toml", "--out", out)
+    assert read_plan(str(out)) == apply_preset(PRESETS[name], read_plan(str(study / "plan.toml")))
+
+
+def test_files_are_kept_and_names_checked(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An existing file, an unknown name, no name, or --out alone: refused, and nothing is written."""
+    kept = tmp_path / "kept.toml"
+    kept.write_text("mine")
+    plan = str(study / "plan.toml")
+    for arguments in (
+        ["dp-rf", "--plan", plan, "--out", str(kept)], ["dp-forest"], [], ["dp-rf", "--out", str(tmp_path / "new")]
+    ):  # fmt: skip
+        assert main(["plan", "preset", *arguments]) == 2
+        assert capsys.readouterr().err
+    assert kept.read_text() == "mine" and not (tmp_path / "new").exists()
+
+
+def test_text_of_a_plan_reads_back(study: Path) -> None:
+    """Quotes, backslashes, control characters and infinities survive."""
+    table = read_plan(str(study / "plan.toml")).to_dict()
+    table["features"][1]["categories"] = ['say "a"', "b\\c", "tab\tbell\x07", "é", "true"]
+    table["privacy"]["epsilon"] = float("inf")
+    table["name"] = 'a "plan"'
+    plan = type(parse_plan(plan_toml(read_plan(str(study / "plan.toml"))))).from_dict(table)
+    assert parse_plan(plan_toml(plan)) == plan

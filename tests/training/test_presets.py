@@ -1,0 +1,89 @@
+"""Presets: every named method is a valid plan, means what its source says, and costs no more than it promises."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import pytest
+
+from hedgerow.client.node import Node
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query
+from hedgerow.server.coordinator import run_program
+from hedgerow.training.presets import PRESETS, apply_preset, preset_named
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+
+M = 4
+"""Features of the test plan."""
+
+# Privacy cost in CCS'22's counts, T = 100, d = 4, s = 5 rounds of iterative Hessians; kind and number of exchanges.
+COSTS: dict[str, tuple[int, dict[type[Query], int]]] = {
+    "dp-ebm": (100 * M, {LeafSums: 100 * M}),
+    "dp-ebm-newton": (100, {LeafSums: 100}),
+    "dp-rf": (100, {LeafSums: 1}),
+    "dp-gbm": (100 * M * 4, {NodeHistograms: 400}),
+    "feverless": (100 * M * 4, {NodeHistograms: 400}),
+    "dp-tr-newton": (100, {LeafSums: 100}),
+    "dp-tr-newton-ih": (100 + 5 * M, {LeafSums: 100, Histogram: 5}),
+    "dp-tr-newton-ih-ebm": (100 + 5 * M, {LeafSums: 100, Histogram: 5}),
+    "dp-tr-batch-newton-ih-ebm-p025": (100 + 5 * M, {LeafSums: 4, Histogram: 5}),
+    "dp-tr-batch-newton-ih-ebm-p1": (100 + 5 * M, {LeafSums: 1, Histogram: 5}),
+}
+
+
+def asked(factory: ModuleType, name: str) -> tuple[float, dict[type[Query], int], float, float]:
+    """Total cost in single queries, exchanges by kind, epsilon spent and promised."""
+    plan = apply_preset(PRESETS[name], factory.make_plan())
+    settings, queries = resolve(plan), []
+    nodes = [Node("one", factory.make_data(plan, 50, 1), plan, settings)]
+    outcome = run_program(
+        plan, program_for(plan, settings), PlainAggregation(nodes), SeededNoise(1, exact=False),
+        lambda query, _: queries.append(query),
+    )  # fmt: skip
+    kinds: dict[type[Query], int] = {}
+    for query in queries:
+        kinds[type(query)] = kinds.get(type(query), 0) + 1
+    weight = math.fsum((settings.noise_multiplier / query.noise_multiplier) ** 2 for query in queries)
+    spent = get_accountant(plan.privacy.accountant).epsilon(outcome.ledger.events(), plan.privacy.delta)
+    return weight, kinds, spent, plan.privacy.epsilon
+
+
+@pytest.mark.parametrize("name", sorted(COSTS))
+def test_costs_are_those_of_the_paper(factory: ModuleType, name: str) -> None:
+    """kappa_c + kappa_s + kappa_w and the exchanges of each named method; epsilon spent is within the promise."""
+    weight, kinds, spent, promised = asked(factory, name)
+    assert weight == pytest.approx(COSTS[name][0], rel=1e-6)
+    assert kinds == COSTS[name][1]
+    assert 0.99 * promised <= spent <= promised
+
+
+def test_every_preset_says_where_it_comes_from(factory: ModuleType) -> None:
+    """All have a source, make a valid plan, and keep the plan's schema, promise and seed."""
+    plan = factory.make_plan(model={"structure_seed": 7})
+    assert set(COSTS) | {"xgboost-like", "hedgerow"} == set(PRESETS)
+    for name, preset in PRESETS.items():
+        made = apply_preset(preset, plan)
+        assert preset.name == name and preset.source and preset.title
+        assert made.features == plan.features and made.label == plan.label and made.model.structure_seed == 7
+        assert made.privacy.epsilon == (plan.privacy.epsilon if preset.private else math.inf)
+    default = apply_preset(PRESETS["hedgerow"], plan).model
+    assert (default.n_trees, default.interaction, default.split_method) == ("auto", "auto", "totally_random")
+
+
+def test_the_reference_without_privacy_says_so(factory: ModuleType) -> None:
+    """It adds no noise, and its report does not claim a guarantee."""
+    plan = apply_preset(PRESETS["xgboost-like"], factory.make_plan())
+    report = factory.train(plan, [factory.make_data(plan, 40, 0)]).report
+    assert report.epsilon == math.inf
+
+
+def test_an_unknown_name_is_refused() -> None:
+    """With the names that there are."""
+    with pytest.raises(UsageError, match="dp-tr") as caught:
+        preset_named("dp-tr")
+    assert "dp-tr-newton" in str(caught.value.remedy)

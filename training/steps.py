@@ -1,0 +1,95 @@
+"""What every program is made of: its fixed parts, the paid histograms of candidates, and the rule for leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, Purpose, Query
+from hedgerow.training.candidate_source import CandidateSource
+from hedgerow.training.settings import Settings, resolve
+from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.grid import Grid, build_grid
+from hedgerow.trees.leaves import LeafRule
+from hedgerow.trees.losses import SCORE_LIMIT, Loss
+
+Program = Generator[Query, IntVector, Ensemble]
+"""Yields queries, receives the noisy sum of each, returns the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What stays fixed while a program runs."""
+
+    plan: Plan
+    settings: Settings
+    grid: Grid
+    loss: Loss
+
+    def sigma(self, query: Query) -> float:
+        """Noise of a release in integer units; 0 without privacy."""
+        if query.noise_multiplier == 0:
+            return 0.0
+        return float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
+
+    @classmethod
+    def of(cls, plan: Plan, settings: Settings | None) -> Run:
+        """The run of a plan; settings of None are resolved here."""
+        settings = settings or resolve(plan)
+        return cls(plan, settings, build_grid(plan), settings.loss(plan))
+
+
+def empty_ensemble(run: Run) -> Ensemble:
+    """The model before its first tree."""
+    return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
+
+
+def histogram_query(
+    run: Run, candidates: CandidateSource, exchange: int, update: FittedTrees | None, first: int, score_bound: int
+) -> Histogram:
+    """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2)."""
+    rows = run.plan.privacy.max_rows_per_unit
+    features = tuple(range(run.grid.n_features))
+    tables = tuple(candidates.bin_of_code(feature) for feature in features)
+    n_bins = tuple(int(table.max()) + 1 for table in tables)
+    # One record adds one Hessian to one bin of every feature.
+    largest = run.loss.largest_statistic(run.loss.n_statistics - 1)
+    return Histogram(
+        purpose=Purpose(exchange, "Histogram", f"candidates before tree {first}"),
+        length=sum(n_bins),
+        bound=largest,
+        sensitivity_squared=largest * largest * len(features) * rows * rows,
+        noise_multiplier=run.settings.noise_multiplier / math.sqrt(len(features)),
+        update=update,
+        ensemble_size=first - (update.trees.n_trees if update else 0),
+        features=features,
+        bin_of_code=tables,
+        n_bins=n_bins,
+        score_bound=score_bound,
+    )
+
+
+def leaf_rule(run: Run, n_trees: int) -> LeafRule:
+    """How the sums of a batch of `n_trees` become values."""
+    model = run.plan.model
+    averaging = model.weight_update == "averaging"
+    return LeafRule(
+        weight_update=model.weight_update,
+        learning_rate=run.settings.learning_rate,
+        leaf_ridge=model.leaf_ridge,
+        noise_ridge=run.settings.noise_ridge,
+        leaf_clip=model.leaf_clip,
+        divisor=run.settings.n_trees if averaging else n_trees,
+        smooths=run.settings.interaction == "adaptive",
+        largest=(2**31 - 1) // run.settings.n_trees,
+    )
+
+
+def grown_score_bound(score_bound: int, fitted: FittedTrees) -> int:
+    """The public bound on every score after a batch, in units of 2**-16."""
+    return min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))

@@ -1,0 +1,300 @@
+"""Greedy splits from noisy sums: which split scores best, and what the levels so far leave to be split.
+
+Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone:
+`GrowingTrees.alive` marks, per node and feature, the bins that the splits above it have left, so that the noise in the
+others is never added to anything. Missing values of a numeric feature go to a side drawn by coin.
+
+Source: Maddock et al., CCS'22, sections 2.1 (equation 5) and 4.3. All of it is post-processing of released integers, in
+elementary arithmetic, so that every party grows the same trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.queries import TreeBatch
+from hedgerow.trees.losses import Loss
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """The bins of every feature at one moment of a run.
+
+    Attributes:
+        of_code: uint16 [n_features, n_codes]; codes beyond a feature's own are in the bin of its missing values.
+        n_bins: int64 [n_features]; the last bin holds the missing values.
+        last_code: int64 [n_features, width], the last grid code of each bin of a numeric feature.
+        is_categorical: bool [n_features].
+    """
+
+    of_code: NDArray[np.uint16]
+    n_bins: IntArray
+    last_code: IntArray
+    is_categorical: Mask
+
+    @property
+    def width(self) -> int:
+        """The largest number of bins."""
+        return int(self.n_bins.max())
+
+
+@dataclass(frozen=True, eq=False)
+class SplitRule:
+    """How sums are scored.
+
+    Attributes:
+        loss: scales and order of the statistics.
+        is_averaging: score class counts (or label sums) instead of gradients.
+        leaf_ridge: lambda, in units of the Hessian.
+        noise_ridge: further ridge per standard deviation of a gradient sum's noise.
+        leaf_clip: largest magnitude of a leaf's value; a split is worth what its clipped leaves are.
+        gradient_noise: standard deviation of the noise of one released gradient sum, in real units.
+    """
+
+    loss: Loss
+    is_averaging: bool
+    leaf_ridge: float
+    noise_ridge: float
+    leaf_clip: float
+    gradient_noise: float
+
+    def gain(self, sums: IntArray, n_releases: NDArray[np.integer]) -> FloatArray:
+        """What a leaf with these sums is worth: float64 [...].
+
+        With w = min(abs(G) / (H + ridge), leaf_clip), the sum over the outputs of 2 abs(G) w - (H + ridge) w**2, which
+        is G**2 / (H + ridge) where nothing is clipped (equation 5; with the clip as XGBoost has it, src/tree/param.h).
+        Without the clip a side with hardly any Hessian would win by its noise alone. For "averaging",
+        (class counts)**2 / count.
+
+        Args:
+            sums: int64 [..., n_statistics].
+            n_releases: integers [...], how many released numbers each sum is made of.
+        """
+        real = sums / self.loss.scales
+        ridge = self.leaf_ridge + self.noise_ridge * self.gradient_noise * np.sqrt(n_releases)
+        n_outputs = max(1, self.loss.n_outputs)
+        if self.is_averaging and self.loss.kind == "table":
+            numerators = np.maximum(real, 0)
+            total = ridge.copy()
+            for column in range(real.shape[-1]):
+                total = total + numerators[..., column]
+            denominators = [total] * real.shape[-1]
+        else:
+            numerators = real
+            columns = [min(n_outputs + k, real.shape[-1] - 1) for k in range(n_outputs)]
+            denominators = [np.maximum(real[..., column], 0) + ridge for column in columns]
+        result = np.zeros(real.shape[:-1])
+        # Column after column: numpy's own sums may add in another order on another machine.
+        for column, denominator in enumerate(denominators):
+            size = np.abs(numerators[..., column])
+            value = np.divide(size, denominator, out=np.zeros_like(result), where=denominator > 0)
+            if not self.is_averaging:
+                value = np.minimum(value, self.leaf_clip)
+            result += value * (2 * size - denominator * value)
+        return result
+
+    def ratio(self, sums: IntArray) -> FloatArray:
+        """What categories are ordered by: the value that a leaf of each would have, up to a factor; float64 [...]."""
+        real = sums / self.loss.scales
+        n_outputs = max(1, self.loss.n_outputs)
+        if self.is_averaging and self.loss.kind == "table":
+            top, below = np.maximum(real[..., -1], 0), np.maximum(real[..., 0], 0)
+            for column in range(1, real.shape[-1]):
+                below = below + np.maximum(real[..., column], 0)
+        else:
+            top, below = real[..., 0], np.maximum(real[..., n_outputs], 0)
+        below = below + (self.leaf_ridge + self.noise_ridge * self.gradient_noise)
+        return np.divide(top, below, out=np.zeros_like(top), where=below > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """One level's splits.
+
+    Attributes:
+        slot: int64 [B, n_nodes], which of its tree's features each node asks for.
+        left: bool [B, n_nodes, width], the bins that go left; all of them where a node is not split.
+        exists: bool [B, n_nodes], whether the node is split.
+    """
+
+    slot: IntArray
+    left: Mask
+    exists: Mask
+
+
+class GrowingTrees:
+    """Trees while their levels are added.
+
+    Args:
+        features: int64 [B, k], the features that each tree considers.
+        bins: their bins, fixed while these trees grow.
+        n_codes: width of a node's table of codes.
+    """
+
+    def __init__(self, features: IntArray, bins: Bins, n_codes: int) -> None:
+        self.features = features
+        self.bins = bins
+        self._n_codes = n_codes
+        self.alive: Mask = (np.arange(bins.width) < bins.n_bins[features][..., None])[:, None]
+        n_trees = len(features)
+        self._levels = [
+            (
+                np.zeros((n_trees, 0), dtype=np.int32),
+                np.ones((n_trees, 0, n_codes), dtype=np.uint8),
+                np.zeros((n_trees, 0), dtype=np.int32),
+            )
+        ]
+
+    @property
+    def trees(self) -> TreeBatch:
+        """The levels so far."""
+        feature, goes_left, threshold = (np.concatenate(parts, axis=1) for parts in zip(*self._levels, strict=True))
+        return TreeBatch(feature, goes_left, threshold)
+
+    @property
+    def values(self) -> Mask:
+        """Alive bins that a split can divide: not those of numeric features' missing values; [B, n_nodes, k, width]."""
+        return self.alive & ~self._is_missing
+
+    @property
+    def missing(self) -> Mask:
+        """Alive bins of the missing values of numeric features: [B, n_nodes, k, width]."""
+        return self.alive & self._is_missing
+
+    @property
+    def _is_missing(self) -> Mask:
+        last = self.bins.n_bins[self.features][..., None] - 1
+        numeric = ~self.bins.is_categorical[self.features][..., None]
+        return np.asarray(((np.arange(self.bins.width) == last) & numeric)[:, None])
+
+    def order(self, keys: FloatArray) -> IntArray:
+        """Per node and feature, the dividable bins by key (numeric: by value), then the others: [B, n_nodes, k, width].
+
+        Args:
+            keys: float64, of a shape that fits [B, n_nodes, k, width]; only those of categorical features are used.
+        """
+        categorical = self.bins.is_categorical[self.features][:, None, :, None]
+        ordered = np.where(categorical, keys, np.arange(self.bins.width, dtype=np.float64))
+        return np.argsort(np.where(self.values, ordered, np.inf), axis=-1, kind="stable")
+
+    def add_level(self, splits: Splits) -> None:
+        """Split the nodes of the last level."""
+        n_trees, n_nodes = splits.slot.shape
+        feature = np.take_along_axis(self.features, splits.slot, axis=1)
+        left_codes = np.take_along_axis(splits.left, self.bins.of_code[feature].astype(np.int64), axis=2)
+        # The last bin that goes left; the numeric bins to its left all do, but for the one of missing values.
+        chosen = np.take_along_axis(self.values, splits.slot[:, :, None, None], axis=2)[:, :, 0] & splits.left
+        last_bin = np.where(chosen, np.arange(self.bins.width), -1).max(axis=2)
+        cut = np.take_along_axis(self.bins.last_code[feature], np.maximum(last_bin, 0)[..., None], axis=2)[..., 0]
+        threshold = np.where(self.bins.is_categorical[feature], -1, cut)
+        threshold = np.where(splits.exists, threshold, self._n_codes - 1)
+        goes_left = np.where(splits.exists[..., None], left_codes, True)
+        # Bins left of the node's own never reach it: which side they are on does not matter, but one interval is
+        # faster to route by than a table, so a numeric split sends left every code up to its cut.
+        ordered = splits.exists & ~self.bins.is_categorical[feature]
+        codes = np.arange(self._n_codes)
+        value_code = self.bins.of_code[feature] < self.bins.n_bins[feature][..., None] - 1
+        goes_left = np.where(ordered[..., None] & value_code, codes <= threshold[..., None], goes_left)
+        self._levels.append((feature.astype(np.int32), goes_left.astype(np.uint8), threshold.astype(np.int32)))
+        is_slot = (np.arange(self.features.shape[1]) == splits.slot[..., None])[..., None]
+        left = self.alive & (~is_slot | splits.left[:, :, None])
+        right = self.alive & (~is_slot | ~splits.left[:, :, None]) & splits.exists[..., None, None]
+        pairs = np.stack([left, right], axis=2)
+        self.alive = pairs.reshape(n_trees, 2 * n_nodes, *pairs.shape[3:])
+
+
+def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: SplitRule) -> Splits:
+    """The best split of every node by its histograms; none where no split scores above 0.
+
+    Args:
+        growing: the trees so far.
+        sums: int64 [B, n_nodes, k, width, n_statistics], noisy; also [B, 1, ...], one histogram for all nodes.
+        missing_left: bool [B, n_nodes], the side of missing values.
+        rule: how sums are scored.
+    """
+    values = growing.values
+    order = growing.order(rule.ratio(sums))
+    sums = np.broadcast_to(sums, (*values.shape, sums.shape[-1]))
+    running = np.take_along_axis(np.where(values[..., None], sums, 0), order[..., None], axis=3).cumsum(axis=3)
+    missing = np.where(growing.missing[..., None], sums, 0).sum(axis=3)
+    n_missing = growing.missing.sum(axis=3)
+    n_values = values.sum(axis=3)
+    total = running[..., -1, :] + missing
+    to_left = missing_left[..., None]
+    left = running + np.where(to_left[..., None], missing, 0)[..., None, :]
+    right = total[..., None, :] - left
+    position = np.arange(values.shape[-1])
+    n_left = position + 1 + np.where(to_left, n_missing, 0)[..., None]
+    n_all = (n_values + n_missing)[..., None]
+    scores = rule.gain(left, n_left) + rule.gain(right, np.maximum(n_all - n_left, 0))
+    scores = scores - rule.gain(total, n_all[..., 0])[..., None]
+    scores = np.where(position < n_values[..., None] - 1, scores, -np.inf)
+    n_trees, n_nodes, _, width = scores.shape
+    best = scores.reshape(n_trees, n_nodes, -1).argmax(axis=2)
+    slot, cut = best // width, best % width
+    exists = np.take_along_axis(scores.reshape(n_trees, n_nodes, -1), best[..., None], axis=2)[..., 0] > 0
+    chosen = np.take_along_axis(order, slot[:, :, None, None], axis=2)[:, :, 0]
+    goes = np.zeros((n_trees, n_nodes, width), dtype=bool)
+    np.put_along_axis(goes, chosen, position <= cut[..., None], axis=2)
+    chosen_missing = np.take_along_axis(growing.missing, slot[:, :, None, None], axis=2)[:, :, 0]
+    goes = np.where(chosen_missing, missing_left[..., None], goes)
+    slot = np.where(exists, slot, 0)
+    return Splits(slot, goes | ~exists[..., None], exists)
+
+
+def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:
+    """Sums of the two sides of every split, from histograms, and the number of bins that each adds up.
+
+    Args:
+        growing: the trees before the splits.
+        sums: as for `best_cuts`.
+
+    Returns:
+        int64 [B, 2 * n_nodes, n_statistics] and int64 [B, 2 * n_nodes].
+    """
+    where = splits.slot[:, :, None, None]
+    alive = np.take_along_axis(growing.alive, where, axis=2)[:, :, 0]
+    sums = np.broadcast_to(sums, (*growing.alive.shape, sums.shape[-1]))
+    own = np.take_along_axis(sums, where[..., None], axis=2)[:, :, 0]
+    sides = np.stack([alive & splits.left, alive & ~splits.left], axis=2)
+    n_trees, n_nodes = splits.slot.shape
+    added = np.where(sides[..., None], own[:, :, None], 0).sum(axis=3)
+    return added.reshape(n_trees, 2 * n_nodes, -1), sides.sum(axis=3).reshape(n_trees, 2 * n_nodes)
+
+
+def best_of_drawn(
+    growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule
+) -> tuple[Splits, IntArray]:
+    """Of the splits that were drawn, one per node and feature, the best of every node, and the sums of its sides.
+
+    Args:
+        growing: the trees before the splits.
+        drawn: bool [B, n_nodes, k, width], the bins that each goes left with; all where nothing can be divided.
+        sums: int64 [B, n_nodes, k, 2, n_statistics], noisy sums of the sides.
+        rule: how sums are scored.
+
+    Returns:
+        The splits, and int64 [B, 2 * n_nodes, n_statistics].
+    """
+    divides = (growing.values & ~drawn).any(axis=3)
+    one = np.ones(divides.shape, dtype=np.int64)
+    total = sums.sum(axis=3)
+    scores = rule.gain(sums[..., 0, :], one) + rule.gain(sums[..., 1, :], one) - rule.gain(total, 2 * one)
+    scores = np.where(divides, scores, -np.inf)
+    slot = scores.argmax(axis=2)
+    exists = np.take_along_axis(scores, slot[..., None], axis=2)[..., 0] > 0
+    slot = np.where(exists, slot, 0)
+    left = np.take_along_axis(drawn, slot[:, :, None, None], axis=2)[:, :, 0] | ~exists[..., None]
+    sides = np.take_along_axis(sums, slot[:, :, None, None, None], axis=2)[:, :, 0]
+    # What is not divided stays on the left, whatever the split would have been.
+    undivided = np.stack([sides.sum(axis=2), np.zeros_like(sides[:, :, 0])], axis=2)
+    sides = np.where(exists[..., None, None], sides, undivided)
+    n_trees, n_nodes = slot.shape
+    return Splits(slot, left, exists), sides.reshape(n_trees, 2 * n_nodes, -1)
