@@ -46,6 +46,8 @@ class Kind(IntEnum):
     PARTICIPANT_STATE = 21
     AGGREGATOR_STATE = 22
     SETUP_STATE = 23
+    PARTICIPANT_EPOCH = 24
+    PARTICIPANT_STEP = 25
 
 
 def digest(label: str, *parts: bytes) -> bytes:

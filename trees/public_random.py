@@ -8,11 +8,13 @@ It must never be used for noise, masks or subsampling.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
 WORDS_PER_REFILL = 512
+_REFILL = struct.Struct(f"<{WORDS_PER_REFILL}Q")
 
 
 class PublicRandom:
@@ -31,7 +33,7 @@ class PublicRandom:
     def _word(self) -> int:
         if not self._words:
             block = hashlib.shake_256(self._key + b"|%d" % self._refills).digest(8 * WORDS_PER_REFILL)
-            self._words = [int.from_bytes(block[i : i + 8], "little") for i in range(0, len(block), 8)]
+            self._words = list(_REFILL.unpack(block))
             self._words.reverse()
             self._refills += 1
         return self._words.pop()
