@@ -209,7 +209,7 @@ class Participant:
         return Step(following, self.open.answer, (record,))
 
     def to_bytes(self) -> bytes:
-        """Returns the state in one piece, secrets included; a store that writes before every message keeps its parts."""
+        """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
         writer = Writer(Kind.PARTICIPANT_STATE).variable(self.epoch_bytes()).variable(self.step_bytes())
         return writer.items([purpose.encode() for purpose in sorted(self.purposes)]).bytes()
 

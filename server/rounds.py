@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
@@ -20,6 +21,16 @@ from hedgerow.training.settings import Settings, largest_n_exchanges
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
+
+
+class Following(Enum):
+    """What the coordinator does next when no slot is open."""
+
+    SLOT = "open a slot"
+    EPOCH = "set a new epoch up"
+    WAIT = "wait for sites"
+    END = "finish"
+    NOTHING = "no epoch is ready"
 
 
 def mode_of(plan: Plan) -> NoiseMode:
