@@ -14,7 +14,14 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import verify
 from hedgerow.secagg._primitives.prg import keystream
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.checks import ExpectedRound, check_headers, check_manifest, check_spec, open_seed_share
+from hedgerow.secagg.checks import (
+    ExpectedRound,
+    check_header_signature,
+    check_headers,
+    check_manifest,
+    check_spec,
+    open_seed_share,
+)
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain
@@ -164,7 +171,7 @@ class Participant:
         check_manifest(manifest, self.view, self.node, self.open.context, self.open.purpose, self.open.header_hash)
         headers = check_headers(asked, manifest, self.view, self.node)
         digest = manifest_hash(asked.manifest)
-        answer, complaints = self._answer(headers, asked.sealed, digest)
+        answer, complaints = self._answer(headers, asked, digest)
         signed_answer = answer.to_signed(context.identity)
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
         slot = self.open.context.slot
@@ -313,14 +320,18 @@ class Participant:
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(
-        self, headers: Mapping[int, Header], sealed: tuple[bytes, ...], digest: bytes
+        self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes
     ) -> tuple[Answer, list[Refusal | OwnMistake | Abandoned]]:
-        """Returns the answer to a checked manifest, and the complaints about shares that do not open."""
+        """Returns the answer to a checked manifest, and the complaints about shares that do not open.
+
+        Raises Refusal BAD_SIGNATURE.
+        """
         opened = self.open
         if opened is None:
             raise refuse(Code.OUT_OF_ORDER)
         peers = self.view.peers(self.node)
-        sealed_by = dict(zip((peer for peer in peers if peer in headers), sealed, strict=True))
+        sealed_by = dict(zip((peer for peer in peers if peer in headers), asked.sealed, strict=True))
+        signed = dict(zip(headers, asked.headers, strict=True))
         start = SHARE_BYTES * (opened.context.slot - self.shares_from)
         kinds, shares = [], []
         complaints: list[Refusal | OwnMistake | Abandoned] = []
@@ -334,6 +345,8 @@ class Participant:
                     share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
                     kind = SEED_SHARE
                 except Refusal as complaint:
+                    # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
+                    check_header_signature(self.view, node, signed[node])
                     complaints.append(complaint)
                     kinds.append(WITHHELD)
                     continue

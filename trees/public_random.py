@@ -38,6 +38,15 @@ class PublicRandom:
             self._refills += 1
         return self._words.pop()
 
+    def _take(self, count: int) -> list[int]:
+        """The next `count` words."""
+        if count > len(self._words):
+            return [self._word() for _ in range(count)]
+        taken = self._words[len(self._words) - count :]
+        del self._words[len(self._words) - count :]
+        taken.reverse()
+        return taken
+
     def below(self, limit: int) -> int:
         """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
         return (self._word() * limit) >> 64
@@ -49,8 +58,9 @@ class PublicRandom:
     def permutation(self, size: int) -> list[int]:
         """0 .. size-1 in random order (Fisher and Yates)."""
         order = list(range(size))
-        for last in range(size - 1, 0, -1):
-            other = self.below(last + 1)
+        words = self._take(max(0, size - 1))
+        for last, word in zip(range(size - 1, 0, -1), words, strict=False):
+            other = (word * (last + 1)) >> 64
             order[last], order[other] = order[other], order[last]
         return order
 

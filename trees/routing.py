@@ -40,8 +40,11 @@ class SiteRecords:
         return int(self.codes.shape[1])
 
 
+@lru_cache(maxsize=2)
 def packed(trees: TreeBatch) -> Packed:
     """The arrays that the kernels take: per node the interval of codes that go right, per tree its leaf table.
+
+    They are kept for the next round, whose update is of this round's trees.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
     it: one interval, so one comparison. Everything else is looked up in `goes_left`.
