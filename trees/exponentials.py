@@ -28,9 +28,12 @@ def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decim
     return tuple(values)
 
 
+@lru_cache(maxsize=8)
 def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count]."""
-    return np.array([float(value) for value in _decimals(count, steps_per_unit, 0)])
+    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
+    values = np.array([float(value) for value in _decimals(count, steps_per_unit, 0)])
+    values.setflags(write=False)
+    return values
 
 
 def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
