@@ -2,8 +2,8 @@
 
 Ten ``hedgerow node`` processes and a coordinator on loopback, with mutual TLS, masks, journals and stores as in
 production; the model is compared byte for byte with the engine `local`. Then two hundred nodes, nodes behind delay and
-loss, the wire alone with nodes that only answer bytes, and Flower's exchange beside it. At the end stands a table of what
-must hold; the time limits mean a machine that does nothing else.
+loss, the wire alone with nodes that only answer bytes, and Flower's exchange beside it. At the end stands a table of
+what must hold; its time limits mean a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
         plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
         measured = run_federation(sites, plan, start_nodes, HubAddress(), _profile if options.profile else _plainly)
         who = f"{options.sites} processes, B={batch}"
-        gates.update(report(f"Adult, {options.sites} node processes, T=100, d=4, B={batch}", who, sites, plan, measured))
+        title = f"Adult, {options.sites} node processes, T=100, d=4, B={batch}"
+        gates.update(report(title, who, sites, plan, measured))
         limit = MOST_SECONDS.get(batch, MOST_SECONDS[1])
         gates[f"{who}: from all joined to the model under {limit:.0f} s ({measured.to_model:.2f} s)"] = (
             measured.to_model < limit
