@@ -158,7 +158,7 @@ class RunPhases:
         """Set a new epoch up with all sites that are ready."""
         members = self.sites.heard(self.sites.ready)
         if len(members) < self.sites.least(self._setup.plan):
-            raise self._too_few()
+            raise self.sites.too_few(self._setup.plan)
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
@@ -378,17 +378,6 @@ class RunPhases:
             self._send(site, Stop(fault.code))
         self._enter(RunState.OVER)
         self._tell(RunEventKind.STOPPED, code=fault.code)
-
-    def _too_few(self) -> AggregationError:
-        plan = self._setup.plan
-        said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.sites.refusals.items()))
-        there = len(self.sites.heard(self.sites.ready))
-        return AggregationError(
-            f"Too few sites take part: {there} of {len(self.sites.names)} are there and ready{said}.",
-            cause=f"At least {self.sites.least(plan)} are needed, and as many as secure aggregation's threshold.",
-            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
-            code="too-few-sites",
-        )
 
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))
