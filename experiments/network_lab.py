@@ -33,6 +33,7 @@ from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identity import PrivateIdentity, Role
 from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity
+from hedgerow.transport.interface import HubEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 SETTINGS = LinkSettings(http_proxy=False)
@@ -192,7 +193,8 @@ def run_federation(
     children_before = _cpu_of_children()
     try:
         processes.extend(start(sites, HubAddress(address.host, hub.port), state, plan_file))
-        outcome = profiled(lambda: run_coordinator(session, hub, plan.federation, time.monotonic))
+        watched = _Watched(hub, processes)
+        outcome = profiled(lambda: run_coordinator(session, watched, plan.federation, time.monotonic))
         ended, cpu = time.perf_counter(), time.process_time() - before[0]
         traffic = hub.traffic()
     finally:
@@ -218,6 +220,29 @@ def run_federation(
     )
 
 
+@dataclass(frozen=True)
+class _Watched:
+    """A hub that gives up when a node's process has failed, rather than wait for it as long as the plan allows."""
+
+    hub: GrpcHub
+    processes: Sequence[subprocess.Popen[bytes]]
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`."""
+        return self.hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`; raises EnvironmentFault."""
+        event = self.hub.receive(min(timeout, 1.0))
+        if event is None:
+            _require_success([process.poll() for process in self.processes])
+        return event
+
+    def close(self) -> None:
+        """See `Hub.close`."""
+        self.hub.close()
+
+
 def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
     """One ``hedgerow node`` process per site, each with the plan that its owner agreed to."""
     processes = []
@@ -240,7 +265,7 @@ def start_process(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
-def _require_success(codes: Sequence[int]) -> None:
+def _require_success(codes: Sequence[int | None]) -> None:
     if any(codes):
         raise EnvironmentFault(
             f"{sum(map(bool, codes))} of {len(codes)} node processes failed.",

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, 
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
 
 Packed = tuple[Any, ...]
-_PACKED_LOSSES: WeakKeyDictionary[Loss, Packed] = WeakKeyDictionary()
 MIN_RECORDS_PER_THREAD = 20_000
 """Below this, starting a thread takes longer than the work."""
 
@@ -77,14 +75,9 @@ def no_trees(n_codes: int) -> TreeBatch:
     )
 
 
+@lru_cache(maxsize=64)
 def packed_loss(loss: Loss) -> Packed:
-    """The loss as the kernels take it; made once for each loss, for a run has one and its tables take milliseconds."""
-    if loss not in _PACKED_LOSSES:
-        _PACKED_LOSSES[loss] = _packed_loss(loss)
-    return _PACKED_LOSSES[loss]
-
-
-def _packed_loss(loss: Loss) -> Packed:
+    """The loss as the kernels take it; made once for a loss, since every query asks for it; each site has its own."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0
