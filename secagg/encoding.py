@@ -15,7 +15,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
 
 MAGIC = b"HSA"
-VERSION = 1
+VERSION = 2
 HASH_BYTES = 32
 MAX_TEXT_BYTES = 200
 
