@@ -80,8 +80,11 @@ class Policy:
                 f"The roster has {len(roster.sites)} sites; the policy asks for at least {self.min_sites}.",
             )
 
-    def check_plan(self, plan: Plan) -> None:
-        """Raises PolicyRefusal; its code says which rule the plan breaks."""
+    def check_plan(self, plan: Plan, epsilon: float | None = None) -> None:
+        """Raises PolicyRefusal; its code says which rule the plan breaks.
+
+        Args: epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
+        """
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
             raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
@@ -92,8 +95,9 @@ class Policy:
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
             raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
-        if math.isinf(plan.privacy.epsilon) and not math.isinf(self.max_epsilon):
-            raise _refusal("policy-unnoised", "The plan asks for sums without noise.")
+        wanted = plan.privacy.epsilon if epsilon is None else epsilon
+        if math.isinf(wanted) and not math.isinf(self.max_epsilon):
+            raise _refusal("policy-unnoised", "The plan, or the evaluation of its model, asks for sums without noise.")
         if not plan.federation.secure_aggregation:
             raise _refusal("policy-clear-sums", "The plan asks for sums in the clear; over a network there are none.")
 

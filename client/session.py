@@ -8,15 +8,15 @@ must survive a crash is in the store before a message is returned. A fault that 
 from __future__ import annotations
 
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
-from hedgerow.client.node import Node
 from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
-    digest_of,
+    answering_node,
+    check_task,
     mode_of,
-    read_plan,
-    require_moderate,
+    require_known_model,
     require_same_plan,
+    task_of,
 )
 from hedgerow.client.store import NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
@@ -32,6 +32,7 @@ from hedgerow.protocol.run_messages import (
     NO_HASH,
     Abandoned,
     Done,
+    EvaluationInvitation,
     Finished,
     Hello,
     Invitation,
@@ -56,8 +57,9 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Code, State
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import planned_releases, resolve
+from hedgerow.training.tasks import Task
 from hedgerow.trees.ensemble import Ensemble
 
 
@@ -66,7 +68,8 @@ class NodeSession:
 
     Attributes:
         state: where it stands in the script of a run.
-        ensemble: the model, once the run has finished.
+        ensemble: the model, once a run that trains one has finished.
+        evaluation: what was found, once an evaluation has finished.
         failure: why it has stopped, if it has.
     """
 
@@ -75,6 +78,7 @@ class NodeSession:
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
+        self.evaluation: Evaluation | None = None
         self.failure: HedgerowError | None = None
         self.plan: Plan | None = setup.plan
         self._run: NodeRun | None = None
@@ -123,8 +127,8 @@ class NodeSession:
 
     def _react(self, message: Message) -> list[Message]:
         match message:
-            case Invitation():
-                return self._invited(message)
+            case Invitation() | EvaluationInvitation():
+                return self._invited(message.run_id, task_of(message))
             case Payload(MessageKind.ENROL, content):
                 return self._enrol(content)
             case Payload(MessageKind.SETUP, content):
@@ -171,18 +175,17 @@ class NodeSession:
 
     # Taking part -------------------------------------------------------------------------------------------------
 
-    def _invited(self, invitation: Invitation) -> list[Message]:
-        plan = read_plan(invitation.plan)
+    def _invited(self, run_id: bytes, task: Task) -> list[Message]:
         run = self._run
-        if run is not None and run.run_id == invitation.run_id:
-            require_same_plan(plan, run.plan)
+        if run is not None and run.run_id == run_id:
+            require_same_plan(task, run.task)
             run.enrolment, run.participant = None, None
         else:
-            self._join(invitation.run_id, plan)
+            self._join(run_id, task)
         self.state = NodeState.INVITED
-        return [Ready(invitation.run_id, bytes.fromhex(plan.digest))]
+        return [Ready(run_id, bytes.fromhex(task.digest))]
 
-    def _join(self, run_id: bytes, plan: Plan) -> None:
+    def _join(self, run_id: bytes, task: Task) -> None:
         """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
         status = self._store.status_of(run_id)
         if status is not None:
@@ -194,45 +197,36 @@ class NodeSession:
                 remedy="Take part in the next run; keep the state folder between restarts.",
                 code="state-lost",
             )
-        if self._setup.plan is not None:
-            require_same_plan(plan, self._setup.plan)
-        self._setup.policy.check_roster(self._setup.roster)
-        self._setup.policy.check_plan(plan)
-        settings = resolve(plan)
-        require_moderate(plan, settings, self._setup.policy.secure_sums.max_length)
-        data = self._setup.load(plan)
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        check_task(task, self._setup)
+        require_known_model(task, self._setup.models | self._store.models())
+        node, data_digest = answering_node(task, self._setup)
+        replica = Replica(task)
         policy = self._setup.policy
         limit = (policy.max_epsilon, policy.delta)
-        self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
+        self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), limit)
         if self._run is not None:
             self._end(STOPPED)
-        answered = set(self._store.open_run(run_id, plan, digest_of(data)))
-        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered)
-        self.plan = plan
+        answered = set(self._store.open_run(run_id, task, data_digest))
+        self._run = NodeRun(run_id, task, node, replica, 0, answered)
+        self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
         """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
-        plan = stored.plan
-        if self._setup.plan is not None:
-            require_same_plan(self._setup.plan, plan)
-        self._setup.policy.check_roster(self._setup.roster)
-        self._setup.policy.check_plan(plan)
-        settings = resolve(plan)
-        data = self._setup.load(plan)
-        if digest_of(data) != stored.data_digest:
+        task = stored.task
+        check_task(task, self._setup)
+        node, data_digest = answering_node(task, self._setup)
+        if data_digest != stored.data_digest:
             raise DataError(
                 "The rows are not those with which this node began the run.",
                 cause="The table was changed between two starts.",
                 remedy="Give the same table again, or remove the node from this run.",
                 code="data-changed",
             )
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
-        run = NodeRun(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
+        run = NodeRun(stored.run_id, task, node, Replica(task), stored.attempt, set(stored.answered))
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant
-        self._run, self.plan, self._lost = run, plan, stored.fault
+        self._run, self.plan, self._lost = run, task.plan, stored.fault
         if run.participant is not None:
             self.state = _STATES.get(run.participant.state, NodeState.WAITING)
 
@@ -342,15 +336,19 @@ class NodeSession:
     def _finish(self, message: Finished) -> list[Message]:
         run = self._require_run()
         fresh = self._take_releases(message.n_releases, message.releases)
-        if run.replica.query is not None or run.replica.model_digest() != message.model_digest:
+        if run.replica.query is not None or run.replica.result_digest() != message.model_digest:
             raise RemoteProtocolError(
-                "The coordinator's model is not the one that its releases make.",
+                "The coordinator's result is not the one that its releases make.",
                 cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                remedy="Do not use the coordinator's model; compare the versions.",
+                remedy="Do not use the coordinator's result; compare the versions.",
                 code="model-differs",
             )
         self._store.save(run.run_id, NodeStep(releases=fresh))
-        self.ensemble = run.replica.ensemble
+        if isinstance(run.replica.result, Evaluation):
+            self.evaluation = run.replica.result
+        else:
+            self.ensemble = run.replica.result
+            self._store.keep_model(message.model_digest)
         self._end(FINISHED)
         return [Done(message.model_digest)]
 

@@ -15,6 +15,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     Abandoned,
+    EvaluationInvitation,
     Finished,
     Invitation,
     Message,
@@ -36,12 +37,14 @@ from hedgerow.secagg.step import Entropy
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, checked_report
+from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
 from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask
 
 Outgoing = tuple[str, bytes]
 
@@ -57,6 +60,7 @@ class RunSetup:
         noise: where central noise comes from.
         entropy: the source of the run's number: ``os.urandom`` but in tests.
         observer: told of everything that happens.
+        evaluation: the model to be evaluated; None to train one. `plan` is its plan then.
     """
 
     plan: Plan
@@ -65,6 +69,12 @@ class RunSetup:
     noise: NoiseSource
     entropy: Entropy
     observer: Observer = nobody_watches
+    evaluation: EvaluatedModel | None = None
+
+    @property
+    def task(self) -> Task:
+        """What the run is for."""
+        return TrainingTask(self.plan) if self.evaluation is None else self.evaluation.task
 
 
 class RunPhases:
@@ -81,8 +91,8 @@ class RunPhases:
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self._setup, self._journal = setup, journal
-        self._settings = resolve(setup.plan)
-        self._replica = Replica(setup.plan, self._settings)
+        self._task = setup.task
+        self._replica = Replica(self._task)
         self._releases: list[IntVector] = []
         self._honest_groups: list[int] = []
         self._ledger = Ledger()
@@ -100,10 +110,10 @@ class RunPhases:
         self._certificate = b""
         self._next_slot = self._attempt = 0
         self._out: list[Outgoing] = []
-        stored = journal.load(setup.plan, setup.roster)
+        stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
-            journal.begin(self.run_id, setup.plan, setup.roster)
+            journal.begin(self.run_id, self._task, setup.roster)
         else:
             self.run_id = stored.run_id
             self._resume(stored)
@@ -159,7 +169,7 @@ class RunPhases:
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
             )
         self._attempt += 1
-        n_slots = slots_for(self._setup.plan, self._settings, len(self._releases))
+        n_slots = slots_for(self._task, len(self._releases))
         identity = (self.run_id, self._attempt, self._setup.roster.hash())
         parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
         self._journal.save_attempt(self._attempt)
@@ -237,7 +247,8 @@ class RunPhases:
         if is_short:
             self._stall()
             return
-        slot = open_slot(self._setup.plan, view, self._setup.identity, query, (self._next_slot, self._replica.history))
+        place = (self._next_slot, self._replica.context())
+        slot = open_slot(self._setup.plan, view, self._setup.identity, query, place)
         self._next_slot += 1
         self._journal.save_slot(slot)
         self._slot, self._certificate = slot, b""
@@ -306,7 +317,7 @@ class RunPhases:
 
     def _begin_finishing(self) -> None:
         self._conclude()
-        self._journal.finish(self._replica.model_digest())
+        self._journal.finish(self._replica.result_digest())
         self._enter(RunState.FINISHING)
         self.sites.asked = set()
         for site in sorted(self.sites.heard(self.sites.ready)):
@@ -315,6 +326,10 @@ class RunPhases:
     def _conclude(self) -> Outcome:
         """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
         group = min(self._honest_groups, default=None)
+        model, found = self._setup.evaluation, self._replica.result
+        if model is not None and isinstance(found, Evaluation):
+            self.outcome = model.outcome(self._ledger, found, self._setup.noise, group)
+            return self.outcome
         report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
         self.outcome = Outcome(self._replica.ensemble, self._ledger, report)
         return self.outcome
@@ -329,8 +344,12 @@ class RunPhases:
         self.sites.outsiders.add(site)
         self.sites.members.discard(site)
         self.sites.ready.discard(site)
-        plan = json.dumps(self._setup.plan.to_dict(), sort_keys=True, separators=(",", ":"))
-        self._send(site, Invitation(self.run_id, plan.encode()))
+        plan, task = _plan_bytes(self._setup.plan), self._task
+        if isinstance(task, EvaluationTask):
+            cost = (task.epsilon, task.delta, task.first_round)
+            self._send(site, EvaluationInvitation(self.run_id, plan, task.model, *cost))
+        else:
+            self._send(site, Invitation(self.run_id, plan))
 
     def _send(self, site: str, message: Message) -> None:
         if site in self.sites.connected:
@@ -346,7 +365,7 @@ class RunPhases:
         self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
-        self._send(site, Finished(len(self._releases), fresh, self._replica.model_digest()))
+        self._send(site, Finished(len(self._releases), fresh, self._replica.result_digest()))
 
     def _require_slot(self) -> Aggregator:
         if self._slot is None:
@@ -374,6 +393,10 @@ class RunPhases:
 
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))
+
+
+def _plan_bytes(plan: Plan) -> bytes:
+    return json.dumps(plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
 
 _COLLECTIONS = {

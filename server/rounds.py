@@ -16,7 +16,7 @@ from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochView
-from hedgerow.training.settings import Settings, largest_n_exchanges
+from hedgerow.training.tasks import Task
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
@@ -32,9 +32,9 @@ def honest_group_of(plan: Plan, view: EpochView) -> int | None:
     return view.guarantees.honest_group if mode_of(plan) is NoiseMode.DISTRIBUTED else None
 
 
-def slots_for(plan: Plan, settings: Settings, n_released: int) -> int:
+def slots_for(task: Task, n_released: int) -> int:
     """Slots for the rest of a run, and some to repeat rounds in."""
-    rest = max(1, largest_n_exchanges(plan, settings) - n_released)
+    rest = max(1, task.n_exchanges - n_released)
     return min(MAX_SLOTS, rest + rest // 4 + 8)
 
 

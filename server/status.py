@@ -57,12 +57,21 @@ class RunBoard:
         rounds_planned: releases of the whole run.
         clock: seconds that never go back: ``time.monotonic``.
         process: 8 random bytes that name this process.
+        promise: the epsilon that the run may cost and the delta of it; None for the plan's.
     """
 
     def __init__(
-        self, plan: Plan, site_names: Sequence[str], rounds_planned: int, clock: Callable[[], float], process: bytes
+        self,
+        plan: Plan,
+        site_names: Sequence[str],
+        rounds_planned: int,
+        clock: Callable[[], float],
+        process: bytes,
+        promise: tuple[float, float] | None = None,
     ) -> None:
-        self._plan, self._clock, self._began = plan, clock, clock()
+        self._accountant = plan.privacy.accountant
+        self._promise = promise or (plan.privacy.epsilon, plan.privacy.delta)
+        self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
         self._session: RunSession | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
@@ -76,7 +85,7 @@ class RunBoard:
         self._told_phase = ""
         self._base = RunReport(
             process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
-            rounds_planned=rounds_planned, epsilon_limit=plan.privacy.epsilon, delta=plan.privacy.delta,
+            rounds_planned=rounds_planned, epsilon_limit=self._promise[0], delta=self._promise[1],
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
@@ -182,12 +191,12 @@ class RunBoard:
         )
 
     def _spent(self, ledger: Ledger, *, is_last: bool) -> float:
-        privacy = self._plan.privacy
-        if math.isinf(privacy.epsilon):
+        limit, delta = self._promise
+        if math.isinf(limit):
             return math.inf if ledger.releases else 0.0
         began = self._clock()
         if len(ledger) != self._epsilon_of and (is_last or began >= self._epsilon_again):
-            self._epsilon = get_accountant(privacy.accountant).epsilon(ledger.events(), privacy.delta)
+            self._epsilon = get_accountant(self._accountant).epsilon(ledger.events(), delta)
             ended = self._clock()
             self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
         return self._epsilon

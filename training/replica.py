@@ -1,23 +1,21 @@
 """A replica of a run's program: whoever holds the plan and the releases has the same queries and the same model.
 
-The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked.
+The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
+of an evaluation need no bytes on the wire either, for they follow from the task.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 
 import numpy as np
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.errors import RemoteProtocolError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings
+from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.tasks import Task, ensemble_bytes
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.ensemble_json import ensemble_to_dict
 
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
 _BEYOND = 64
@@ -29,32 +27,55 @@ class Replica:
     Attributes:
         query: what it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the round that it stands in.
-        history: 32-byte digest of the plan and of all releases so far, in order.
+        history: 32-byte digest of the task and of all releases so far, in order.
     """
 
-    def __init__(self, plan: Plan, settings: Settings) -> None:
-        self._plan = plan
-        self._program = program_for(plan, settings)
-        self._ensemble: Ensemble | None = None
+    def __init__(self, task: Task) -> None:
+        self._plan = task.plan
+        self._program = task.program()
+        self._result: Ensemble | Evaluation | None = None
         self.query: Query | None = None
         self.n_releases = 0
-        self.history = bytes.fromhex(plan.digest)
+        self.history = bytes.fromhex(task.digest)
         try:
             self.query = next(self._program)
         except StopIteration as finished:
-            self._ensemble = finished.value
+            self._result = finished.value
+
+    @property
+    def result(self) -> Ensemble | Evaluation:
+        """What the program has found; ValueError before it has finished."""
+        if self._result is None:
+            raise ValueError("the program still asks")
+        return self._result
 
     @property
     def ensemble(self) -> Ensemble:
-        """The model; ValueError before the program has finished."""
-        if self._ensemble is None:
-            raise ValueError("the program still asks")
-        return self._ensemble
+        """The model; ValueError before the program has finished, or when it makes none."""
+        if not isinstance(self.result, Ensemble):
+            raise ValueError("an evaluation makes no model")
+        return self.result
 
-    def model_digest(self) -> bytes:
-        """32 bytes that tell models apart: the hash of the ensemble as a model file holds it."""
-        content = json.dumps(ensemble_to_dict(self.ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(content.encode("ascii")).digest()
+    def result_digest(self) -> bytes:
+        """32 bytes that tell results apart: the hash of the model as a file holds it, or of an evaluation's releases.
+
+        An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
+        """
+        if isinstance(self.result, Ensemble):
+            return hashlib.sha256(ensemble_bytes(self.result)).digest()
+        return self.history
+
+    def context(self) -> bytes:
+        """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
+
+        An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
+        bins must not add their counts up. What training asks follows from integers.
+        """
+        if isinstance(self.query, ScoreHistogram):
+            return hashlib.sha256(self.history + self.query.edges.astype("<i8").tobytes()).digest()
+        if isinstance(self.query, ErrorMoments):
+            return hashlib.sha256(self.history + self.query.error_clip.to_bytes(8, "little")).digest()
+        return self.history
 
     def feed(self, release: IntVector) -> None:
         """Give the program the release that it waits for.
@@ -78,7 +99,7 @@ class Replica:
         try:
             self.query = self._program.send(release)
         except StopIteration as finished:
-            self.query, self._ensemble = None, finished.value
+            self.query, self._result = None, finished.value
 
 
 def _no_release(why: str) -> RemoteProtocolError:

@@ -18,6 +18,7 @@ from hedgerow.model import Model
 from hedgerow.protocol.queries import IntVector
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import TrainingTask
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -40,7 +41,7 @@ def private_numbers(federation: Federation) -> dict[str, IntVector]:
     assert federation.session is not None
     settings = resolve(federation.plan)
     nodes = {site: Node(site, data, federation.plan, settings) for site, data in federation.data.items()}
-    replica, found = Replica(federation.plan, settings), {}
+    replica, found = Replica(TrainingTask(federation.plan)), {}
     for number, release in enumerate(federation.session._releases):
         query = replica.query
         assert query is not None
