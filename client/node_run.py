@@ -47,6 +47,16 @@ def no_held_out_rows(_: Plan) -> SiteData:
     )
 
 
+def no_training_rows(_: Plan) -> SiteData:
+    """Raises PolicyRefusal: the owner gave no rows to train on."""
+    raise PolicyRefusal(
+        "The coordinator asks for training, and this node has rows for evaluations only.",
+        cause="The node was started with --held-out and without a table to train on.",
+        remedy="Start it with a table to train on as well, if the owner of the data wants to.",
+        code="policy-no-training-data",
+    )
+
+
 @dataclass(frozen=True)
 class NodeSetup:
     """What a node's owner gives it.

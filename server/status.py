@@ -16,10 +16,11 @@ from hedgerow import __version__
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_report import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.run_report import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.run_script import RunState
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.session import RunSession
+from hedgerow.training.tasks import Task, TrainingTask
 
 KEPT_EVENTS = 256
 _PACE_ROUNDS = 50
@@ -52,25 +53,20 @@ class RunBoard:
     """Takes note of a run's events and says how the run is. It is the run's observer, and may be read by any thread.
 
     Args:
-        plan: the plan.
+        task: what the run is for; a plan stands for its training.
         site_names: all sites of the roster, in its order.
         rounds_planned: releases of the whole run.
         clock: seconds that never go back: ``time.monotonic``.
         process: 8 random bytes that name this process.
-        promise: the epsilon that the run may cost and the delta of it; None for the plan's.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        site_names: Sequence[str],
-        rounds_planned: int,
-        clock: Callable[[], float],
+        self, task: Plan | Task, site_names: Sequence[str], rounds_planned: int, clock: Callable[[], float],
         process: bytes,
-        promise: tuple[float, float] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
+        task = TrainingTask(task) if isinstance(task, Plan) else task
+        plan, self._promise = task.plan, task.promise
         self._accountant = plan.privacy.accountant
-        self._promise = promise or (plan.privacy.epsilon, plan.privacy.delta)
         self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
         self._session: RunSession | None = None
@@ -86,6 +82,7 @@ class RunBoard:
         self._base = RunReport(
             process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
             rounds_planned=rounds_planned, epsilon_limit=self._promise[0], delta=self._promise[1],
+            task=TRAINING if isinstance(task, TrainingTask) else EVALUATION,
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 

@@ -256,7 +256,8 @@ class Federation:
         hub: PumpedHub | None = None
         try:
             keys = (self.roster, self.coordinator_key)
-            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, self.watch, self.evaluation)
+            watch = (self.watch, self.evaluation)
+            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, *watch)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
             outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.model import Model
