@@ -134,8 +134,8 @@ class NodeRun:
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
         vector = self._answer(query)
-        if shares is not None and noise.variance:
-            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's sum.
+        if noise.variance:
+            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum.
             # Clipped it moves no further than before when one record more is there, so the noise still suffices.
             limit = expected.vectors[0].entry_bound
             vector = np.clip(vector, -limit, limit)

@@ -10,7 +10,7 @@
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
     noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed"
-    min_colluders = 1                   # colluding sites that secure aggregation must withstand
+    min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
 """
@@ -53,7 +53,7 @@ class Policy:
     labels: tuple[str, ...] = checked(distinct_texts, ())
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
     noise: tuple[str, ...] = checked(distinct_texts, ())
-    min_colluders: int = checked(integer(0, 4096), 0)
+    min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
 
@@ -63,8 +63,9 @@ class Policy:
         return NodePolicy(
             min_cohort=self.min_sites,
             min_colluders=self.min_colluders,
-            # Two vectors besides one's own are what an exact sum must hide behind, unless its owner wants less.
-            min_honest_survivors=min(3, self.min_sites),
+            # A sum holds three vectors at least, unless the owner wants less; and behind those of the colluders, one
+            # besides one's own.
+            min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
             requires_distributed_noise=self.noise == ("distributed",),

@@ -66,6 +66,8 @@ from hedgerow.trees.ensemble import Ensemble
 class NodeSession:
     """One node; made anew after a restart, when it goes on from what its store holds.
 
+    Raises PolicyRefusal (code "budget-lost") for a budget book without the runs that the store knows of.
+
     Attributes:
         state: where it stands in the script of a run.
         ensemble: the model, once a run that trains one has finished.
@@ -84,6 +86,7 @@ class NodeSession:
         self._run: NodeRun | None = None
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
+        book.require_runs(store.run_ids())
         stored = store.load()
         if stored is not None:
             self._resume(stored)

@@ -124,6 +124,10 @@ class NodeStore:
         rows = self._database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
+    def run_ids(self) -> list[bytes]:
+        """All runs that this node has ever been in."""
+        return [row[0] for row in self._database.rows("select run_id from run")]
+
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()

@@ -42,7 +42,8 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
     run_id, attempt, roster_hash = identity
     mode = mode_of(plan)
-    wishes = default_wishes(n_members, LEAST_COLLUDERS if mode is NoiseMode.DISTRIBUTED else 0)
+    # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
+    wishes = default_wishes(n_members, LEAST_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)

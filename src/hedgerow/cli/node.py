@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
@@ -38,7 +39,6 @@ from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
 from hedgerow.trees.ensemble import Ensemble
 
-BUDGET_FILE = "budget.db"
 PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models
         )
         store = NodeStore(folder)
-        book = BudgetBook(Path(arguments.budget) if arguments.budget else folder / BUDGET_FILE)
+        book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
             session = NodeSession(setup, store, book)
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
@@ -80,6 +80,17 @@ def run(arguments: argparse.Namespace) -> None:
         finally:
             book.close()
             store.close()
+
+
+def book_file(arguments: argparse.Namespace, name: str, folder: Path) -> Path:
+    """The budget book: as told, else the one that the state folder has from an older version, else beside the policy.
+
+    It is not in the state folder, which people delete to begin anew: what the data has cost must outlive that.
+    """
+    if arguments.budget:
+        return Path(arguments.budget)
+    old = folder / OLD_BOOK
+    return old if old.exists() else Path(arguments.policy).parent / f"{name}-budget.db"
 
 
 def _say_of_connection(event: Connected | Disconnected) -> None:

@@ -97,7 +97,7 @@ def _add_node(commands: Any, command: AddCommand) -> None:
         "--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)"
     )
     parser.add_argument(
-        "--budget", metavar="FILE", help="the budget book of the data, best kept apart (default: budget.db in --state)"
+        "--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
