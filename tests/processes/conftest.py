@@ -158,7 +158,11 @@ class Process:
     @property
     def error(self) -> str:
         """The code word of the error with which it ended."""
-        return self.err[-1].strip().lstrip("(").partition(",")[0] if self.err else ""
+        if not self.err:
+            return ""
+        if self.err[0].startswith("{"):
+            return str(json.loads("".join(self.err))["error"]["code"])
+        return self.err[-1].strip().lstrip("(").partition(",")[0]
 
 
 def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:
