@@ -53,7 +53,7 @@ def no_training_rows(_: Plan) -> SiteData:
         "The coordinator asks for training, and this node has rows for evaluations only.",
         cause="The node was started with --held-out and without a table to train on.",
         remedy="Start it with a table to train on as well, if the owner of the data wants to.",
-        code="policy-no-training-data",
+        code="policy-no-training",
     )
 
 
@@ -187,7 +187,7 @@ def check_task(task: Task, setup: NodeSetup) -> None:
 
 
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
-    """Raises PolicyRefusal (code "policy-unknown-model") for the evaluation of a model that nobody here vouches for.
+    """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that nobody here vouches for.
 
     Whoever chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
     """
@@ -197,7 +197,7 @@ def require_known_model(task: Task, known: Collection[bytes]) -> None:
             f"({task.model_digest.hex()[:12]}).",
             cause="This node did not take part in making it, its state folder is another, or it is not the model.",
             remedy="Look at the model; if the owner of the data agrees, start the node with --model MODEL.",
-            code="policy-unknown-model",
+            code="policy-model",
         )
 
 

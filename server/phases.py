@@ -5,7 +5,6 @@ Everything is journalled before the messages that depend on it are queued.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from hedgerow.privacy.ledger import Ledger
@@ -15,9 +14,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     Abandoned,
-    EvaluationInvitation,
     Finished,
-    Invitation,
     Message,
     MessageKind,
     Payload,
@@ -41,10 +38,10 @@ from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
-from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.server.rounds import certificate_of, honest_group_of, invitation_to, open_slot, parameters_of, slots_for
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask
+from hedgerow.training.tasks import Task, TrainingTask
 
 Outgoing = tuple[str, bytes]
 
@@ -344,12 +341,7 @@ class RunPhases:
         self.sites.outsiders.add(site)
         self.sites.members.discard(site)
         self.sites.ready.discard(site)
-        plan, task = _plan_bytes(self._setup.plan), self._task
-        if isinstance(task, EvaluationTask):
-            cost = (task.epsilon, task.delta, task.first_round)
-            self._send(site, EvaluationInvitation(self.run_id, plan, task.model, *cost))
-        else:
-            self._send(site, Invitation(self.run_id, plan))
+        self._send(site, invitation_to(self._task, self.run_id))
 
     def _send(self, site: str, message: Message) -> None:
         if site in self.sites.connected:
@@ -393,10 +385,6 @@ class RunPhases:
 
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))
-
-
-def _plan_bytes(plan: Plan) -> bytes:
-    return json.dumps(plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
 
 _COLLECTIONS = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
@@ -16,10 +18,18 @@ from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochView
-from hedgerow.training.tasks import Task
+from hedgerow.training.tasks import EvaluationTask, Task
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
+
+
+def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation:
+    """The message that asks a site to take part."""
+    plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    if isinstance(task, EvaluationTask):
+        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round)
+    return Invitation(run_id, plan)
 
 
 def mode_of(plan: Plan) -> NoiseMode:

@@ -81,7 +81,7 @@ def rows_to_train_on_only(scene: Scene) -> None:
     stays_out = holding_out(scene, "site-3")
     hub = scene.coordinator()
     assert hub.wait() == 0, "".join(hub.err)
-    assert stays_out.wait() == 6 and stays_out.error == "policy-no-training-data"
+    assert stays_out.wait() == 6 and stays_out.error == "policy-no-training"
     for site in SITES[:2]:
         holding_out(scene, site)
     holding_out(scene, "site-3", "--model", "model.json")

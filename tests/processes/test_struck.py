@@ -158,7 +158,8 @@ def too_many_killed(phase: str) -> Story:
         hub = scene.coordinator()
         assert hub.wait() == 9 and hub.error == "too-few-sites", hub.err
         for site in ("site-0", "site-3"):
-            assert scene.nodes[site].wait() == 9 and scene.nodes[site].error == "too-few-sites"
+            # Both sides wait for one and the same time, so either may be the first to give up.
+            assert scene.nodes[site].wait() == 9 and scene.nodes[site].error in {"too-few-sites", "coordinator-silent"}
         assert not (scene.folder / "model.json").exists()
 
     return story

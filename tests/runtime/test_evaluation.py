@@ -235,7 +235,7 @@ def test_a_model_that_nobody_vouches_for_is_refused(federate: Builder, factory: 
     with pytest.raises(AggregationError):
         evaluated(federation, stranger)
     codes = [fault.code for party in federation.parties.values() for fault in party.failures]
-    assert codes == ["policy-unknown-model"] * 4
+    assert codes == ["policy-model"] * 4
     federation = federate(4, name="vouched")
     model = trained(federation)
     task = EvaluationTask(model.plan, ensemble_bytes(stranger.ensemble), EPSILON, 1e-5, len(model.ledger))
@@ -265,11 +265,12 @@ def forging(change: Callable[[EvaluationInvitation], EvaluationInvitation], site
 
 
 LIES: dict[str, tuple[Callable[[EvaluationInvitation], EvaluationInvitation], str]] = {
-    "another model": (lambda i: dataclasses.replace(i, model=i.model.replace(b"1", b"2", 1)), "policy-unknown-model"),
-    "no model": (lambda i: dataclasses.replace(i, model=b"[[["), "policy-unknown-model"),
+    "another model": (lambda i: dataclasses.replace(i, model=i.model.replace(b"1", b"2", 1)), "policy-model"),
+    "no model": (lambda i: dataclasses.replace(i, model=b"[[["), "policy-model"),
     "no epsilon": (lambda i: dataclasses.replace(i, epsilon=-1.0), "epsilon-out-of-range"),
     "no delta": (lambda i: dataclasses.replace(i, delta=1.0), "delta-out-of-range"),
     "no noise": (lambda i: dataclasses.replace(i, epsilon=math.inf), "policy-unnoised"),
+    "a worthless delta": (lambda i: dataclasses.replace(i, delta=1 - 1e-12), "policy-over-budget"),
     "a dear one": (lambda i: dataclasses.replace(i, epsilon=1e4), "policy-over-budget"),
     "a cheap one": (lambda i: dataclasses.replace(i, epsilon=i.epsilon / 2), ""),
     "other purposes": (lambda i: dataclasses.replace(i, first_round=i.first_round + 2), ""),
