@@ -200,11 +200,17 @@ class Scene:
         self.folder, self._nursery = folder, nursery
         self.processes: list[Process] = []
         self.nodes: dict[str, Process] = {}
-        text = (folder / "plan.toml").read_text(encoding="ascii").replace("n_trees = 6", f"n_trees = {n_trees}")
-        (folder / "plan.toml").write_text(text, encoding="ascii")
-        self.plan: Plan = parse_plan(text)
+        self.plan: Plan = self.change_plan("n_trees = 6", f"n_trees = {n_trees}")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def change_plan(self, old: str, new: str) -> Plan:
+        """Replace a line of the plan, before anyone has read it."""
+        file = self.folder / "plan.toml"
+        text = file.read_text(encoding="ascii").replace(old, new)
+        file.write_text(text, encoding="ascii")
+        self.plan = parse_plan(text)
+        return self.plan
 
     def start(self, name: str, *arguments: str, strike: Strike | None = None) -> Process:
         """A command in this folder."""
