@@ -98,6 +98,8 @@ class NodeRun:
     replica: Replica
     attempt: int
     answered: set[int]
+    witnessed: set[int]
+    """Seeds that sites have drawn in this run, as this node has seen."""
     participant: Participant | None = None
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
@@ -107,6 +109,37 @@ class NodeRun:
     def plan(self) -> Plan:
         """The task's."""
         return self.task.plan
+
+    def settle_structure(self, told: int, n_releases: int) -> int | None:
+        """Begin the program with the seed of the trees, if it has not; returns the seed when that is news.
+
+        Args:
+            told: the seed that the coordinator names.
+            n_releases: releases that the coordinator counts.
+
+        Raises:
+            RemoteProtocolError: code "structure-seed"; the sites have not drawn it, as far as this node can see.
+        """
+        if not self.plan.has_joint_structure:
+            is_right = told == self.plan.model.structure_seed
+        elif self.replica.n_releases:
+            is_right = told == self.replica.structure_seed
+        elif n_releases:
+            is_right = told in self.witnessed
+        else:
+            is_right = self.participant is not None and told == self.participant.view.public_seed
+        if not is_right:
+            raise RemoteProtocolError(
+                "The coordinator names a seed for the trees that the sites, as far as this node saw, have not drawn.",
+                cause="It runs another version, has lost its journal, or wants to pick the trees.",
+                remedy="Look into the coordinator's journal before anyone goes on.",
+                code="structure-seed",
+            )
+        if self.replica.n_releases or not self.plan.has_joint_structure or self.replica.has_begun_with(told):
+            return None
+        self.replica.begin(told)
+        self.vector = None
+        return told
 
     def feed(self, release: IntVector) -> None:
         """Take a release in: the round's update, unless the round was answered here, then the program's next step."""
@@ -179,7 +212,10 @@ def task_of(message: Invitation | EvaluationInvitation) -> Task:
 def check_task(task: Task, setup: NodeSetup) -> None:
     """Whether the owner allows it; raises PolicyRefusal or RemoteProtocolError."""
     if setup.plan is not None:
-        require_same_plan(task.plan, setup.plan)
+        seed = task.plan.model.structure_seed
+        # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
+        is_of_model = isinstance(task, EvaluationTask) and isinstance(seed, int)
+        require_same_plan(task.plan, setup.plan.with_structure_seed(int(seed)) if is_of_model else setup.plan)
     setup.policy.check_roster(setup.roster)
     setup.policy.check_plan(task.plan, task.promise[0])
     if isinstance(task, TrainingTask):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hedgerow.protocol.plan import MAX_STRUCTURE_SEED
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_codec import (
     HASH_BYTES,
@@ -38,7 +39,8 @@ class MessageKind(IntEnum):
     FINISHED = 8
     STOP = 9
     WELCOME = 10
-    EVALUATION = 11
+    ORIGIN = 11
+    EVALUATION = 12
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -132,11 +134,13 @@ class RoundRequest:
         round: number of the exchange; also the number of releases before it.
         releases: the last of these releases, as many as the node does not hold yet.
         signed_spec: what the round is for, signed by the coordinator.
+        structure_seed: seed of the trees' structure in this run, 0 to 2**63 - 1.
     """
 
     round: int
     releases: tuple[IntVector, ...]
     signed_spec: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class Finished:
     n_releases: int
     releases: tuple[IntVector, ...]
     model_digest: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +193,8 @@ Message = (
 
 PAYLOADS = frozenset(
     {
-        MessageKind.ENROL, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE, MessageKind.SETUP_ANSWER,
-        MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
+        MessageKind.ENROL, MessageKind.ORIGIN, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE,
+        MessageKind.SETUP_ANSWER, MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
     }
 )  # fmt: skip
 
@@ -235,10 +240,10 @@ def encode(message: Message) -> bytes:
             writer.blob(message.content)
         case RoundRequest():
             _write_releases(writer.number(message.round, 4), message.releases)
-            writer.blob(message.signed_spec)
+            writer.blob(message.signed_spec).number(message.structure_seed, 8)
         case Finished():
             _write_releases(writer.number(message.n_releases, 4), message.releases)
-            writer.hash(message.model_digest)
+            writer.hash(message.model_digest).number(message.structure_seed, 8)
         case Abandoned() | Refused():
             writer.number(message.round, 4).word(message.code)
         case Stop():
@@ -281,9 +286,9 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
         r.hash(), r.blob(MAX_PLAN_BYTES), r.blob(MAX_MODEL_BYTES), r.real(), r.real(), r.number(4)
     ),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
-    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob()),
+    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),
-    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash()),
+    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.STOP: lambda r: Stop(r.word()),
     MessageKind.REFUSED: lambda r: Refused(r.number(4), r.word()),
     MessageKind.DONE: lambda r: Done(r.hash()),

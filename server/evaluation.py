@@ -116,7 +116,7 @@ class EvaluatedModel:
         ledger = self.ledger
         for release in own:
             ledger = ledger.append(release)
-        return Outcome(task.ensemble, ledger, joint_report(self.report, cost, ledger), evaluation, cost)
+        return Outcome(task.plan, task.ensemble, ledger, joint_report(self.report, cost, ledger), evaluation, cost)
 
 
 def joint_report(model: PrivacyReport, cost: PrivacyReport, ledger: Ledger) -> PrivacyReport:

@@ -13,7 +13,9 @@ import numpy as np
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.steps import Program
 from hedgerow.training.tasks import Task, ensemble_bytes
 from hedgerow.trees.ensemble import Ensemble
 
@@ -27,16 +29,51 @@ class Replica:
     Attributes:
         query: what it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the round that it stands in.
-        history: 32-byte digest of the task and of all releases so far, in order.
+        history: 32-byte digest of the task as it is run and of all releases so far, in order.
+        plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
     def __init__(self, task: Task) -> None:
-        self._plan = task.plan
-        self._program = task.program()
+        self.plan, self._task = task.plan, task
+        self._program: Program | EvaluationProgram | None = None
         self._result: Ensemble | Evaluation | None = None
         self.query: Query | None = None
         self.n_releases = 0
         self.history = bytes.fromhex(task.digest)
+        if not task.plan.has_joint_structure:
+            self._start(task)
+
+    def begin(self, structure_seed: int) -> None:
+        """Begin with a seed that the sites have drawn; again with that of a later epoch, while nothing was released.
+
+        A plan with a seed of its own has begun already, and takes no other.
+
+        Raises:
+            ValueError: there are releases, and they were made with another seed.
+        """
+        task = self._task.with_structure_seed(structure_seed)
+        if task.plan == self.plan:
+            return
+        if self.n_releases:
+            raise ValueError("trees of another seed were released already")
+        self.plan = task.plan
+        self._start(task)
+
+    def has_begun_with(self, structure_seed: int) -> bool:
+        """Whether the trees are made from this seed."""
+        return self.plan.model.structure_seed == structure_seed
+
+    @property
+    def structure_seed(self) -> int:
+        """The seed of the trees' structure; ValueError before `begin` where the sites draw it."""
+        seed = self.plan.model.structure_seed
+        if isinstance(seed, str):
+            raise ValueError("the sites have not drawn the seed yet")
+        return seed
+
+    def _start(self, task: Task) -> None:
+        self.history = bytes.fromhex(task.digest)
+        self._program = task.program()
         try:
             self.query = next(self._program)
         except StopIteration as finished:
@@ -84,10 +121,10 @@ class Replica:
             RemoteProtocolError: it is none: of another length, larger than any sum with noise can be, or too many.
         """
         query = self.query
-        if query is None or release.shape != (query.length,) or release.dtype != np.int64:
+        if self._program is None or query is None or release.shape != (query.length,) or release.dtype != np.int64:
             raise _no_release("one came that nothing was asked for, or of another length")
         # Python's integers: these products are beyond 64 bits for the largest plans.
-        rows = self._plan.privacy.n_records * self._plan.privacy.max_rows_per_unit
+        rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
         limit = _BEYOND * (query.bound * rows + int(noise_of(query).sigma) * 64 + 1)
         if int(release.max()) > limit or int(release.min()) < -limit:
             raise _no_release("its numbers are beyond any sum over the plan's records")

@@ -53,6 +53,12 @@ class TrainingTask:
         """Releases of a whole run, at most."""
         return largest_n_exchanges(self.plan, self.settings)
 
+    def with_structure_seed(self, seed: int) -> TrainingTask:
+        """The task as it is run, see `Plan.with_structure_seed`; the settings do not depend on the seed."""
+        as_run = TrainingTask(self.plan.with_structure_seed(seed))
+        as_run.__dict__["settings"] = self.settings
+        return as_run
+
     def program(self) -> Program:
         """A fresh program."""
         return program_for(self.plan, self.settings)
@@ -75,6 +81,7 @@ class EvaluationTask:
 
     Raises:
         PrivacyError: epsilon or delta out of range.
+        RemoteProtocolError: the plan is not that of a model, for it leaves the seed of the trees open.
     """
 
     plan: Plan
@@ -87,6 +94,8 @@ class EvaluationTask:
         if self.epsilon != float("inf"):
             check_epsilon(self.epsilon)
         check_delta(self.delta)
+        if self.plan.has_joint_structure:
+            raise _unreadable("Its plan does not say from which seed the trees were made.")
 
     @cached_property
     def ensemble(self) -> Ensemble:
@@ -94,12 +103,7 @@ class EvaluationTask:
         try:
             table = json.loads(self.model)
         except (ValueError, RecursionError) as fault:
-            raise RemoteProtocolError(
-                "The coordinator's model cannot be read.",
-                cause="It is of another version, or no model.",
-                remedy="Install the same version of Hedgerow on both sides.",
-                code="model-unreadable",
-            ) from fault
+            raise _unreadable("It is no JSON.") from fault
         return ensemble_from_dict(table, self.plan)
 
     @property
@@ -123,6 +127,10 @@ class EvaluationTask:
         """An outline of the scores, then their detail."""
         return N_EXCHANGES
 
+    def with_structure_seed(self, _: int) -> EvaluationTask:
+        """Itself: the trees are there already."""
+        return self
+
     def program(self) -> EvaluationProgram:
         """A fresh program."""
         return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
@@ -139,6 +147,15 @@ def ensemble_bytes(ensemble: Ensemble) -> bytes:
     """The one way to write an ensemble for hashing and sending; equal ensembles give equal bytes."""
     content = json.dumps(ensemble_to_dict(ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return content.encode("ascii")
+
+
+def _unreadable(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"The coordinator's model cannot be read. {why}",
+        cause="It is of another version, or no model.",
+        remedy="Install the same version of Hedgerow on both sides.",
+        code="model-unreadable",
+    )
 
 
 def task_to_text(task: Task) -> str:

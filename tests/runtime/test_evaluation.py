@@ -43,7 +43,7 @@ def federate(federate: Builder, factory: ModuleType) -> Builder:
 def trained(federation: Federation) -> Model:
     """The model that the federation makes; its nodes know it afterwards."""
     outcome = federation.run()
-    return Model(federation.plan, outcome.ensemble, outcome.ledger, outcome.report)
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
 def evaluated(federation: Federation, model: Model, epsilon: float = EPSILON, **run: Any) -> Outcome:
@@ -309,7 +309,7 @@ def test_other_bins_than_a_nodes_own_are_refused(federate: Builder) -> None:
         def lying(to: str, message: bytes) -> bool:
             said = decode(message)
             if to == "site-0" and isinstance(said, RoundRequest) and said.releases:
-                message = encode(RoundRequest(said.round, (said.releases[0][::-1].copy(),), said.signed_spec))
+                message = encode(dataclasses.replace(said, releases=(said.releases[0][::-1].copy(),)))
             return send(to, message)
 
         hub.send = lying  # type: ignore[method-assign]
@@ -375,25 +375,24 @@ def test_a_task_is_read_back_as_it_was_written(federate: Builder) -> None:
         assert copy.digest == task.digest and copy.promise == task.promise and type(copy) is type(task)
 
 
-def test_a_vector_for_another_place_of_the_history_is_not_made(federate: Builder) -> None:
-    """A spec for the second question that is sent with the first one's number is refused by its purpose."""
-    federation = federate(5)
+def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_plan(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """The model's plan names the seed that was drawn; the owner's leaves it to the sites: it is the plan agreed upon."""
+    plan = factory.make_plan(model={"n_trees": 1, "structure_seed": "joint"})
+    federation = federate(4, plan)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, plan=plan)
+        party.start()
     model = trained(federation)
-    federation.prepare_evaluation(model, EPSILON)
-
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
-
-        def lying(to: str, message: bytes) -> bool:
-            said = decode(message)
-            if to == "site-0" and isinstance(said, RoundRequest):
-                spec = RoundSpec.from_signed(said.signed_spec)
-                spec = dataclasses.replace(spec, purpose=spec.purpose.replace("outline", "detail"))
-                message = encode(RoundRequest(said.round, said.releases, spec.to_signed(federation.coordinator_key)))
-            return send(to, message)
-
-        hub.send = lying  # type: ignore[method-assign]
-
-    federation.tamper = tamper
-    federation.run()
-    assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
+    assert not model.plan.has_joint_structure
+    assert numbers(evaluated(federation, model)) == local_numbers(federation, model)[0]
+    other = dataclasses.replace(model.plan, name="another")
+    federation.prepare_evaluation(dataclasses.replace(model, plan=other), EPSILON / 2)
+    federation.evaluation = dataclasses.replace(
+        federation.evaluation, task=dataclasses.replace(federation.evaluation.task, first_round=99)
+    )
+    with pytest.raises(AggregationError):
+        federation.run(plan=other)
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"plan-changed"}

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     journal = Path(arguments.journal or f"{out}.journal")
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session, pinned = serve(arguments, plan, noise, journal, None)
-    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
     model.save(out)
     _print(model, session, pinned, arguments, out)
 

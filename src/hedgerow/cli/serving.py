@@ -100,7 +100,9 @@ def serve(
         session = RunSession(setup, journal)
         board.attach(session)
         monitors = Monitors(pinned)
-        hub = GrpcHub(identity, pinned, address, plan_digest=bytes.fromhex(plan.digest), monitors=monitors)
+        # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
+        digest = bytes.fromhex(plan.digest) if model is None else b""
+        hub = GrpcHub(identity, pinned, address, plan_digest=digest, monitors=monitors)
         try:
             if not arguments.json:
                 note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
