@@ -18,7 +18,6 @@ from hedgerow.model import Model
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import AggregationError, UsageError
 from hedgerow.protocol.run_messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
-from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.server.coordinator import Outcome
 from hedgerow.training.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
@@ -378,7 +377,7 @@ def test_a_task_is_read_back_as_it_was_written(federate: Builder) -> None:
 def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_plan(
     federate: Builder, factory: ModuleType
 ) -> None:
-    """The model's plan names the seed that was drawn; the owner's leaves it to the sites: it is the plan agreed upon."""
+    """The model's plan names the seed that was drawn; the owner's leaves it open: it is the plan agreed on."""
     plan = factory.make_plan(model={"n_trees": 1, "structure_seed": "joint"})
     federation = federate(4, plan)
     for party in federation.parties.values():

@@ -14,7 +14,6 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.memory import MemoryHub
 
@@ -215,7 +214,6 @@ def test_a_late_site_refuses_the_origin_of_another_run(federate: Builder, plan: 
 
 def test_a_replica_takes_another_seed_only_while_nothing_was_released(factory: ModuleType, plan: Plan) -> None:
     """An epoch that broke down before its first release takes its seed with it; afterwards the trees are fixed."""
-    settings = resolve(plan)
     replica, fresh = Replica(TrainingTask(plan)), Replica(TrainingTask(plan.with_structure_seed(8)))
     assert replica.query is None
     with pytest.raises(ValueError, match="not drawn"):
