@@ -20,8 +20,10 @@ _EVALUATE_EXAMPLE = """\
 examples:
   hedgerow evaluate model.json test.csv
   hedgerow evaluate model.json --federated --site north=north.csv --site south=south.csv --epsilon 0.1
+  hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --epsilon 0.1          (the sites run: hedgerow node --held-out TABLE ...)
 
-The second adds noise to sums over the sites, and writes what that costs into the model's ledger and report.
+The last two add noise to sums over the sites, and write what that costs into the model's ledger and report.
 """
 
 _EXIT_CODES = """\
