@@ -37,6 +37,7 @@ class Replica:
         self.plan, self._task = task.plan, task
         self._program: Program | EvaluationProgram | None = None
         self._result: Ensemble | Evaluation | None = None
+        self._result_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
         self.history = bytes.fromhex(task.digest)
@@ -99,7 +100,8 @@ class Replica:
         An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
         """
         if isinstance(self.result, Ensemble):
-            return hashlib.sha256(ensemble_bytes(self.result)).digest()
+            self._result_digest = self._result_digest or hashlib.sha256(ensemble_bytes(self.result)).digest()
+            return self._result_digest
         return self.history
 
     def context(self) -> bytes:
