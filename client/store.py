@@ -46,9 +46,9 @@ create table if not exists models (digest blob primary key)
 _VERSION = 4
 OPEN = "open"
 _COUNTER_BYTES = 256
-_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
+_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 

@@ -41,7 +41,7 @@ from hedgerow.server.rounds import (
     parameters_of,
     slots_for,
 )
-from hedgerow.server.run_setup import RunSetup
+from hedgerow.server.run_setup import RunSetup as RunSetup
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
 

@@ -1,4 +1,4 @@
-"""What the coordinator's operator gives a run."""
+"""What a coordinator's run is given."""
 
 from __future__ import annotations
 

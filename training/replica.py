@@ -38,6 +38,7 @@ class Replica:
         self._program: Program | EvaluationProgram | None = None
         self._digest = b""
         self._result: Ensemble | Evaluation | None = None
+        self._result_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
         self.history = bytes.fromhex(task.digest)
@@ -99,10 +100,10 @@ class Replica:
 
         An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
         """
-        if not self._digest:
-            is_model = isinstance(self.result, Ensemble)
-            self._digest = hashlib.sha256(ensemble_bytes(self.ensemble)).digest() if is_model else self.history
-        return self._digest
+        if isinstance(self.result, Ensemble):
+            self._result_digest = self._result_digest or hashlib.sha256(ensemble_bytes(self.result)).digest()
+            return self._result_digest
+        return self.history
 
     def context(self) -> bytes:
         """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.

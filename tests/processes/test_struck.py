@@ -39,8 +39,8 @@ PHASES: dict[str, tuple[str, int, str, set[int]]] = {
 FROZEN = (
     "set-up, its nonce sent", "mask, before its vector", "mask, its vector sent", "unmask, before its shares",
 )  # fmt: skip
-WRITES = (1, 2, 3, 4, 5, 6, 22)
-"""Of the coordinator's journal: begin, attempt, epoch, then spec, manifest and release of each round, then the end.
+WRITES = (1, 2, 3, 4, 5, 6, 15)
+"""Of the journal: begin, attempt, epoch, then those of each round, then the end.
 After every write of all it is killed in tests/runtime/test_federation.py, in process."""
 
 
