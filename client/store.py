@@ -4,6 +4,10 @@ Beside the database stands a small counter file with the number of the last step
 written after the database and before the message leaves. A database that is older than its counter was restored from
 a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
 
+SQLite keeps what was replaced in its log and in free pages, and with it the keys of past slots. So a step is encrypted
+under a key that follows one way from the step's before it. Only the last one is kept: in the counter file, in place of
+the one before. A database without its counter is closed, and one with it opens at the last step only.
+
 What an epoch fixes is written once, when it is ready; a step is a few kilobytes. Every step costs two writes that wait
 for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the counter's,
 or a database restored after that would pass for the newest.
@@ -14,8 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +29,8 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict
 from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.queries import IntVector
+from hedgerow.secagg.at_rest import locked, unlocked
+from hedgerow.secagg.keys import next_state_key
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import OwnMistake, refuse
 from hedgerow.secagg.transitions import Code
@@ -104,6 +111,8 @@ class _Counter:
     attempt: int = 0
     sequence: int = 0
     answered: int = -1
+    key: str = field(default="", repr=False)
+    """Of the last step, in hexadecimal digits."""
 
 
 @dataclass
@@ -121,6 +130,8 @@ class NodeStore:
     _epoch: bytes = field(init=False, default=b"")
     """Digest of the epoch that the database holds, and the purposes answered in it."""
     _purposes: frozenset[str] = field(init=False, default=frozenset())
+    _key: str = field(init=False, repr=False, default="")
+    """Of the step that the database holds; the counter has it too, or the one before."""
     _counter_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -136,8 +147,7 @@ class NodeStore:
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
         if self.knows(run_id):
             self._forget_spent(run_id)
-        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
-        self._write_counter(_Counter(run_id.hex(), 0, 0, lost))
+        self._start(_Counter(run_id.hex(), 0, 0, lost))
         return frozenset(range(lost + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
@@ -160,8 +170,12 @@ class NodeStore:
             ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
         )
-        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
-        self._write_counter(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
+        self._start(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
+
+    def _start(self, counter: _Counter) -> None:
+        """There is no step yet; those to come are stored under keys that nobody had before."""
+        self._sequence, self._epoch, self._purposes, self._key = 0, b"", frozenset(), secrets.token_hex(32)
+        self._write_counter(replace(counter, key=self._key))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
         """Write one step; when this returns, the message that belongs to it may be sent."""
@@ -178,19 +192,20 @@ class NodeStore:
             statements.append(("update run set structure_seed = ? where run_id = ?", (step.structure_seed, run_id)))
         if step.witnessed is not None:
             statements.append(("insert or ignore into seeds values (?, ?)", (run_id, step.witnessed)))
-        sequence = self._sequence
+        sequence, key = self._sequence, self._key
         if step.participant is not None:
-            sequence = step.participant.sequence
-            statements += self._statements_of(run_id, step.participant)
+            # From the counter's key and not from this one's: a step that the counter did not reach is written again.
+            sequence, key = step.participant.sequence, _following(self._counter.key)
+            statements += self._statements_of(run_id, step.participant, key)
         self._database.write(*statements)
-        self._sequence = sequence
+        self._sequence, self._key = sequence, key
         if step.participant is not None:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
             answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
-            self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered))
+            self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered, key))
 
-    def _statements_of(self, run_id: bytes, participant: Participant) -> list[Statement]:
+    def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
         """What writes a participant's step, and its epoch if that is not here yet."""
         statements: list[Statement] = []
         known = self._purposes
@@ -200,8 +215,9 @@ class NodeStore:
             statements.append(("delete from purposes where run_id = ?", (run_id,)))
         for purpose in sorted(participant.purposes - known):
             statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
-        step = (participant.sequence, participant.step_bytes(), run_id)
-        statements.append(("update steps set sequence = ?, step = ? where run_id = ?", step))
+        sequence = participant.sequence
+        state = locked(bytes.fromhex(key), participant.step_bytes(), run_id, sequence, secrets.token_bytes)
+        statements.append(("update steps set sequence = ?, step = ? where run_id = ?", (sequence, state, run_id)))
         return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
@@ -238,6 +254,9 @@ class NodeStore:
             ("delete from purposes where run_id = ?", (run_id,)),
             ("delete from releases where run_id = ?", (run_id,)),
         )
+        if self.knows(run_id):
+            self._key = ""
+            self._write_counter(replace(self._counter, key=""))
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
@@ -261,6 +280,9 @@ class NodeStore:
         self._sequence = sequence
         if participant is not None:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
+            reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
+            if reached != self._counter:
+                self._write_counter(reached)
         return StoredRun(
             run_id,
             task_from_text(task),
@@ -287,7 +309,9 @@ class NodeStore:
         if epoch is None or state is None:
             return None
         purposes = [row[0] for row in self._database.rows("select purpose from purposes where run_id = ?", (run_id,))]
-        return Participant.restore_parts(epoch, state, purposes, step[1])
+        self._key = self._counter.key if step == counted else _following(self._counter.key)
+        opened = unlocked(bytes.fromhex(self._key), state, run_id, step[1])
+        return Participant.restore_parts(epoch, opened, purposes, step[1])
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
         rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
@@ -303,7 +327,8 @@ class NodeStore:
     def _read_counter(self) -> _Counter:
         try:
             content = json.loads((self.folder / "counter.json").read_text(encoding="ascii"))
-            return _Counter(str(content["run_id"]), *(int(content[n]) for n in ("attempt", "sequence", "answered")))
+            attempt, sequence, answered = (int(content[name]) for name in ("attempt", "sequence", "answered"))
+            return _Counter(str(content["run_id"]), attempt, sequence, answered, bytes.fromhex(content["key"]).hex())
         except FileNotFoundError:
             return _Counter()
         except (OSError, ValueError, KeyError, TypeError) as fault:
@@ -337,6 +362,10 @@ def _dearest(events: Sequence[Event]) -> Event:
     if len(events) == 1:
         return events[0]
     return max(events, key=lambda event: get_accountant("gdp").epsilon([event], _DELTA))
+
+
+def _following(key: str) -> str:
+    return next_state_key(bytes.fromhex(key)).hex()
 
 
 def digest_rows(codes: Sequence[bytes]) -> bytes:

@@ -108,11 +108,29 @@ def channel_secret(own: SecretKey, peer_public: bytes, own_node: int, peer: int,
     return hkdf(own.agree(peer_public), parameters, _context("channel", *named))
 
 
+def slot_channel(channel: bytes) -> bytes:
+    """Returns what a node keeps of a channel when the set-up is over, 32 bytes: it no longer opens the set-up's shares.
+
+    Those are of the keys of all slots: a stolen state that opened them would give the past ones to whoever has them.
+    """
+    return hkdf(channel, b"", _context("slot-channel"))
+
+
+def next_state_key(key: bytes) -> bytes:
+    """Returns the 32-byte key that follows `key`; the one before cannot be found from it."""
+    return hkdf(key, b"", _context("state-next"))
+
+
+def state_key(key: bytes) -> bytes:
+    """Returns the AEAD key of the state that is stored under `key`, 32 bytes."""
+    return hkdf(key, b"", _context("state-at-rest"))
+
+
 def setup_share_key(channel: bytes, sender: int, holder: int) -> bytes:
     """Returns the AEAD key for the slot-key shares that `sender` gives `holder` at set-up."""
     return hkdf(channel, b"", _context("setup-shares", _number(sender), _number(holder)))
 
 
 def seed_share_key(channel: bytes, sender: int, holder: int, slot: int) -> bytes:
-    """Returns the AEAD key for the self-mask share that `sender` gives `holder` in one slot."""
+    """Returns the AEAD key for the self-mask share that `sender` gives `holder` in one slot, from a `slot_channel`."""
     return hkdf(channel, b"", _context("seed-share", _number(sender), _number(holder), _number(slot)))

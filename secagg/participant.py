@@ -22,7 +22,7 @@ from hedgerow.secagg.checks import (
     check_spec,
     open_seed_share,
 )
-from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.masking import MaskingKeys, encode_vectors, mask_upload
@@ -251,7 +251,8 @@ class Participant:
 
         The purposes answered are only counted here: they are stored one by one as they come.
         """
-        writer = Writer(Kind.PARTICIPANT_STEP).text(self.state.value).number(self.sequence, 8)
+        writer = Writer(Kind.PARTICIPANT_STEP).fixed(self.view.digest, HASH_BYTES)
+        writer.text(self.state.value).number(self.sequence, 8)
         writer.fixed(self.chain.link, 32).number(self.chain.slot, 4).number(self.shares_from, 4)
         # The chain has left the open slot behind, and its shares may yet be asked for.
         held = b"".join(self._shares_of(slot) for slot in range(self.shares_from, self.chain.slot))
@@ -274,7 +275,7 @@ class Participant:
             holders, first, stored = reader.nodes(), reader.number(4), reader.items()
             reader.end()
             reader = Reader(unsealed_state(step), Kind.PARTICIPANT_STEP)
-            state, found = State(reader.text()), reader.number(8)
+            of_epoch, state, found = reader.fixed(HASH_BYTES), State(reader.text()), reader.number(8)
             chain, shares_from = SlotChain(reader.fixed(32), reader.number(4)), reader.number(4)
             held, count, evidence, opened = reader.variable(), reader.number(4), reader.items(), reader.items()
             reader.end()
@@ -283,7 +284,7 @@ class Participant:
             raise refuse(Code.CORRUPT_STATE) from error
         if found != sequence:
             raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
-        if count != len(purposes) or chain.slot < first:
+        if of_epoch != view.digest or count != len(purposes) or chain.slot < first:
             raise refuse(Code.CORRUPT_STATE)
         readable = zip(_storage_keys(chain), stored[chain.slot - first :], strict=False)
         by_slot = held + b"".join(_crypted(key, row) for key, row in readable)

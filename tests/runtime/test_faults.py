@@ -278,5 +278,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_private_files_are_private(tmp_path: Path) -> None:
     """The store holds keys: nobody but its owner may read it."""
     store = NodeStore(tmp_path / "state")
-    assert (tmp_path / "state" / "node.db").stat().st_mode & 0o077 == 0
+    store.save_attempt(b"1" * 32, 1)
+    for name in ("node.db", "counter.json"):
+        assert (tmp_path / "state" / name).stat().st_mode & 0o077 == 0
     store.close()

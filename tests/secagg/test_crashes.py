@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from hedgerow.experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
+from hedgerow.secagg._primitives.aead import unseal
+from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.keys import setup_share_key
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.round_messages import Answer
 from hedgerow.secagg.session import EpochSession
+from hedgerow.secagg.setup_messages import ShareMessage
 from hedgerow.secagg.transitions import Code
 
 
@@ -183,6 +187,36 @@ def test_shares_are_signed_by_their_node(lab):
     aggregator = lab.collected()
     step = lab.answered(2, lab.request(aggregator, 2, (0, 1, 2, 3, 4)))
     assert Answer.from_signed(step.message).node == 2
+
+
+def test_the_parts_of_two_epochs_are_not_put_together():
+    """A step belongs to one epoch; under another's, its keys would mask with what other nodes take for wrong."""
+    one, other = Lab(seed=1).node(0), Lab(seed=2).node(0)
+    assert one.sequence == other.sequence
+    require_refusal(
+        lambda: Participant.restore_parts(one.epoch_bytes(), other.step_bytes(), (), one.sequence), Code.CORRUPT_STATE
+    )
+
+
+def test_a_ready_node_cannot_open_the_shares_of_its_set_up(monkeypatch):
+    """The coordinator has all sealed shares of all slots; a state that is stolen later must not open them for it."""
+    sent, share = {}, Enrolment.share
+
+    def recording(self, *arguments):
+        step = share(self, *arguments)
+        sent[self.node] = ShareMessage.from_signed(step.message)
+        return step
+
+    monkeypatch.setattr(Enrolment, "share", recording)
+    lab = Lab()
+    node = lab.node(0)
+    for holder, sealed in zip(sent[0].holders, sent[0].sealed, strict=True):
+        with pytest.raises(PrimitiveFault):
+            unseal(setup_share_key(node.channels[holder], 0, holder), sealed, sent[0].view)
+    for sender in node.channels:
+        sealed = dict(zip(sent[sender].holders, sent[sender].sealed, strict=True))[0]
+        with pytest.raises(PrimitiveFault):
+            unseal(setup_share_key(node.channels[sender], sender, 0), sealed, sent[sender].view)
 
 
 def test_held_shares_are_stored_under_the_keys_of_their_slots():

@@ -1,0 +1,102 @@
+"""What a thief finds in a node's folder: the state of the last step, and nothing that opens an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.experiments.secagg_lab import Lab
+from hedgerow.protocol.plan import Plan
+from hedgerow.secagg.transitions import Code
+
+RUN = b"r" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path, make_plan: Callable[..., Plan]) -> NodeStore:
+    """An open run of which nothing was answered yet."""
+    made = NodeStore(tmp_path / "node")
+    made.open_run(RUN, make_plan(), b"data")
+    made.save_attempt(RUN, 1)
+    return made
+
+
+def contents(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+
+
+def one_slot(lab: Lab, store: NodeStore, purpose: str = "tree-1") -> None:
+    """Masks and answers, and stores node 0 after each step."""
+    aggregator = lab.collected(purpose)
+    store.save(RUN, NodeStep(lab.node(0)))
+    lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    store.save(RUN, NodeStep(lab.node(0)))
+
+
+def test_no_file_holds_the_link_of_a_past_slot(store: NodeStore) -> None:
+    """The log of the database keeps replaced rows for hundreds of steps; a link there would open every slot since."""
+    lab = Lab()
+    fresh = lab.node(0)
+    store.save(RUN, NodeStep(fresh))
+    one_slot(lab, store)
+    for link in (fresh.chain.link, lab.node(0).chain.link):
+        assert link not in contents(store.folder)
+    store.close()
+
+
+def test_the_key_of_an_earlier_step_is_gone(store: NodeStore) -> None:
+    """Every step is stored under a key that follows from the one before; only the newest is left in the folder."""
+    lab = Lab()
+    keys = []
+    for purpose in ("tree-1", "tree-2"):
+        one_slot(lab, store, purpose)
+        keys.append(store._counter.key)
+    held = contents(store.folder)
+    assert keys[0].encode() not in held and bytes.fromhex(keys[0]) not in held and keys[1].encode() in held
+    store.close_run(RUN, "finished")
+    assert keys[1].encode() not in contents(store.folder)
+    store.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_step_is_found_again(store: NodeStore, monkeypatch: pytest.MonkeyPatch, is_behind: bool) -> None:
+    """Also where the counter was not written any more before the crash: its key leads to that of the database."""
+    lab = Lab()
+    store.save(RUN, NodeStep(lab.node(0)))
+    lab.collected()
+    with monkeypatch.context() as patch:
+        if is_behind:
+            patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
+        store.save(RUN, NodeStep(lab.node(0)))
+    store.close()
+    for _ in range(2):
+        again = NodeStore(store.folder)
+        stored = again.load()
+        assert stored is not None and stored.participant is not None and stored.fault is None
+        assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+        again.close()
+    again = NodeStore(store.folder)
+    again.load()
+    one_slot(lab, again, "tree-2")
+    again.close()
+    last = NodeStore(store.folder)
+    stored = last.load()
+    assert stored is not None and stored.participant is not None
+    assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+    last.close()
+
+
+def test_a_database_does_not_open_under_the_counter_of_another_folder(store: NodeStore) -> None:
+    """Whoever has the database only, as from a backup that leaves the counter out, has none of its steps."""
+    store.save(RUN, NodeStep(Lab().node(0)))
+    store._write_counter(replace(store._counter, key="00" * 32))
+    store.close()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.participant is None
+    assert stored.fault is not None and stored.fault.code == Code.CORRUPT_STATE
+    again.close()
