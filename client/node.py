@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.errors import DataError, RemoteProtocolError
+from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, IntVector, LeafSums, NodeHistograms, Query, SplitSums
 from hedgerow.training.settings import Settings
 from hedgerow.trees.grid import CodeArray, build_grid
+from hedgerow.trees.linear_sums import cross_products, gram_matrix
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
 from hedgerow.trees.split_kernels import node_histograms, split_sums
@@ -81,6 +83,10 @@ class Node:
             vector = node_histograms(self._records, query, self._loss, self._n_threads)
         elif isinstance(query, SplitSums):
             vector = split_sums(self._records, query, self._loss, self._n_threads)
+        elif isinstance(query, GramMatrix):
+            vector = gram_matrix(self._records, query, self._n_threads)
+        elif isinstance(query, CrossProducts):
+            vector = cross_products(self._records, query, self._loss, self._n_threads)
         else:
             raise RemoteProtocolError(
                 f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plan_algorithms import SECTIONS, Adassp, check_algorithm, section_of
 from hedgerow.protocol.plan_fields import (
     boolean,
     checked,
@@ -74,6 +75,7 @@ class Label:
 class Model:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only."""
 
+    algorithm: str = checked(one_of("boosting", *SECTIONS), "boosting")
     n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
     max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
     n_candidates: int = checked(integer(1, 250), 32)
@@ -132,6 +134,7 @@ class Plan:
     privacy: Privacy
     model: Model = dataclasses.field(default_factory=Model)
     federation: Federation = dataclasses.field(default_factory=Federation)
+    adassp: Adassp = dataclasses.field(default_factory=Adassp)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Plan:
@@ -151,7 +154,10 @@ class Plan:
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
+            **{section_of(word): read_section(kind, table.get(section_of(word), {}), section_of(word))
+               for word, kind in SECTIONS.items()},
         )
+        check_algorithm(table, plan.model)
         check_consistency(plan)
         return plan
 
@@ -159,6 +165,12 @@ class Plan:
         """Plain values that `from_dict` reads back to an equal plan; fields without a value are left out."""
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
+            table[section] = _plain(getattr(self, section))
+        if self.model.algorithm == "boosting":
+            # Plans of boosted trees are written as before there were others: their digests stay what they were.
+            del table["model"]["algorithm"]
+        else:
+            section = section_of(self.model.algorithm)
             table[section] = _plain(getattr(self, section))
         table["features"] = [_plain(feature) for feature in self.features]
         return table
@@ -209,7 +221,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         )
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
-    known = {"version", "name", "model", "privacy", "label", "features", "federation"}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", *map(section_of, SECTIONS)}
     for name in table:
         if name not in known:
             raise PlanError(
@@ -235,6 +247,10 @@ def check_consistency(plan: Plan) -> None:
         _check_feature(feature, path)
     _check_label(plan.label)
     _check_privacy(plan)
+    if plan.label.type == "multiclass" and plan.model.algorithm != "boosting":
+        raise refuse("label.type", "multiclass", f'"binary" or "regression" with "{plan.model.algorithm}"')
+    if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):
+        raise refuse("adassp.loss", plan.adassp.loss, '"squared" for a regression')
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")
