@@ -46,7 +46,8 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
-        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} (mu {_mu(plan)} in all)"),
+        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
+         f"(mu {_mu(plan)} in all)"),
     ]  # fmt: skip
     if privacy.delta * privacy.n_records >= 1:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
