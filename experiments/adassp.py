@@ -168,7 +168,7 @@ def _draw(curves: Curves, by_rounds: Mapping[float, Curves], path: Path) -> None
         for axis, (title, places, found) in zip(axes[row], panels, strict=True):
             for name, scores in found.items():
                 axis.plot(places, [score[row] for score in scores], marker="o", label=name)
-            axis.set(title=title, ylabel=measure, xscale="log")
+            axis.set(title=title, ylabel=measure, xlabel=title.split(", ")[1].removeprefix("by "), xscale="log")
             axis.grid(alpha=0.3)
             axis.legend(fontsize=8)
     figure.savefig(path, dpi=110)
