@@ -88,9 +88,10 @@ def algorithm_plan(
 ) -> Plan:
     """As `plan_for`, for another algorithm than boosted trees; `own` is its section, `own["model"]` more of [model]."""
     section = {name: value for name, value in own.items() if name != "model"}
-    content = plan_for(table, epsilon, n_train, {}, **privacy).to_dict()
+    content = plan_for(table, epsilon, n_train, {}).to_dict()
     model = {"algorithm": algorithm, **own.get("model", {})}
-    return Plan.from_dict({**content, "model": model, algorithm.replace("-", "_"): section})
+    promise = {**content["privacy"], **privacy}
+    return Plan.from_dict({**content, "privacy": promise, "model": model, algorithm.replace("-", "_"): section})
 
 
 def labels_of(table: Table) -> NDArray[np.int32]:

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan_algorithms import SECTIONS, Adassp, check_algorithm, section_of
+from hedgerow.protocol.plan_algorithms import (
+    SECTIONS,
+    Adassp,
+    DpXgboost,
+    check_algorithm,
+    check_pure,
+    section_of,
+)
 from hedgerow.protocol.plan_fields import (
     boolean,
     checked,
@@ -101,7 +108,7 @@ class Privacy:
 
     epsilon: float = checked(number(0, math.inf, exclusive=False))
     delta: float = checked(number(0, 1, exclusive=True))
-    accountant: str = checked(one_of("gdp", "rdp"), "gdp")
+    accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
     noise: str = checked(one_of("server", "distributed"), "server")
     n_records: int = checked(integer(1, 10**15))
     unit: str = checked(text, "record")
@@ -135,6 +142,7 @@ class Plan:
     model: Model = dataclasses.field(default_factory=Model)
     federation: Federation = dataclasses.field(default_factory=Federation)
     adassp: Adassp = dataclasses.field(default_factory=Adassp)
+    dp_xgboost: DpXgboost = dataclasses.field(default_factory=DpXgboost)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Plan:
@@ -247,6 +255,7 @@ def check_consistency(plan: Plan) -> None:
         _check_feature(feature, path)
     _check_label(plan.label)
     _check_privacy(plan)
+    check_pure(plan)
     if plan.label.type == "multiclass" and plan.model.algorithm != "boosting":
         raise refuse("label.type", "multiclass", f'"binary" or "regression" with "{plan.model.algorithm}"')
     if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.adassp import boosted_adassp
 from hedgerow.training.adassp_settings import resolve_adassp
+from hedgerow.training.dp_xgboost import dp_xgboost
+from hedgerow.training.dp_xgboost_settings import resolve_dp_xgboost
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 
@@ -27,4 +29,5 @@ class Algorithm:
 
 ALGORITHMS: dict[str, Algorithm] = {
     "adassp": Algorithm(resolve_adassp, boosted_adassp),
+    "dp-xgboost": Algorithm(resolve_dp_xgboost, dp_xgboost),
 }

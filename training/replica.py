@@ -63,7 +63,7 @@ class Replica:
             RemoteProtocolError: it is none: of another length, larger than any sum with noise can be, or too many.
         """
         query = self.query
-        if query is None or release.shape != (query.length,) or release.dtype != np.int64:
+        if query is None or release.shape != (query.release_length,) or release.dtype != np.int64:
             raise _no_release("one came that nothing was asked for, or of another length")
         # Python's integers: these products are beyond 64 bits for the largest plans.
         rows = self._plan.privacy.n_records * self._plan.privacy.max_rows_per_unit

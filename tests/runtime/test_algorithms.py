@@ -45,6 +45,13 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adassp, regression, noise of the sites": (
         "regression", {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 2}}, {"noise": "distributed"},
     ),
+    "dp-xgboost, choices": (
+        "binary", {"model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2}}, {},
+    ),
+    "dp-xgboost, histograms": (
+        "regression",
+        {"model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2}, "dp_xgboost": {"splits": "histogram"}}, {},
+    ),
 }  # fmt: skip
 
 
