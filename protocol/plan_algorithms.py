@@ -65,7 +65,7 @@ class DpXgboost:
 SECTIONS: dict[str, type[Any]] = {"adassp": Adassp, "dp-xgboost": DpXgboost}
 """The section of each algorithm but "boosting"."""
 _SHARED_FIELDS: dict[str, frozenset[str]] = {
-    "adassp": frozenset({"algorithm"}),
+    "adassp": frozenset({"algorithm", "structure_seed"}),
     "dp-xgboost": frozenset(
         {
             "algorithm", "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge",

@@ -202,7 +202,7 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
     run = asking.run
     features = np.arange(run.grid.n_features, dtype=np.int64)[None]
     growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes)
-    randomness = PublicRandom(run.plan.model.structure_seed, f"tree {asking.number}")
+    randomness = PublicRandom(run.structure_seed, f"tree {asking.number}")
     for _ in range(run.settings.max_depth):
         coins = np.array([randomness.coin() for _ in range(growing.alive.shape[1])])
         if run.plan.dp_xgboost.splits == "exponential":
