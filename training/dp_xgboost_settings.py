@@ -20,6 +20,8 @@ from hedgerow.trees.split_scores import SCORE_UNIT_OF_GAIN, score_range
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE, DEFAULT_NOISE_RIDGE = 20, 4, 0.3, 1.0
 _HALVINGS = 60
+_PRECISION = 1e-6
+"""Of the sum of epsilons; integer scales are coarser."""
 _LARGEST_SCALE = 2**53
 
 
@@ -155,7 +157,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if keeps(middle) else (low, middle)
-        if high - low <= 1e-9 * high:
+        if high - low <= _PRECISION * high:
             break
     return scales_of(low)
 
