@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import SelectionEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import PrivacyError
 
@@ -57,6 +58,7 @@ class PrivacyReport:
         epsilon_gdp: spent at delta, exact accounting of Gaussian noise; infinity if something left un-noised.
         epsilon_rdp: the same by Renyi differential privacy.
         epsilon_own: the same by the plan's accountant, if it is neither of these; else None.
+        n_choices: releases that are choices which the coordinator made from exact sums.
         n_releases: noisy vectors that left the aggregation.
         adjacency: what neighbouring data sets are.
     """
@@ -76,6 +78,7 @@ class PrivacyReport:
     approximate_noise: bool = False
     bounds_from_data: bool = False
     epsilon_own: float | None = None
+    n_choices: int = 0
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -117,9 +120,15 @@ class PrivacyReport:
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, as a sentence."""
         if self.noise_mode == "server":
+            chooses = (
+                f"In {self.n_choices} of the releases it chooses from exact sums, and is trusted to do so by the "
+                "exponential mechanism. "
+                if self.n_choices
+                else ""
+            )
             return (
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
-                "noise and to keep those sums to itself. The guarantee holds against everybody else."
+                f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
             )
         sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
@@ -132,6 +141,8 @@ class PrivacyReport:
         content = asdict(self)
         if self.epsilon_own is None:
             del content["epsilon_own"]
+        if self.n_choices == 0:
+            del content["n_choices"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -141,8 +152,10 @@ class PrivacyReport:
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
         """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
         try:
-            values = {field.name: data[field.name] for field in fields(cls) if field.name != "epsilon_own"}
-            values["epsilon_own"] = data.get("epsilon_own")
+            # These two are left out where they say nothing, as in every report before there were others.
+            optional = {"epsilon_own": None, "n_choices": 0}
+            values = {field.name: data[field.name] for field in fields(cls) if field.name not in optional}
+            values |= {name: data.get(name, default) for name, default in optional.items()}
         except KeyError as missing:
             raise PrivacyError(
                 f"The privacy report lacks {missing}.",
@@ -170,7 +183,8 @@ class PrivacyReport:
             lines.append(f"                    {exact} by gdp and {renyi} by rdp, both bounds")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
-        lines.append(f"  releases          {self.n_releases} noisy sums")
+        choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
+        lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
         lines.append(f"  noise             {self.noise_mode}: {self.trust}")
         if self.guarantee == "holds":
             lines.append(f"  in words          {_in_words(self.epsilon, self.delta)}")
@@ -193,6 +207,7 @@ def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
         epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
         n_releases=len(ledger),
+        n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
         **{field.name: getattr(context, field.name) for field in fields(context)},
     )
 

@@ -233,6 +233,16 @@ def test_a_report_is_by_the_plans_accountant(accountant: str) -> None:
     assert "epsilon_own" not in old.to_dict() and PrivacyReport.from_dict(old.to_dict()) == old
 
 
+def test_a_report_says_who_chooses_from_exact_sums() -> None:
+    """The trust that the exponential mechanism of a coordinator needs, in words and in numbers."""
+    ledger = Ledger().append(release(SelectionEvent(0.5), 100.0, 200.0))
+    report = report_of(ledger, PrivacyContext(delta=1e-6, accountant="pure"))
+    assert report.n_choices == 1 and "exponential mechanism" in report.trust and "choices" in report.text()
+    assert PrivacyReport.from_dict(report.to_dict()) == report
+    plain = report_of(Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0)), PrivacyContext(delta=1e-6))
+    assert "n_choices" not in plain.to_dict() and "exponential mechanism" not in plain.trust
+
+
 def test_amplification_is_not_claimed_without_a_sample() -> None:
     """An un-amplified sampler is charged in full: the rate counts, and nothing else does."""
     full, sampled = DiscreteLaplaceEvent(1.0, 1.0), DiscreteLaplaceEvent(1.0, 0.1)
