@@ -6,16 +6,21 @@ anything else; what it keeps between queries is its records' scores under the pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.client.sampling import SamplingSource, SystemSampling
 from hedgerow.protocol.errors import DataError, RemoteProtocolError
+from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import Histogram, IntVector, LeafSums, NodeHistograms, Query, SplitSums
+from hedgerow.protocol.pure_queries import PureQuery
+from hedgerow.protocol.queries import SAMPLING_STEPS, Histogram, IntVector, LeafSums, NodeHistograms, Query, SplitSums
 from hedgerow.training.settings import Settings
 from hedgerow.trees.grid import CodeArray, build_grid
+from hedgerow.trees.linear_sums import cross_products, gram_matrix
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
 from hedgerow.trees.split_kernels import node_histograms, split_sums
@@ -47,15 +52,25 @@ class Node:
         plan: the plan that all agreed on.
         settings: the plan's resolved settings.
         n_threads: threads to sum with.
+        sampling: where samples come from when the plan draws any; None for the operating system.
 
     Raises:
         DataError: for codes or labels outside the plan: the kernels look them up without asking, so that a record
             beyond the tables would add more than its bound.
     """
 
-    def __init__(self, site: str, data: SiteData, plan: Plan, settings: Settings, n_threads: int = 1) -> None:
+    def __init__(
+        self,
+        site: str,
+        data: SiteData,
+        plan: Plan,
+        settings: Settings,
+        n_threads: int = 1,
+        sampling: SamplingSource | None = None,
+    ) -> None:
         self.site = site
         check_data(site, data, plan)
+        self._sampling = sampling or SystemSampling(os.urandom)
         self._loss = settings.loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
@@ -73,24 +88,47 @@ class Node:
             RemoteProtocolError: for a query of another ensemble size or of an unknown kind.
         """
         self._expect_ensemble(query)
-        if isinstance(query, LeafSums):
-            vector = leaf_sums(self._records, query, self._loss, self._n_threads)
-        elif isinstance(query, Histogram):
-            vector = histogram(self._records, query, self._loss, self._n_threads)
-        elif isinstance(query, NodeHistograms):
-            vector = node_histograms(self._records, query, self._loss, self._n_threads)
-        elif isinstance(query, SplitSums):
-            vector = split_sums(self._records, query, self._loss, self._n_threads)
-        else:
-            raise RemoteProtocolError(
-                f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",
-                cause="It runs a newer version than this node.",
-                remedy="Install the same version of Hedgerow on both sides.",
-                code="unknown-query-kind",
-            )
+        vector = self._sums(query)
         if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
         return vector
+
+    def _sums(self, query: Query) -> IntVector:
+        records = self._records
+        if isinstance(query, PureQuery):
+            if query.update is not None:
+                apply_update(records, query.update, self._n_threads)
+            records, query = self._drawn(query), replace(query, update=None)
+        if isinstance(query, LeafSums):
+            return leaf_sums(records, query, self._loss, self._n_threads)
+        if isinstance(query, Histogram):
+            return histogram(records, query, self._loss, self._n_threads)
+        if isinstance(query, NodeHistograms):
+            return node_histograms(records, query, self._loss, self._n_threads)
+        if isinstance(query, SplitSums):
+            return split_sums(records, query, self._loss, self._n_threads)
+        if isinstance(query, GramMatrix):
+            return gram_matrix(records, query, self._n_threads)
+        if isinstance(query, CrossProducts):
+            return cross_products(records, query, self._loss, self._n_threads)
+        raise RemoteProtocolError(
+            f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",
+            cause="It runs a newer version than this node.",
+            remedy="Install the same version of Hedgerow on both sides.",
+            code="unknown-query-kind",
+        )
+
+    def _drawn(self, query: PureQuery) -> SiteRecords:
+        """The records that this query's sample holds."""
+        records, threshold = self._records, query.pure.sampling_threshold
+        if threshold == SAMPLING_STEPS:
+            return records
+        rows = np.flatnonzero(self._sampling.draw(threshold, records.n_records, str(query.purpose)))
+        return SiteRecords(
+            np.ascontiguousarray(records.codes[:, rows]),
+            records.labels[rows],
+            np.ascontiguousarray(records.scores[:, rows]),
+        )
 
     def finish(self, query: Query) -> None:
         """Take in a query's update without answering it; for a node that missed the round."""

@@ -274,7 +274,7 @@ def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
 
     Asked before the program begins: the trees of one batch alone could fill the machine's memory.
     """
-    length = settings.batch_size * 2**settings.max_depth * settings.loss(plan).n_statistics
+    length = settings.largest_length(plan)
     if length > max_length:
         raise PolicyRefusal(
             f"A round of the plan asks for {length:,} numbers; a node sends {max_length:,} at most.",

@@ -44,7 +44,7 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
             if replica.query is None:
                 return
             node.answer(replica.query)
-            replica.feed(np.zeros(replica.query.length, dtype=np.int64))
+            replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
     except HedgerowError:
         # A plan that cannot be run is refused where the refusal is told to the coordinator as well.
         return

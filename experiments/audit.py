@@ -139,8 +139,10 @@ def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_c
             return ratio, total_mu(releaser.ledger.events())
 
 
-def small_plan(label: str, epsilon: float, model: Mapping[str, Any], rows_per_unit: int = 1) -> Plan:
-    """A plan over two features, small enough to train a thousand times."""
+def small_plan(
+    label: str, epsilon: float, model: Mapping[str, Any], rows_per_unit: int = 1, **section: Mapping[str, Any]
+) -> Plan:
+    """A plan over two features, small enough to train a thousand times; `section` is that of its algorithm."""
     labels: dict[str, dict[str, Any]] = {
         "binary": {"type": "binary", "classes": ["no", "yes"]},
         "multiclass": {"type": "multiclass", "classes": ["a", "b", "c"]},
@@ -155,7 +157,8 @@ def small_plan(label: str, epsilon: float, model: Mapping[str, Any], rows_per_un
             {"name": "region", "type": "categorical", "categories": ["north", "south"]},
         ],
         "label": {"name": "y", **labels[label]},
-        "model": {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
+        "model": model if "algorithm" in model else {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
+        **section,
         "privacy": {
             "epsilon": epsilon, "delta": 1e-5, "n_records": 40, "unit": unit, "max_rows_per_unit": rows_per_unit,
         },
@@ -169,9 +172,11 @@ def subject_of(plan: Plan, noise: Callable[[int], NoiseSource] | None = None, fa
     rows = plan.privacy.max_rows_per_unit
     regression = plan.label.type == "regression"
     common, opposite = (-SCORE_UNIT, SCORE_UNIT) if regression else (0, 1)
+    # The rows of linear models are longest at the ends of features.
+    code = 0 if plan.model.algorithm == "adassp" else 1
 
     def site(n: int, label: int) -> SiteData:
-        codes: NDArray[np.unsignedinteger[Any]] = np.ones((grid.n_features, n), dtype=grid.dtype)
+        codes: NDArray[np.unsignedinteger[Any]] = np.full((grid.n_features, n), code, dtype=grid.dtype)
         return SiteData(codes, np.full(n, label, dtype=np.int32))
 
     return Subject(plan, site(40, common), site(rows, opposite), noise or seeded_noise(), fault)
@@ -201,6 +206,11 @@ PLANS: dict[str, Plan] = {
     "binary, averaging": small_plan("binary", 6.0, {"weight_update": "averaging"}),
     "multiclass, newton": small_plan("multiclass", 6.0, {}),
     "regression, newton": small_plan("regression", 6.0, {}),
+    "adassp, logistic": small_plan("binary", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4}),
+    "adassp, hinge, short rows": small_plan(
+        "binary", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4, "loss": "hinge", "row_norm": 1.0}
+    ),
+    "adassp, regression": small_plan("regression", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4}),
     "binary, 3 rows per patient": small_plan("binary", 6.0, {}, rows_per_unit=3),
 }
 

@@ -83,6 +83,17 @@ def plan_for(table: Table, epsilon: float, n_train: int, model: Mapping[str, Any
     )
 
 
+def algorithm_plan(
+    table: Table, epsilon: float, n_train: int, algorithm: str, own: Mapping[str, Any], **privacy: Any
+) -> Plan:
+    """As `plan_for`, for another algorithm than boosted trees; `own` is its section, `own["model"]` more of [model]."""
+    section = {name: value for name, value in own.items() if name != "model"}
+    content = plan_for(table, epsilon, n_train, {}).to_dict()
+    model = {"algorithm": algorithm, **own.get("model", {})}
+    promise = {**content["privacy"], **privacy}
+    return Plan.from_dict({**content, "privacy": promise, "model": model, algorithm.replace("-", "_"): section})
+
+
 def labels_of(table: Table) -> NDArray[np.int32]:
     """Labels as nodes hold them."""
     if not table.is_regression:
@@ -94,14 +105,22 @@ def labels_of(table: Table) -> NDArray[np.int32]:
 
 def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
     """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome."""
+    labels, scores, outcome = held_out_scores(prepared, plan, train, seed)
+    measure = r2_score if prepared.table.is_regression else roc_auc_score
+    return float(measure(labels, scores)), outcome
+
+
+def held_out_scores(
+    prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
+    """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome."""
     settings = resolve(plan)
     codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
     data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
     aggregation = PlainAggregation([Node("one", data, plan, settings)])
     outcome = run_program(plan, program_for(plan, settings), aggregation, SeededNoise(seed, exact=False))
     scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0]
-    measure = r2_score if prepared.table.is_regression else roc_auc_score
-    return float(measure(labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores)), outcome
+    return labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
 
 def scores_over_splits(

@@ -1,6 +1,8 @@
-"""Accountants: they read events and answer with epsilon at a delta; both fail closed.
+"""Accountants: they read events and answer with epsilon at a delta; all fail closed.
 
-An event without a known cost is an error (`hedgerow.privacy.cost`), an un-noised one is epsilon = infinity.
+An event without a known cost is an error (`hedgerow.privacy.cost`), an un-noised one is epsilon = infinity. Kinds of
+events are not mixed by adding up epsilons: `gdp`, `rdp` and `pld` take releases of pure differential privacy in by a
+bound that is proved in `hedgerow.privacy.pure`; `pure` refuses everything else.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
+from hedgerow.privacy.pld import epsilon_pld
+from hedgerow.privacy.pure import PURE_EVENTS, all_pure, epsilon_pure
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
 from hedgerow.protocol.errors import PrivacyError
 
@@ -41,13 +45,14 @@ class _SupportsKnownEvents:
 
 
 class GdpAccountant(_SupportsKnownEvents):
-    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid."""
+    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid; a bound for pure releases."""
 
     name = "gdp"
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """See `Accountant.epsilon`."""
         check_delta(delta)
+        events = list(events)
         cost = cost_of(events)
         if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
             return math.inf
@@ -55,11 +60,13 @@ class GdpAccountant(_SupportsKnownEvents):
         if twin_delta <= 0:
             return math.inf
         epsilon = epsilon_of_mu(math.sqrt(cost.gdp_weight) * ROUND_UP, twin_delta, cost.total_variation)
-        if cost.total_variation > 0:
+        if cost.total_variation > 0 or any(type(event) in PURE_EVENTS for event in events):
             # zCDP holds for the discrete Gaussian without any slack, so the better of the two bounds is a bound: on a
-            # coarse grid, or at a large epsilon, where (1 + e^epsilon) times the distance is too dear.
+            # coarse grid, or at a large epsilon, where (1 + e^epsilon) times the distance is too dear. It is also what
+            # many small pure releases are best bounded by.
             epsilon = min(epsilon, epsilon_of_rho(cost.zcdp_weight / 2, twin_delta))
-        return epsilon + 2 * cost.log_ratio
+        epsilon += 2 * cost.log_ratio
+        return min(epsilon, epsilon_pure(events)) if all_pure(events) else epsilon
 
 
 class RdpAccountant(_SupportsKnownEvents):
@@ -72,7 +79,36 @@ class RdpAccountant(_SupportsKnownEvents):
         return epsilon_rdp(events, delta)
 
 
-_ACCOUNTANTS: dict[str, Accountant] = {"gdp": GdpAccountant(), "rdp": RdpAccountant()}
+class PureAccountant:
+    """Sums of epsilons of releases of pure differential privacy, amplified by sampling (`pure`); holds at delta = 0."""
+
+    name = "pure"
+
+    def supports(self, event: object) -> bool:
+        """See `Accountant.supports`."""
+        return type(event) in (*PURE_EVENTS, UnnoisedEvent)
+
+    def epsilon(self, events: Iterable[Event], delta: float) -> float:
+        """See `Accountant.epsilon`; `delta` is checked and not used."""
+        check_delta(delta)
+        return epsilon_pure(events)
+
+
+class PldAccountant(_SupportsKnownEvents):
+    """Privacy loss distributions by dp_accounting, an extra (`pld`): the tightest for many pure releases."""
+
+    name = "pld"
+
+    def epsilon(self, events: Iterable[Event], delta: float) -> float:
+        """See `Accountant.epsilon`; EnvironmentFault (code "missing-extra") without dp_accounting."""
+        events = list(events)
+        # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
+        return min(epsilon_pld(events, delta), GdpAccountant().epsilon(events, delta))
+
+
+_ACCOUNTANTS: dict[str, Accountant] = {
+    accountant.name: accountant for accountant in (GdpAccountant(), RdpAccountant(), PureAccountant(), PldAccountant())
+}
 
 
 def accountant_names() -> tuple[str, ...]:
@@ -81,7 +117,7 @@ def accountant_names() -> tuple[str, ...]:
 
 
 def get_accountant(name: str) -> Accountant:
-    """The accountant of that name: ``gdp`` (exact, the default everywhere) or ``rdp``; PrivacyError for another."""
+    """The accountant of that name, ``gdp`` (the default everywhere), ``rdp``, ``pure``, ``pld``; PrivacyError else."""
     if name not in _ACCOUNTANTS:
         raise PrivacyError(
             f"There is no accountant named {name!r}.",

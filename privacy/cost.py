@@ -14,15 +14,17 @@ from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
     Event,
     GaussianEvent,
+    PureEvent,
     UnnoisedEvent,
 )
 from hedgerow.privacy.lattice import LatticeSlack, lattice_slack, sum_slack
+from hedgerow.privacy.pure import PURE_EVENTS, amplified_epsilon, mu_of_pure
 from hedgerow.protocol.errors import PrivacyError
 
 # Sums and quotients here have relative errors of a few units in the last place; this makes them round up.
 ROUND_UP = 1 + 4e-15
 
-KNOWN_EVENTS = (GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, UnnoisedEvent)
+KNOWN_EVENTS = (GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, *PURE_EVENTS, UnnoisedEvent)
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ def _cost_of_one(event: Event) -> EventCost:
         slack = lattice_slack(event.sigma * event.sigma, event.length, event.count)
     elif type(event) is DiscreteGaussianSumEvent:
         slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)
+    elif isinstance(event, PureEvent) and type(event) in PURE_EVENTS:
+        # epsilon-DP is epsilon²/2-zCDP and mu-GDP (`hedgerow.privacy.pure`): a bound that composes with the others.
+        epsilon = amplified_epsilon(event.epsilon, event.sampling_rate)
+        return EventCost(event.count * epsilon**2, event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
     else:
         # A subclass is refused as well: it may mean something else than its parent.
         raise PrivacyError(

@@ -25,7 +25,7 @@ _SMALLEST_REQUEST = 4096
 _LARGEST_REQUEST = 1 << 22
 
 # An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
-_LARGEST_ATTEMPT = 1 << 20
+LARGEST_ATTEMPT = 1 << 20
 
 # Bytes that an average draw uses, besides those of its uniform integers below sigma (measured: 12, and 6 of those).
 _BYTES_PER_DRAW = 14
@@ -46,7 +46,7 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
     Raises:
         PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
     """
-    _check_arguments(sigma, length)
+    check_arguments(sigma, length)
     out = np.empty(length, dtype=np.int64)
     width = (sigma.bit_length() + 7) // 8
     stream = np.empty(0, dtype=np.uint8)
@@ -54,17 +54,18 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
     while filled < length:
         wanted = (length - filled) * (_BYTES_PER_DRAW + _UNIFORMS_PER_DRAW * width)
         request = max(min(max(wanted, _SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
-        stream = np.concatenate([stream, _request(random_bytes, request)])
+        stream = np.concatenate([stream, request_bytes(random_bytes, request)])
         filled, used = fill_discrete_gaussian(stream, sigma, out, filled)
         if filled < 0:
-            raise _unsound("The byte source gave a value beyond 511 standard deviations.")
+            raise unsound("The byte source gave a value beyond 511 standard deviations.")
         stream = stream[used:]
-        if filled < length and stream.size > _LARGEST_ATTEMPT:
-            raise _unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
+        if filled < length and stream.size > LARGEST_ATTEMPT:
+            raise unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
     return out
 
 
-def _check_arguments(sigma: int, length: int) -> None:
+def check_arguments(sigma: int, length: int) -> None:
+    """Raise PrivacyError for a size of noise, or a length, out of range."""
     if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
         raise PrivacyError(
             f"The noise has sigma = {sigma!r} grid units; it must be an integer from 1 to 2^53.",
@@ -81,14 +82,16 @@ def _check_arguments(sigma: int, length: int) -> None:
         )
 
 
-def _request(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
+def request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
+    """So many bytes from the source: uint8 [n_bytes]; PrivacyError when it gives another number."""
     content = random_bytes(n_bytes)
     if len(content) != n_bytes:
-        raise _unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
+        raise unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
     return np.frombuffer(content, dtype=np.uint8)
 
 
-def _unsound(what: str) -> PrivacyError:
+def unsound(what: str) -> PrivacyError:
+    """The error for a byte source that is not random."""
     return PrivacyError(
         what,
         cause="It is not a source of uniform random bytes.",

@@ -109,16 +109,69 @@ class DiscreteGaussianSumEvent(EventBase):
 
 
 @dataclass(frozen=True)
+class PureEvent(EventBase):
+    """What events of pure differential privacy say: `count` adaptive releases, each epsilon-DP on the records it reads.
+
+    Every unit is among these with a chance of at most `sampling_rate`, drawn anew for each release, independently and
+    in secret; 1 when all units are. epsilon >= sensitivity / scale of the noise, in grid units, *without* sampling.
+    """
+
+    epsilon: float
+    sampling_rate: float = 1.0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check_positive_float("epsilon", self.epsilon)
+        _check_positive_float("sampling_rate", self.sampling_rate)
+        if self.sampling_rate > 1:
+            raise _malformed(f"An event's sampling_rate is {self.sampling_rate!r}; a chance is at most 1.")
+        _check_positive_int("count", self.count)
+
+
+@dataclass(frozen=True)
+class DiscreteLaplaceEvent(PureEvent):
+    """An integer vector plus discrete Laplace noise of an integer scale; the sensitivity is that in the L1 norm."""
+
+    type_name: ClassVar[str] = "discrete-laplace"
+
+
+@dataclass(frozen=True)
+class SelectionEvent(PureEvent):
+    """Choices by the exponential mechanism, P(c) proportional to exp(score / scale), one in each of disjoint parts.
+
+    The sensitivity is the range over which one unit can move the scores: the largest change less the smallest. A unit
+    is in one part at most, and the parts are public, so all choices of a release together cost what one does.
+    """
+
+    type_name: ClassVar[str] = "selection"
+
+
+@dataclass(frozen=True)
 class UnnoisedEvent(EventBase):
     """A release without noise: every accountant answers epsilon = infinity."""
 
     type_name: ClassVar[str] = "unnoised"
 
 
-Event = GaussianEvent | DiscreteGaussianEvent | DiscreteGaussianSumEvent | UnnoisedEvent
+Event = (
+    GaussianEvent
+    | DiscreteGaussianEvent
+    | DiscreteGaussianSumEvent
+    | DiscreteLaplaceEvent
+    | SelectionEvent
+    | UnnoisedEvent
+)
 
 _EVENT_TYPES: dict[str, type[Event]] = {
-    kind.type_name: kind for kind in (GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, UnnoisedEvent)
+    kind.type_name: kind
+    for kind in (
+        GaussianEvent,
+        DiscreteGaussianEvent,
+        DiscreteGaussianSumEvent,
+        DiscreteLaplaceEvent,
+        SelectionEvent,
+        UnnoisedEvent,
+    )
 }
 
 

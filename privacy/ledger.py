@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hedgerow.privacy.events import Event, UnnoisedEvent, event_from_dict
+from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent, event_from_dict
 from hedgerow.protocol.errors import PrivacyError
 
 LEDGER_VERSION = 1
@@ -27,8 +27,10 @@ class Release:
         kind: the query's kind, e.g. ``LeafSums``.
         event: what the accountants are to charge.
         length: entries of the vector, >= 1.
-        sensitivity: L2 sensitivity in grid units under add/remove-one of the unit, > 0.
-        sigma: standard deviation of the whole noise in grid units, >= 0 (0 only with an UnnoisedEvent).
+        sensitivity: L2 sensitivity in grid units under add/remove-one of the unit, > 0; for events of pure
+            differential privacy the one that the event's type names.
+        sigma: standard deviation of the whole noise in grid units, >= 0 (0 only with an UnnoisedEvent); for events of
+            pure differential privacy the scale of the noise.
 
     Raises:
         PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity.
@@ -51,6 +53,13 @@ class Release:
             return
         if not (math.isfinite(self.sigma) and self.sigma > 0):
             raise _malformed(f"The release {self.purpose!r} has sigma {self.sigma!r}; noise must be above 0.")
+        if isinstance(self.event, PureEvent):
+            if self.event.epsilon < self.sensitivity / self.sigma * (1 - _MULTIPLIER_TOLERANCE):
+                raise _malformed(
+                    f"The release {self.purpose!r} claims epsilon {self.event.epsilon!r}, but sensitivity / scale is "
+                    f"{self.sensitivity / self.sigma!r}."
+                )
+            return
         if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
             raise _malformed(
                 f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hedgerow.privacy.discrete_gaussian import RandomBytes, sample_discrete_gaussian
+from hedgerow.privacy.pure_noise import sample_discrete_laplace, select
 from hedgerow.privacy.sampling_kernels import LARGEST_SIGMA
 from hedgerow.protocol.errors import PrivacyError
 
@@ -30,6 +32,12 @@ class NoiseSource(Protocol):
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
         """(length,) int64 draws from N_Z(0, sigma²), sigma an integer number of grid units, 1 <= sigma <= 2^53."""
 
+    def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
+        """(length,) int64 draws from the discrete Laplace of an integer scale, 1 <= scale <= 2^53."""
+
+    def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
+        """One index per part with P proportional to exp(score / scale): see `hedgerow.privacy.pure_noise.select`."""
+
 
 class SystemNoise:
     """Exact discrete Gaussian noise from the byte source given, which is `os.urandom` in every real run."""
@@ -43,6 +51,14 @@ class SystemNoise:
     def sample(self, sigma: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
         """See `NoiseSource.sample`; fresh for every call, whatever the purpose (the ledger admits each only once)."""
         return sample_discrete_gaussian(sigma, length, self._random_bytes)
+
+    def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
+        """See `NoiseSource.laplace`."""
+        return sample_discrete_laplace(scale, length, self._random_bytes)
+
+    def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
+        """See `NoiseSource.select`."""
+        return select(scores, scale, self._random_bytes)
 
 
 class SeededNoise:
@@ -84,8 +100,23 @@ class SeededNoise:
         if not 1 <= sigma <= LARGEST_SIGMA:
             # The exact sampler has the words for it.
             sample_discrete_gaussian(sigma, 0, _KeyedStream(key).read)
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
-        return np.rint(generator.standard_normal(length) * sigma).astype(np.int64)
+        return np.rint(_generator(key).standard_normal(length) * sigma).astype(np.int64)
+
+    def laplace(self, scale: int, length: int, purpose: str) -> npt.NDArray[np.int64]:
+        """See `NoiseSource.laplace`."""
+        key = _key(self._seed, purpose)
+        if self._exact:
+            return sample_discrete_laplace(scale, length, _KeyedStream(key).read)
+        return np.rint(_generator(key).laplace(0.0, scale, length)).astype(np.int64)
+
+    def select(self, scores: Sequence[npt.NDArray[np.int64]], scale: int, purpose: str) -> npt.NDArray[np.int64]:
+        """See `NoiseSource.select`; not exact: the largest score after Gumbel noise."""
+        key = _key(self._seed, purpose)
+        if self._exact:
+            return select(scores, scale, _KeyedStream(key).read)
+        generator = _generator(key)
+        noisy = [values + generator.gumbel(0.0, scale, len(values)) for values in scores]
+        return np.array([int(values.argmax()) if len(values) else -1 for values in noisy], dtype=np.int64)
 
 
 class _KeyedStream:
@@ -108,6 +139,10 @@ class _KeyedStream:
         content = b"".join(parts)
         self._rest = content[n_bytes:]
         return content[:n_bytes]
+
+
+def _generator(key: bytes) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
 
 
 def _key(seed: bytes, purpose: str) -> bytes:

@@ -6,7 +6,16 @@ import math
 from dataclasses import dataclass
 
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.privacy.events import DiscreteGaussianEvent, DiscreteGaussianSumEvent, Event, UnnoisedEvent
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    SelectionEvent,
+    UnnoisedEvent,
+)
+from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import Query
 
 
@@ -40,6 +49,8 @@ def noise_of(query: Query, honest_group: int | None = None) -> QueryNoise:
         honest_group: None when the coordinator adds the noise; else the number of shares of noise (>= 1) that are
             guaranteed to be in any sum and unknown to whoever colludes: each node adds enough for that many to do.
     """
+    if isinstance(query, PureQuery):
+        return _pure_noise_of(query, honest_group)
     if query.noise_multiplier == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)
     squared = query.sensitivity_squared
@@ -49,3 +60,25 @@ def noise_of(query: Query, honest_group: int | None = None) -> QueryNoise:
     share = integer_sigma(query.noise_multiplier, squared, weight=float(honest_group))
     event = DiscreteGaussianSumEvent.of(share, honest_group, squared, query.length)
     return QueryNoise(event, honest_group * share * share, 0, share)
+
+
+def _pure_noise_of(query: PureQuery, honest_group: int | None) -> QueryNoise:
+    """The noise of a release of pure differential privacy: `central_sigma` is its scale, `variance` a Laplace's."""
+    if honest_group is not None:
+        raise PrivacyError(
+            "Laplace noise and choices cannot be made of the sites' shares.",
+            cause="A sum of Laplace draws is no Laplace draw, and a choice needs the exact sum.",
+            remedy='Set privacy.noise to "server".',
+            code="noise-mode-unsupported",
+        )
+    pure = query.pure
+    if pure.scale == 0:
+        return QueryNoise(UnnoisedEvent(), 0, 0, 0)
+    kind = SelectionEvent if isinstance(query, SplitSelection) else DiscreteLaplaceEvent
+    event = kind(epsilon_of(pure.sensitivity, pure.scale), pure.sampling_rate)
+    return QueryNoise(event, 2 * pure.scale * pure.scale, pure.scale, 0)
+
+
+def epsilon_of(sensitivity: int, scale: int) -> float:
+    """sensitivity / scale, rounded up."""
+    return math.nextafter(sensitivity / scale, math.inf)

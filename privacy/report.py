@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import SelectionEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import PrivacyError
 
@@ -16,7 +17,8 @@ NOISE_MODES = ("server", "distributed")
 
 # JSON has no infinity.
 _INFINITE = "infinite"
-_FLOATS = ("epsilon_requested", "epsilon_gdp", "epsilon_rdp", "delta")
+_FLOATS = ("epsilon_requested", "epsilon_gdp", "epsilon_rdp", "epsilon_own", "delta")
+_OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class PrivacyContext:
     Args:
         delta: in (0, 1).
         epsilon_requested: what the plan asked for; None when it set the noise directly.
-        accountant: the accountant whose epsilon was promised, ``gdp`` or ``rdp``.
+        accountant: the accountant whose epsilon was promised.
         unit: ``record``, or the column that names the person or thing that is protected.
         max_rows_per_unit: rows of one unit that were used at most, >= 1.
         noise_mode: ``server`` or ``distributed``.
@@ -55,6 +57,8 @@ class PrivacyReport:
     Args:
         epsilon_gdp: spent at delta, exact accounting of Gaussian noise; infinity if something left un-noised.
         epsilon_rdp: the same by Renyi differential privacy.
+        epsilon_own: the same by the plan's accountant, if it is neither of these; else None.
+        n_choices: releases that are choices which the coordinator made from exact sums.
         n_releases: noisy vectors that left the aggregation.
         adjacency: what neighbouring data sets are.
     """
@@ -73,6 +77,8 @@ class PrivacyReport:
     seeded: bool = False
     approximate_noise: bool = False
     bounds_from_data: bool = False
+    epsilon_own: float | None = None
+    n_choices: int = 0
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -87,6 +93,8 @@ class PrivacyReport:
     @property
     def epsilon(self) -> float:
         """The epsilon spent, by the accountant of the plan."""
+        if self.epsilon_own is not None:
+            return self.epsilon_own
         return self.epsilon_gdp if self.accountant == "gdp" else self.epsilon_rdp
 
     @property
@@ -112,9 +120,15 @@ class PrivacyReport:
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, as a sentence."""
         if self.noise_mode == "server":
+            chooses = (
+                f"In {self.n_choices} of the releases it chooses from exact sums, and is trusted to do so by the "
+                "exponential mechanism. "
+                if self.n_choices
+                else ""
+            )
             return (
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
-                "noise and to keep those sums to itself. The guarantee holds against everybody else."
+                f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
             )
         sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
@@ -125,15 +139,23 @@ class PrivacyReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as a dictionary of JSON values, with ``guarantee``, ``voided_by`` and ``trust`` spelled out."""
         content = asdict(self)
+        if self.epsilon_own is None:
+            del content["epsilon_own"]
+        if self.n_choices == 0:
+            del content["n_choices"]
         for name in _FLOATS:
-            content[name] = _INFINITE if content[name] == math.inf else content[name]
+            if content.get(name) == math.inf:
+                content[name] = _INFINITE
         return {**content, "guarantee": self.guarantee, "voided_by": list(self.voided_by), "trust": self.trust}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
         """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
         try:
-            values = {field.name: data[field.name] for field in fields(cls)}
+            # These two are left out where they say nothing, as in every report before there were others.
+            optional = {"epsilon_own": None, "n_choices": 0}
+            values = {field.name: data[field.name] for field in fields(cls) if field.name not in optional}
+            values |= {name: data.get(name, default) for name, default in optional.items()}
         except KeyError as missing:
             raise PrivacyError(
                 f"The privacy report lacks {missing}.",
@@ -151,10 +173,18 @@ class PrivacyReport:
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
-        lines.append(f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)")
+        if self.epsilon_own is None:
+            lines.append(
+                f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
+            )
+        else:
+            own = _number(self.epsilon_own)
+            lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
+            lines.append(f"                    {exact} by gdp and {renyi} by rdp, both bounds")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
-        lines.append(f"  releases          {self.n_releases} noisy sums")
+        choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
+        lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
         lines.append(f"  noise             {self.noise_mode}: {self.trust}")
         if self.guarantee == "holds":
             lines.append(f"  in words          {_in_words(self.epsilon, self.delta)}")
@@ -170,11 +200,14 @@ class PrivacyReport:
 
 
 def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report of a run: both accountants read the whole ledger."""
+    """The report of a run: the accountants read the whole ledger."""
+    own = context.accountant in _OWN_WORDS
     return PrivacyReport(
+        epsilon_own=get_accountant(context.accountant).epsilon(ledger.events(), context.delta) if own else None,
         epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
         n_releases=len(ledger),
+        n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
         **{field.name: getattr(context, field.name) for field in fields(context)},
     )
 

@@ -16,6 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plan_algorithms import (
+    SECTIONS,
+    Adassp,
+    DpXgboost,
+    check_algorithm,
+    check_pure,
+    section_of,
+)
 from hedgerow.protocol.plan_fields import (
     boolean,
     checked,
@@ -79,6 +87,7 @@ class Model:
     "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
     """
 
+    algorithm: str = checked(one_of("boosting", *SECTIONS), "boosting")
     n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
     max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
     n_candidates: int = checked(integer(1, 250), 32)
@@ -104,7 +113,7 @@ class Privacy:
 
     epsilon: float = checked(number(0, math.inf, exclusive=False))
     delta: float = checked(number(0, 1, exclusive=True))
-    accountant: str = checked(one_of("gdp", "rdp"), "gdp")
+    accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
     noise: str = checked(one_of("server", "distributed"), "server")
     n_records: int = checked(integer(1, 10**15))
     unit: str = checked(text, "record")
@@ -137,6 +146,8 @@ class Plan:
     privacy: Privacy
     model: Model = dataclasses.field(default_factory=Model)
     federation: Federation = dataclasses.field(default_factory=Federation)
+    adassp: Adassp = dataclasses.field(default_factory=Adassp)
+    dp_xgboost: DpXgboost = dataclasses.field(default_factory=DpXgboost)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Plan:
@@ -156,7 +167,10 @@ class Plan:
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
+            **{section_of(word): read_section(kind, table.get(section_of(word), {}), section_of(word))
+               for word, kind in SECTIONS.items()},
         )
+        check_algorithm(table, plan.model)
         check_consistency(plan)
         return plan
 
@@ -164,6 +178,12 @@ class Plan:
         """Plain values that `from_dict` reads back to an equal plan; fields without a value are left out."""
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
+            table[section] = _plain(getattr(self, section))
+        if self.model.algorithm == "boosting":
+            # Plans of boosted trees are written as before there were others: their digests stay what they were.
+            del table["model"]["algorithm"]
+        else:
+            section = section_of(self.model.algorithm)
             table[section] = _plain(getattr(self, section))
         table["features"] = [_plain(feature) for feature in self.features]
         return table
@@ -225,7 +245,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         )
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
-    known = {"version", "name", "model", "privacy", "label", "features", "federation"}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", *map(section_of, SECTIONS)}
     for name in table:
         if name not in known:
             raise PlanError(
@@ -251,6 +271,11 @@ def check_consistency(plan: Plan) -> None:
         _check_feature(feature, path)
     _check_label(plan.label)
     _check_privacy(plan)
+    check_pure(plan)
+    if plan.label.type == "multiclass" and plan.model.algorithm != "boosting":
+        raise refuse("label.type", "multiclass", f'"binary" or "regression" with "{plan.model.algorithm}"')
+    if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):
+        raise refuse("adassp.loss", plan.adassp.loss, '"squared" for a regression')
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")

@@ -100,6 +100,11 @@ class Query:
     update: FittedTrees | None = None
     ensemble_size: int = 0
 
+    @property
+    def release_length(self) -> int:
+        """Entries of what is released: those of the sum, unless something is computed from it in between."""
+        return self.length
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LeafSums(Query):
@@ -112,6 +117,10 @@ class LeafSums(Query):
 
     trees: TreeBatch
     score_bound: int
+
+
+SAMPLING_STEPS = 2**32
+"""A record is drawn with a chance of a query's `sampling_threshold` in so many."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

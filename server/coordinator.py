@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
@@ -17,11 +19,13 @@ from hedgerow.privacy.query_noise import noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
+from hedgerow.trees.split_scores import candidate_scores
 
 Progress = Callable[[Query, Ledger], None]
 
@@ -57,7 +61,7 @@ class Releaser:
         self.ledger = Ledger()
 
     def release(self, query: Query, total: IntVector) -> IntVector:
-        """The noisy sum, int64 [query.length]; one event in the ledger.
+        """What is released, int64 [query.release_length]: the noisy sum, or choices; one event in the ledger.
 
         Raises:
             PrivacyError: when this purpose was released before.
@@ -71,14 +75,33 @@ class Releaser:
                 round=query.purpose.round,
                 kind=query.purpose.kind,
                 event=noise.event,
-                length=query.length,
-                sensitivity=math.sqrt(query.sensitivity_squared),
-                sigma=noise.sigma,
+                length=query.release_length,
+                sensitivity=_sensitivity(query),
+                sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
             )
         )
+        if isinstance(query, SplitSelection):
+            return self._chosen(query, total, purpose)
         if noise.central_sigma == 0:
             return total
+        if isinstance(query, PureQuery):
+            return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
         return total + self._noise.sample(noise.central_sigma, query.length, purpose)
+
+
+    def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
+        """One candidate per node, by the exponential mechanism over gains from the exact sums."""
+        places, scores = zip(*candidate_scores(query, total), strict=True)
+        if query.pure.scale:
+            chosen = self._noise.select(scores, query.pure.scale, purpose)
+        else:
+            chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
+        picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
+        return np.array(picked, dtype=np.int64)
+
+
+def _sensitivity(query: Query) -> float:
+    return float(query.pure.sensitivity) if isinstance(query, PureQuery) else math.sqrt(query.sensitivity_squared)
 
 
 def event_of(query: Query) -> tuple[Event, int]:

@@ -41,7 +41,7 @@ PURE: dict[str, set[str]] = {
     # Threads divide integer sums, which do not depend on how they are divided.
     "trees": {"numpy", "numba", "concurrent"},
     "training": {"numpy"},
-    "privacy": {"numpy", "numba", "scipy", "autodp"},
+    "privacy": {"numpy", "numba", "scipy", "autodp", "dp_accounting"},
     "secagg": {"numpy", "numba", "cryptography"},
 }
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}

@@ -124,7 +124,8 @@ class Replica:
             RemoteProtocolError: it is none: of another length, larger than any sum with noise can be, or too many.
         """
         query = self.query
-        if self._program is None or query is None or release.shape != (query.length,) or release.dtype != np.int64:
+        fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64
+        if self._program is None or query is None or not fits:
             raise _no_release("one came that nothing was asked for, or of another length")
         # Python's integers: these products are beyond 64 bits for the largest plans.
         rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
@@ -57,9 +58,32 @@ class Settings:
     hessian_scale: float | None
     noise_multiplier: float
 
+    shown: ClassVar[tuple[str, ...]] = (
+        "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
+    )  # fmt: skip
+    """What a person is shown of them, in this order."""
+    step: ClassVar[str] = "tree"
+    """What the noise multiplier is for one of."""
+
     def loss(self, plan: Plan) -> Loss:
         """The loss with these settings."""
         return build_loss(plan, self.joint_clip, self.hessian_scale)
+
+    def largest_length(self, plan: Plan) -> int:
+        """The longest vector that a program asks for before it has seen a release."""
+        length: int = self.batch_size * 2**self.max_depth * self.loss(plan).n_statistics
+        return length
+
+    def n_exchanges(self, plan: Plan) -> int:
+        """How often a run asks every node for a vector, at most."""
+        n_batches = -(-self.n_trees // self.batch_size)
+        return n_batches * n_levels_asked(plan, self) + _paid_histograms(plan, self)
+
+    def planned_releases(self, plan: Plan) -> list[Event]:
+        """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
+        if self.noise_multiplier == 0:
+            return [UnnoisedEvent()]
+        return _dearest_releases(plan, self, self.noise_multiplier)
 
 
 def resolve(plan: Plan) -> Settings:
@@ -68,6 +92,11 @@ def resolve(plan: Plan) -> Settings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
+    if plan.model.algorithm != "boosting":
+        # Each algorithm's settings are a kind of these, so its module reads this one.
+        from hedgerow.training.algorithms import ALGORITHMS
+
+        return ALGORITHMS[plan.model.algorithm].resolve(plan)
     model, privacy = plan.model, plan.privacy
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)
@@ -99,8 +128,7 @@ def resolve(plan: Plan) -> Settings:
 
 def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
     """How often a run asks every node for a vector, at most."""
-    n_batches = -(-settings.n_trees // settings.batch_size)
-    return n_batches * n_levels_asked(plan, settings) + _paid_histograms(plan, settings)
+    return settings.n_exchanges(plan)
 
 
 def n_levels_asked(plan: Plan, settings: Settings) -> int:
@@ -126,9 +154,7 @@ def pays_for_candidates(plan: Plan) -> bool:
 
 def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
     """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
-    if settings.noise_multiplier == 0:
-        return [UnnoisedEvent()]
-    return _dearest_releases(plan, settings, settings.noise_multiplier)
+    return settings.planned_releases(plan)
 
 
 def _number(value: int | str, default: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hedgerow.estimators import DPGBDTClassifier, DPGBDTRegressor
     from hedgerow.forecasting import forecast
+    from hedgerow.linear_estimators import DPLinearClassifier, DPLinearRegressor
     from hedgerow.local_training import train
     from hedgerow.model import Model
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 __all__ = [
     "DPGBDTClassifier",
     "DPGBDTRegressor",
+    "DPLinearClassifier",
+    "DPLinearRegressor",
     "HedgerowError",
     "Model",
     "Plan",
@@ -40,6 +43,8 @@ __all__ = [
 _HOME = {
     "DPGBDTClassifier": "hedgerow.estimators",
     "DPGBDTRegressor": "hedgerow.estimators",
+    "DPLinearClassifier": "hedgerow.linear_estimators",
+    "DPLinearRegressor": "hedgerow.linear_estimators",
     "HedgerowError": "hedgerow.protocol.errors",
     "Model": "hedgerow.model",
     "Plan": "hedgerow.protocol.plan",

@@ -112,15 +112,14 @@ class PrivateTrees(BaseEstimator):
         self, table: Table, names: Sequence[str], label: Mapping[str, Any], n_rows: int, structure_seed: int
     ) -> Plan:
         declaration = Declaration(self.bounds, self.categories)
-        model = {name: _plain(getattr(self, name)) for name in _MODEL_PARAMETERS}
         return Plan.from_dict(
             {
                 "version": PLAN_VERSION,
                 "name": type(self).__name__,
-                "model": {**model, "structure_seed": structure_seed},
+                **self._model_sections(structure_seed),
                 "privacy": {
-                    "epsilon": _plain(self.epsilon),
-                    "delta": DEFAULT_DELTA if self.delta is None else _plain(self.delta),
+                    "epsilon": plain(self.epsilon),
+                    "delta": DEFAULT_DELTA if self.delta is None else plain(self.delta),
                     "accountant": self.accountant,
                     "n_records": self._declared_n_records(n_rows),
                     "bounds_from_data": declaration.from_data,
@@ -130,9 +129,14 @@ class PrivateTrees(BaseEstimator):
             }
         )
 
+    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+        """The plan's [model], and the section of its algorithm."""
+        model = {name: plain(getattr(self, name)) for name in _MODEL_PARAMETERS}
+        return {"model": {**model, "structure_seed": structure_seed}}
+
     def _declared_n_records(self, n_rows: int) -> Any:
         if self.n_records is not None:
-            return _plain(self.n_records)
+            return plain(self.n_records)
         if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
             return n_rows
         raise UsageError(
@@ -190,6 +194,6 @@ def _free_name(wanted: str, taken: Sequence[str]) -> str:
     return wanted
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """numpy's numbers, as grid searches give them, as Python's."""
     return value.item() if isinstance(value, np.generic) else value

@@ -82,6 +82,6 @@ def dry_run(plan: Plan, settings: Settings) -> list[Query]:
         query = next(program)
         while True:
             queries.append(query)
-            query = program.send(np.zeros(query.length, dtype=np.int64))
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
     except StopIteration:
         return queries

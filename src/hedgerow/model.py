@@ -225,7 +225,7 @@ def _report_from_dict(table: Any, ledger: Ledger) -> PrivacyReport:
     if not isinstance(table, dict):
         raise invalid("it has no privacy report")
     report = PrivacyReport.from_dict(table)
-    numbers = (report.epsilon_gdp, report.epsilon_rdp, report.delta, report.epsilon_requested or 0.0)
+    numbers = (report.epsilon_gdp, report.epsilon_rdp, report.delta, report.epsilon_requested or 0.0, report.epsilon)
     if not all(type(number) in (int, float) and number >= 0 for number in numbers):
         raise invalid("its privacy report has an epsilon or a delta that is no number")
     if report.n_releases != len(ledger):

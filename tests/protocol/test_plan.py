@@ -236,6 +236,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "privacy.unit": NO_TEXT,
     "privacy.max_rows_per_unit": no_integer(1, 10**6),
     "privacy.bounds_from_data": NO_BOOLEAN,
+    "model.algorithm": NO_WORD,
     "model.n_trees": no_integer(1, 100_000),
     "model.max_depth": no_integer(1, 8),
     "model.n_candidates": [*no_integer(1, 250), "auto"],

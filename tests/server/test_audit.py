@@ -49,6 +49,25 @@ def test_other_methods_keep_the_promise(name: str) -> None:
     assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
 
 
+def test_rows_that_are_not_shortened_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear model's nodes that skip the clip of the row's norm, under a coordinator that noises for it."""
+    subject = subject_of(PLANS["adassp, hinge, short rows"])
+
+    class UnclippedNode(Node):
+        def answer(self, query: Any) -> Any:
+            rows = dataclasses.replace(query.rows, limit=2**20)
+            return super().answer(dataclasses.replace(query, rows=rows))
+
+    monkeypatch.setattr(audit_module, "Node", UnclippedNode)
+    assert not audit(subject, N_RUNS).passed
+
+
+@pytest.mark.parametrize("name", ["adassp, logistic", "adassp, regression"])
+def test_too_little_noise_of_a_linear_model_is_found(name: str) -> None:
+    """Half of the noise that the ledger claims, in both statistics."""
+    assert not audit(subject_of(PLANS[name], seeded_noise(0.5)), N_RUNS).passed
+
+
 def test_the_exact_sampler_keeps_the_promise() -> None:
     """The sampler of real runs, driven by seeds, in fewer trainings: it is slower."""
     subject = subject_of(PLANS[DEFAULT], noise=lambda run: SeededNoise(run))

@@ -13,8 +13,6 @@ from hedgerow.forecasting import Forecast, forecast
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
 
-_DECIDED = ("n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip")
-
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the cost of a plan."""
@@ -27,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     print("Privacy")
     print_facts(_privacy_facts(plan, expected))
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
-    print_facts([(name, _shown(getattr(expected.settings, name))) for name in _DECIDED])
+    print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
     print("\nEach site")
     print_facts(
         [
@@ -48,7 +46,8 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
-        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per tree (mu {_mu(plan)} in all)"),
+        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
+         f"(mu {_mu(plan)} in all)"),
     ]  # fmt: skip
     if privacy.delta * privacy.n_records >= 1:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))

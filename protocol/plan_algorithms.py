@@ -1,0 +1,115 @@
+"""The plan's sections for algorithms other than boosted trees: each is read only where `model.algorithm` says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hedgerow.protocol.plan_fields import checked, integer, number, one_of, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adassp:
+    """Boosted linear models by AdaSSP (Rho et al. 2022, Algorithm 2). "auto" is decided from public numbers only.
+
+    Attributes:
+        loss: whose gradients are fitted; a regression has the squared loss only ("auto").
+        rounds: T, how often X^T g is asked for.
+        scale: what a numeric feature's value is: the number of its grid cell, half linear and half logarithmic, or the
+            cell's middle.
+        row_norm: largest norm of a record's row, whose entries lie in [-1, 1]; longer rows are shortened. "auto" is the
+            largest norm that the schema allows, so that no row is.
+        gradient_clip: largest |g| of the squared loss.
+        gram_share: share of mu² that X^T X takes.
+        ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before what its least eigenvalue saves.
+        learning_rate: what each round's coefficients are multiplied by.
+    """
+
+    loss: str = checked(one_of("auto", "squared", "logistic", "hinge"), "auto")
+    rounds: int | str = checked(integer(1, 10_000, "auto"), "auto")
+    scale: str = checked(one_of("grid", "linear"), "grid")
+    row_norm: float | str = checked(number(0.1, 1000, "auto"), "auto")
+    gradient_clip: float = checked(number(0.01, 1), 1.0)
+    gram_share: float = checked(number(0, 1, exclusive=True), 0.6)
+    ridge: float = checked(number(0, 100), 0.5)
+    learning_rate: float = checked(number(0, 10, exclusive=True), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpXgboost:
+    """DP-XGBoost (Grislain & Gonzalvez 2021), with its leaks closed; shared fields of [model] are read as well.
+
+    Attributes:
+        splits: "exponential": the coordinator, who sees the exact sums, chooses by the exponential mechanism; or
+            "histogram": nobody chooses from anything but noisy histograms.
+        subsampling_ratio: chance of a record to be in a release, drawn by its node anew for each.
+        sketch_rounds: trees before which noisy histograms of all features place the candidates.
+        sketch_share, split_share: of (amplified) epsilon; the leaves have the rest.
+        gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
+        count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
+        min_child_weight: a leaf whose noisy count is below it has the value 0.
+    """
+
+    splits: str = checked(one_of("exponential", "histogram"), "exponential")
+    subsampling_ratio: float = checked(number(1e-6, 1), 1.0)
+    sketch_rounds: int = checked(integer(0, 6), 1)
+    sketch_share: float = checked(number(0, 0.9), 0.05)
+    split_share: float = checked(number(0.01, 0.95), 0.45)
+    gradient: str = checked(one_of("clip", "filter"), "clip")
+    count_weight: float = checked(number(0.01, 4), 0.25)
+    min_child_weight: float = checked(number(0, 1e9), 0.0)
+
+
+SECTIONS: dict[str, type[Any]] = {"adassp": Adassp, "dp-xgboost": DpXgboost}
+"""The section of each algorithm but "boosting"."""
+_SHARED_FIELDS: dict[str, frozenset[str]] = {
+    "adassp": frozenset({"algorithm", "structure_seed"}),
+    "dp-xgboost": frozenset(
+        {
+            "algorithm", "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge",
+            "structure_seed",
+        }
+    ),
+}
+"""The fields of [model] that each algorithm reads; the others would be ignored, so they are refused."""
+
+
+def section_of(algorithm: str) -> str:
+    """The name of an algorithm's section."""
+    return algorithm.replace("-", "_")
+
+
+def check_algorithm(table: Mapping[str, Any], model: Any) -> None:
+    """Raise PlanError for a section of another algorithm, or a field of [model] that the algorithm would not read."""
+    for word in SECTIONS:
+        section = section_of(word)
+        if word != model.algorithm and section in table:
+            raise refuse("model.algorithm", model.algorithm, f'"{word}" in a plan with the section [{section}]')
+    if model.algorithm == "boosting":
+        return
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if field.name not in _SHARED_FIELDS[model.algorithm] and value != field.default:
+            shown = f'"{field.default}"' if isinstance(field.default, str) else str(field.default)
+            raise refuse(f"model.{field.name}", value, f'{shown} (its default) with "{model.algorithm}"')
+
+
+def check_pure(plan: Any) -> None:
+    """Raise PlanError for what releases of pure differential privacy cannot do."""
+    privacy, own = plan.privacy, plan.dp_xgboost
+    is_pure = plan.model.algorithm == "dp-xgboost"
+    if privacy.accountant == "pure" and not is_pure:
+        raise refuse("privacy.accountant", "pure", '"gdp" or "rdp" with an algorithm whose noise is Gaussian')
+    if not is_pure:
+        return
+    if privacy.noise == "distributed":
+        raise refuse("privacy.noise", "distributed", '"server" with "dp-xgboost", whose noise has no shares')
+    if own.subsampling_ratio < 1 and privacy.max_rows_per_unit > 1:
+        # A unit of several rows is in a sample more often than one row is.
+        raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
+    if own.sketch_share + own.split_share >= 1:
+        raise refuse("dp_xgboost.split_share", own.split_share, "a share that leaves some for the leaves")
+    if (own.sketch_rounds == 0) != (own.sketch_share == 0):
+        raise refuse("dp_xgboost.sketch_share", own.sketch_share, "above 0 with sketch_rounds above 0, else 0")

@@ -1,0 +1,127 @@
+"""Every algorithm is one program over the same federation: the local engine's bytes, over memory and over gRPC."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.cli.federation_inputs import signing_key, signing_roster
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.policy import Policy
+from hedgerow.client.run import run_node
+from hedgerow.client.session import NodeSession
+from hedgerow.client.store import NodeStore
+from hedgerow.local_training import train
+from hedgerow.model import Model
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.server.journal import Journal
+from hedgerow.server.phases import RunSetup
+from hedgerow.server.run import run_coordinator
+from hedgerow.server.session import RunSession
+from hedgerow.transport.grpc_core import LinkSettings
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identity import Role
+from hedgerow.transport.identity_files import create_identity
+from hedgerow.transport.roster_file import build_roster
+
+if TYPE_CHECKING:
+    from conftest import Builder
+
+SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
+PATIENCE = 60.0
+
+PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "adassp, logistic": ("binary", {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}}, {}),
+    "adassp, regression, noise of the sites": (
+        "regression", {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 2}}, {"noise": "distributed"},
+    ),
+    "dp-xgboost, choices": (
+        "binary", {"model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2}}, {},
+    ),
+    "dp-xgboost, histograms": (
+        "regression",
+        {"model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2}, "dp_xgboost": {"splits": "histogram"}}, {},
+    ),
+}  # fmt: skip
+
+
+def plan_of(factory: ModuleType, name: str) -> Plan:
+    label, sections, privacy = PLANS[name]
+    return Plan.from_dict({**factory.make_plan(label, privacy=privacy).to_dict(), **sections})
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
+    """Masks, sessions, stores, replicas: the model file of one process that holds all sites."""
+    plan = plan_of(factory, name)
+    federation = federate(4, plan)
+    outcome = federation.run()
+    expected = train(plan, federation.data, noise=SeededNoise(1))
+    if plan.privacy.noise == "server":
+        assert federation.model_bytes(outcome) == expected.to_bytes()
+        together = {"one": factory.make_data(plan, plan.privacy.n_records, 7)}
+        assert train(plan, together, noise=SeededNoise(1)).to_bytes() == expected.to_bytes()
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and not party.failures
+        assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][2].get("noise") != "distributed"])
+def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
+    """Real sockets and TLS on loopback, one thread per node: the same bytes again."""
+    plan = plan_of(factory, name)
+    rows = factory.make_data(plan, plan.privacy.n_records, 7)
+    names = ["east", "north", "west"]
+    data = {site: factory.take(rows, np.arange(number, rows.n_records, 3)) for number, site in enumerate(names)}
+    coordinator = create_identity(tmp_path, "hub", Role.COORDINATOR)[0]
+    keys = {site: create_identity(tmp_path, site, Role.SITE)[0] for site in names}
+    pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
+    roster, noise = signing_roster(pinned), SeededNoise(3)
+    hub = GrpcHub(coordinator, pinned, HubAddress(), settings=SETTINGS)
+    policy = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+    models: dict[str, Any] = {}
+
+    def take_part(site: str) -> None:
+        folder = tmp_path / f"{site}-state"
+        store, book = NodeStore(folder), BudgetBook(folder / "budget.db")
+        uplink = GrpcUplink(f"127.0.0.1:{hub.port}", keys[site], pinned, random.random, settings=SETTINGS)
+        own = data[site]
+        setup = NodeSetup(site, signing_key(keys[site]), roster, policy, os.urandom, noise, lambda _: own)
+        try:
+            models[site] = run_node(NodeSession(setup, store, book), uplink, _clock, PATIENCE)
+        finally:
+            uplink.close()
+            store.close()
+            book.close()
+
+    threads = [threading.Thread(target=take_part, args=(site,), daemon=True) for site in names]
+    for thread in threads:
+        thread.start()
+    journal = Journal(tmp_path / "journal.db")
+    try:
+        setup = RunSetup(plan, roster, signing_key(coordinator), noise, os.urandom, lambda _: None)
+        outcome = run_coordinator(RunSession(setup, journal), hub, plan.federation, _clock)
+        for thread in threads:
+            thread.join(PATIENCE)
+    finally:
+        hub.close()
+        journal.close()
+    federated = Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+    assert federated == train(plan, data, noise=noise).to_bytes()
+    assert sorted(models) == names
+
+
+def _clock() -> float:
+    import time
+
+    return time.monotonic()

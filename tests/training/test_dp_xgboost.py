@@ -1,0 +1,458 @@
+"""DP-XGBoost: scores and their sensitivity, the sums, the program, its promise, and audits that find planted faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.sampling import SeededSampling, SystemSampling
+from hedgerow.model import Model
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import DiscreteLaplaceEvent, SelectionEvent
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.pure import amplified_epsilon
+from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.pure_queries import PureHistogram, PureLeafSums, PureNodeHistograms, SplitSelection
+from hedgerow.protocol.queries import SAMPLING_STEPS, Query
+from hedgerow.server.coordinator import Releaser
+from hedgerow.training.dp_xgboost import dp_xgboost
+from hedgerow.training.dp_xgboost_settings import resolve_dp_xgboost, unamplified
+from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.trees.dp_xgboost_loss import GRADIENT_UNIT, dp_xgboost_loss, l1_sensitivity
+from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.split_scores import SCORE_UNIT_OF_GAIN, candidate_scores, score_range
+
+
+def plan_of(
+    factory: ModuleType,
+    label: str = "binary",
+    own: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    **privacy: Any,
+) -> Plan:
+    table = factory.make_plan(label).to_dict()
+    promise = {**table["privacy"], "accountant": "pure", **privacy}
+    trees = {"algorithm": "dp-xgboost", "n_trees": 3, "max_depth": 2, "n_candidates": 5, **(model or {})}
+    return Plan.from_dict({**table, "privacy": promise, "model": trees, "dp_xgboost": own or {}})
+
+
+@st.composite
+def plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
+    pick, rows = st.sampled_from, draw(st.integers(1, 3))
+    sketch_rounds = draw(st.integers(0, 4))
+    own = {
+        "splits": draw(pick(["exponential", "histogram"])),
+        "subsampling_ratio": draw(pick([0.05, 0.5, 1.0])) if rows == 1 else 1.0,
+        "sketch_rounds": sketch_rounds,
+        "sketch_share": draw(pick([0.05, 0.3])) if sketch_rounds else 0.0,
+        "gradient": draw(pick(["clip", "filter"])),
+        "count_weight": draw(pick([0.1, 1.0])),
+        "min_child_weight": draw(pick([0.0, 10.0])),
+    }
+    privacy = {
+        "epsilon": draw(pick([0.1, 1.0, 8.0])),
+        "accountant": draw(pick(["pure", "gdp", "rdp"])),
+        "unit": "record" if rows == 1 else "patient",
+        "max_rows_per_unit": rows,
+    }
+    model = {"max_depth": draw(st.integers(1, 3)), "n_trees": draw(st.integers(1, 4))}
+    return plan_of(factory, draw(pick(["binary", "regression"])), own, model, **privacy)
+
+
+def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
+    """What a run asks; answers of a node without noise, or of zeros."""
+    program, found = dp_xgboost(plan), []
+    releaser = Releaser(SeededNoise(3))
+    query = next(program)
+    try:
+        while True:
+            found.append(query)
+            total = node.answer(query) if node else np.zeros(query.length, dtype=np.int64)
+            query = program.send(releaser.release(query, total))
+    except StopIteration:
+        return found
+
+
+# The promise -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+    """Spent is what was planned, nearly all of what was asked; the same bytes from one site and from four."""
+    plan = data.draw(plans(factory))
+    rows = factory.make_data(plan, 80, seed)
+    owner = np.random.default_rng(seed).integers(0, 4, 80)
+    outcomes = []
+    for n_sites in (1, 4):
+        parts = [np.flatnonzero(owner % n_sites == site) for site in range(n_sites)]
+        outcomes.append(run(plan, [(factory.take(rows, part), SeededSampling(seed, part)) for part in parts], factory))
+    (alone, ledger), (together, other) = outcomes
+    assert alone.fitted.values.tobytes() == together.fitted.values.tobytes() and ledger == other
+    own = resolve(plan)
+    judge = get_accountant(plan.privacy.accountant)
+    spent = judge.epsilon(ledger.events(), plan.privacy.delta)
+    assert spent <= plan.privacy.epsilon and spent > 0.98 * plan.privacy.epsilon
+    planned = judge.epsilon(planned_releases(plan, own), plan.privacy.delta)
+    assert spent == pytest.approx(planned, rel=1e-9)
+    assert len(ledger) == largest_n_exchanges(plan, own)
+
+
+def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> tuple[Any, Any]:
+    from hedgerow.server.coordinator import run_program
+    from hedgerow.training.programs import program_for
+    from hedgerow.transport.local import PlainAggregation
+
+    own = resolve(plan)
+    nodes = [Node(f"s{i}", data, plan, own, sampling=source) for i, (data, source) in enumerate(parts)]
+    outcome = run_program(plan, program_for(plan, own), PlainAggregation(nodes), SeededNoise(5))
+    return outcome.ensemble, outcome.ledger
+
+
+@given(epsilon=st.floats(1e-6, 20.0), rate=st.floats(1e-4, 1.0))
+def test_unamplified_is_the_inverse(epsilon: float, rate: float) -> None:
+    """A share of epsilon becomes what may be spent on a sample, never more."""
+    inside = unamplified(epsilon, rate)
+    assert amplified_epsilon(inside, rate) <= epsilon
+    assert amplified_epsilon(inside * (1 + 1e-9), rate) >= epsilon * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "privacy", "path"),
+    [
+        ({}, {}, {"noise": "distributed"}, "privacy.noise"),
+        ({"subsampling_ratio": 0.5}, {}, {"unit": "patient", "max_rows_per_unit": 2}, "dp_xgboost.subsampling_ratio"),
+        ({"split_share": 0.95, "sketch_share": 0.1}, {}, {}, "dp_xgboost.split_share"),
+        ({"sketch_rounds": 0}, {}, {}, "dp_xgboost.sketch_share"),
+        ({"sketch_share": 0}, {}, {}, "dp_xgboost.sketch_share"),
+        ({"splits": "greedy"}, {}, {}, "dp_xgboost.splits"),
+        ({"count_weight": 0}, {}, {}, "dp_xgboost.count_weight"),
+        ({"gradient": "ignore"}, {}, {}, "dp_xgboost.gradient"),
+        ({"min_child_weight": -1}, {}, {}, "dp_xgboost.min_child_weight"),
+        ({}, {"batch_size": 2}, {}, "model.batch_size"),
+        ({}, {"joint_clip": 0.5}, {}, "model.joint_clip"),
+    ],
+)
+def test_a_plan_that_cannot_be_kept_is_refused(
+    factory: ModuleType, own: dict[str, Any], model: dict[str, Any], privacy: dict[str, Any], path: str
+) -> None:
+    """By the name of the field to change."""
+    with pytest.raises(PlanError) as caught:
+        plan_of(factory, own=own, model=model, **privacy)
+    assert caught.value.what.startswith(path)
+
+
+def test_gaussian_algorithms_refuse_the_pure_accountant(factory: ModuleType) -> None:
+    """No noise of theirs is of pure differential privacy."""
+    with pytest.raises(PlanError) as caught:
+        factory.make_plan(privacy={"accountant": "pure"})
+    assert caught.value.what.startswith("privacy.accountant")
+
+
+# Scores ----------------------------------------------------------------------------------------------------------
+
+
+def selection_of(plan: Plan) -> SplitSelection:
+    return next(query for query in queries_of(plan) if isinstance(query, SplitSelection))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), ridge=st.sampled_from([0.0, 0.1, 3.0]), n=st.integers(0, 40))
+def test_scores_are_the_gains_of_the_paper(factory: ModuleType, seed: int, ridge: float, n: int) -> None:
+    """Against exact fractions, candidate by candidate, from the records themselves."""
+    plan = plan_of(factory, model={"leaf_ridge": ridge, "max_depth": 1})
+    query = selection_of(plan)
+    rows = factory.make_data(plan, n, seed)
+    total = Node("one", rows, plan, resolve(plan)).answer(dataclasses.replace(query, update=None))
+    (places, scores), = candidate_scores(query, total)
+    width = query.is_candidate.shape[2]
+    # A score of 0 is in the step from 0 to 1/256, whose middle the loss's table takes.
+    at_zero = [Fraction(1), Fraction(math.trunc((1 / 512 - 1) * GRADIENT_UNIT), GRADIENT_UNIT)]
+    gradients = [at_zero[label] for label in rows.labels.tolist()]
+    for place, score in zip(places.tolist(), scores.tolist(), strict=True):
+        slot, position = divmod(place, width)
+        bins = query.bin_of_code[slot][rows.codes[slot]].tolist()
+        last = int(query.n_bins[slot]) - 1
+        if query.is_categorical[slot]:
+            goes_left = [own == position for own in bins]
+        else:
+            goes_left = [bool(query.missing_left[0]) if own == last else own <= position for own in bins]
+        worth = 0
+        for side in (True, False):
+            inside = [g for g, left in zip(gradients, goes_left, strict=True) if left is side]
+            below = len(inside) + Fraction(round(ridge * 1000), 1000)
+            worth += math.floor(SCORE_UNIT_OF_GAIN * sum(inside) ** 2 / below) if below else 0
+        assert score == worth
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), ridge=st.sampled_from([0.0, 0.1, 1.0, 50.0]), n=st.integers(0, 30), rows=st.integers(1, 3))
+def test_a_unit_moves_scores_within_the_stated_range(
+    factory: ModuleType, data: st.DataObject, ridge: float, n: int, rows: int
+) -> None:
+    """Largest change less smallest over all candidates, for units that work against their node or with it."""
+    plan = plan_of(factory, model={"leaf_ridge": ridge, "max_depth": 1})
+    query = selection_of(plan)
+    random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    skew = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
+    codes = factory.make_data(plan, n + rows, int(random.integers(10**6))).codes
+    if data.draw(st.booleans()):
+        codes[:] = codes[:, :1]
+    labels = (random.random(n + rows) < skew).astype(np.int32)
+    labels[n:] = data.draw(st.integers(0, 1))
+    own = resolve(plan)
+    scores = []
+    for count in (n, n + rows):
+        site = SiteData(np.ascontiguousarray(codes[:, :count]), labels[:count])
+        answer = Node("one", site, plan, own).answer(query)
+        ((_, found),) = candidate_scores(query, answer)
+        scores.append(found)
+    change = scores[1] - scores[0]
+    assert int(change.max() - change.min()) <= score_range(SCORE_UNIT_OF_GAIN, rows)
+
+
+def test_the_range_is_nearly_reached() -> None:
+    """One candidate gains by a record what another loses: -3 and +1; a smaller range would be a broken promise."""
+    n, unit = 4000, SCORE_UNIT_OF_GAIN
+
+    def worth(total: int, count: int) -> int:
+        return unit * total**2 // count if count else 0
+
+    against = worth(n - 1, n + 1) - worth(n, n)
+    beside = worth(1, 1) - worth(0, 0)
+    assert against / unit < -2.99 and beside == unit
+    assert beside - against > 0.99 * score_range(unit, 1)
+
+
+@pytest.mark.parametrize("filters", [True, False])
+@pytest.mark.parametrize("weight", [0.05, 0.25, 2.0])
+def test_no_record_adds_more_than_the_sensitivity(filters: bool, weight: float) -> None:
+    """L1 norms of every entry of the table; a filtered record adds nothing, and the first round filters nobody."""
+    loss = dp_xgboost_loss(False, filters, weight)
+    norms = np.abs(loss.table.astype(np.int64)).sum(axis=2)
+    assert norms.max() == l1_sensitivity(loss) <= GRADIENT_UNIT * (1 + weight) + 1
+    half = loss.table.shape[1] // 2
+    assert (loss.table[:, half - 1 : half + 1, 1] > 0).all()
+    assert bool((norms == 0).any()) is filters
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 10**6))
+def test_sums_are_within_their_sensitivity(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+    """The L1 norm of what one unit adds to each release of a whole run, scores included."""
+    plan = data.draw(plans(factory))
+    plan = dataclasses.replace(plan, dp_xgboost=dataclasses.replace(plan.dp_xgboost, subsampling_ratio=1.0))
+    unit = factory.make_data(plan, plan.privacy.max_rows_per_unit, seed)
+    node = Node("unit", unit, plan, resolve(plan))
+    program, releaser = dp_xgboost(plan), Releaser(SeededNoise(seed))
+    query = next(program)
+    try:
+        while True:
+            vector = node.answer(query)
+            assert np.abs(vector).max() <= query.bound * unit.n_records
+            if not isinstance(query, SplitSelection):
+                assert int(np.abs(vector).sum()) <= query.pure.sensitivity
+            query = program.send(releaser.release(query, vector))
+    except StopIteration:
+        return
+
+
+# The program -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked(factory: ModuleType) -> None:
+    """Sketch, levels, leaves; each release has its own event, and its own sample where there are samples."""
+    plan = plan_of(factory, own={"subsampling_ratio": 0.5, "sketch_rounds": 2})
+    kinds = [type(query) for query in queries_of(plan)]
+    tree = [SplitSelection, SplitSelection, PureLeafSums]
+    assert kinds == [PureHistogram, *tree, PureHistogram, *tree, *tree]
+    assert {query.pure.sampling_threshold for query in queries_of(plan)} == {SAMPLING_STEPS // 2}
+    assert len({str(query.purpose) for query in queries_of(plan)}) == len(kinds)
+    other = plan_of(factory, own={"splits": "histogram"})
+    assert PureNodeHistograms in {type(query) for query in queries_of(other)}
+    _, ledger = run(plan, [(factory.make_data(plan, 50, 1), SeededSampling(1, np.arange(50)))], factory)
+    events = list(ledger.events())
+    assert {type(event) for event in events} == {DiscreteLaplaceEvent, SelectionEvent}
+    assert {event.sampling_rate for event in events} == {0.5}
+
+
+def test_without_noise_it_is_greedy_boosting(factory: ModuleType) -> None:
+    """At epsilon = infinity each node takes the best candidate, and a leaf is the mean of its gradients."""
+    plan = plan_of(
+        factory, own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp",
+        model={"n_trees": 1, "max_depth": 1, "learning_rate": 1.0},
+    )  # fmt: skip
+    data = factory.make_data(plan, 2000, 4)
+    labelled = SiteData(data.codes, (data.codes[2] == 1).astype(np.int32))
+    ensemble, ledger = run(plan, [(labelled, None)], factory)
+    values = ensemble.scores(labelled.codes)[0]
+    assert ((values > 0) == (labelled.labels == 1)).all()
+    assert np.abs(np.abs(values) - 1).max() < 0.01
+    assert get_accountant("gdp").epsilon(ledger.events(), 1e-6) == math.inf
+
+
+@pytest.mark.parametrize("splits", ["exponential", "histogram"])
+@pytest.mark.parametrize("label", ["binary", "regression"])
+def test_it_learns(factory: ModuleType, splits: str, label: str) -> None:
+    """A rule of one feature over thousands of records, at a moderate epsilon."""
+    plan = plan_of(factory, label, {"splits": splits}, {"n_trees": 10}, epsilon=4.0, n_records=20_000)
+    data = factory.make_data(plan, 20_000, 1)
+    positive = data.codes[1] > 100
+    labels = np.where(positive, SCORE_UNIT, -SCORE_UNIT) if label == "regression" else positive
+    labelled = SiteData(data.codes, labels.astype(np.int32))
+    ensemble, _ = run(plan, [(labelled, None)], factory)
+    values = ensemble.scores(labelled.codes)[0]
+    assert ((values > 0) == positive).mean() > 0.9
+
+
+def test_a_choice_that_is_no_candidate_splits_nothing(factory: ModuleType) -> None:
+    """A lying coordinator gets a tree of one leaf, not an error that depends on data, nor a crash."""
+    plan = plan_of(factory)
+    program = dp_xgboost(plan)
+    query = next(program)
+    try:
+        while True:
+            wild = np.full(query.release_length, 10**6, dtype=np.int64)
+            query = program.send(wild)
+    except StopIteration as finished:
+        ensemble = finished.value
+    assert (ensemble.fitted.trees.threshold == ensemble.grid.n_codes - 1).all()
+
+
+def test_leaves_with_a_small_noisy_count_have_no_value(factory: ModuleType) -> None:
+    """min_child_weight is applied to what was released, so it costs nothing."""
+    plan = plan_of(factory, own={"min_child_weight": 1e6})
+    ensemble, _ = run(plan, [(factory.make_data(plan, 100, 3), None)], factory)
+    assert not ensemble.fitted.values.any()
+
+
+def test_the_model_file_holds_it(factory: ModuleType, tmp_path: Any) -> None:
+    """Saved, read, exported, and its report is by the pure accountant."""
+    plan = plan_of(factory)
+    data = factory.make_data(plan, 200, 3)
+    outcome = factory.train(plan, [data])
+    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    model.save(tmp_path / "model.json")
+    again = Model.load(tmp_path / "model.json")
+    assert again.to_bytes() == model.to_bytes() and again.report.epsilon <= plan.privacy.epsilon
+    model.export_xgboost(tmp_path / "xgboost.json", verify=True)
+
+
+# Samples and audits ----------------------------------------------------------------------------------------------
+
+
+def test_a_node_draws_a_sample_of_its_own_for_every_query(factory: ModuleType) -> None:
+    """Secret, of the stated rate, anew each time; without sampling every record is in."""
+    plan = plan_of(factory, own={"subsampling_ratio": 0.25})
+    data = factory.make_data(plan, 4000, 2)
+    node = Node("one", data, plan, resolve(plan), sampling=SystemSampling(os.urandom))
+    sketch = next(dp_xgboost(plan))
+    weight = resolve_dp_xgboost(plan).loss(plan).largest_statistic(1) * 4
+    counts = [int(node.answer(sketch).sum()) / weight for _ in range(3)]
+    assert all(abs(count - 1000) < 160 for count in counts) and len(set(counts)) > 1
+    whole = next(dp_xgboost(plan_of(factory)))
+    assert int(node.answer(whole).sum()) / weight == 4000
+
+
+def lower_bound(successes: int, trials: int, failures: int, others: int) -> float:
+    """A 99.9 % lower bound on epsilon from two rates: log of a low estimate over a high one (Clopper and Pearson)."""
+    from scipy.stats import beta
+
+    low = float(beta.ppf(5e-4, successes, trials - successes + 1)) if successes else 0.0
+    high = float(beta.ppf(1 - 5e-4, failures + 1, others - failures)) if failures < others else 1.0
+    return math.log(low / high) if low > 0 else -math.inf
+
+
+def audited(query: Query, known: np.ndarray, canary: Node, n_runs: int, scale: float = 1.0) -> float:
+    """How much one release tells of a canary at the event that tells them apart best; `scale` plants a fault.
+
+    Args:
+        query: what is released.
+        known: int64 [query.length], the sum over all other records.
+        canary: a node that holds the canary alone.
+        n_runs: releases with it, and as many without.
+        scale: factor on the noise.
+    """
+    noise, own = SeededNoise(7, exact=False), canary_vector(query, canary)
+    size = int(query.pure.scale * scale)
+    if isinstance(query, SplitSelection):
+        told = []
+        for total in (known + own, known):
+            ((_, scores),) = candidate_scores(query, total)
+            chosen = noise.select([scores] * n_runs, size, f"{len(told)}")
+            told.append(np.bincount(chosen, minlength=len(scores)))
+        best = int((told[0] / np.maximum(told[1], 1)).argmax())
+        return lower_bound(int(told[0][best]), n_runs, int(told[1][best]), n_runs)
+    # The node's own sampler says in which releases the canary is.
+    drawn = canary._sampling.draw(query.pure.sampling_threshold, n_runs, "audit")
+    hits = []
+    for present in (True, False):
+        moved = noise.laplace(size, query.length * n_runs, f"{present}").reshape(n_runs, query.length)
+        if present:
+            moved = moved + drawn[:, None] * own
+        ratio = (np.abs(moved) - np.abs(moved - own)).sum(axis=1)
+        hits.append(int((ratio >= np.abs(own).sum() * 0.999).sum()))
+    return lower_bound(hits[0], n_runs, hits[1], n_runs)
+
+
+def canary_vector(query: Query, canary: Node) -> np.ndarray:
+    """What the canary adds when it is drawn."""
+    certain = dataclasses.replace(query.pure, sampling_threshold=SAMPLING_STEPS)
+    return canary.answer(dataclasses.replace(query, pure=certain))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(factory: ModuleType, rate: float) -> None:
+    """The strongest event of a Laplace release; half the noise and a sampler that takes everybody are found."""
+    plan = plan_of(
+        factory, own={"subsampling_ratio": rate, "sketch_rounds": 0, "sketch_share": 0},
+        model={"n_trees": 1, "max_depth": 1}, epsilon=2.0,
+    )  # fmt: skip
+    own = resolve(plan)
+    codes = np.zeros((4, 1), dtype=np.uint8)
+    nobody = SiteData(codes[:, :0], np.zeros(0, dtype=np.int32))
+    canary = SiteData(codes, np.ones(1, dtype=np.int32))
+    alone = Node("canary", canary, plan, own, sampling=SystemSampling(np.random.default_rng(1).bytes))
+    known = Node("site", nobody, plan, own)
+    query = next(q for q in queries_of(plan) if isinstance(q, PureLeafSums))
+    others = known.answer(query)
+    accounted = amplified_epsilon(query.pure.sensitivity / query.pure.scale, rate)
+    found = audited(query, others, alone, 20_000)
+    assert found <= accounted
+    assert found > 0.4 * accounted
+    assert audited(query, others, alone, 20_000, scale=0.25) > accounted
+    if rate < 1:
+        unsampled = dataclasses.replace(
+            query, pure=dataclasses.replace(query.pure, sampling_threshold=SAMPLING_STEPS)
+        )
+        assert audited(unsampled, others, alone, 20_000) > accounted
+
+
+def test_an_audit_of_the_choices_stays_below_the_account_and_finds_faults(factory: ModuleType) -> None:
+    """One record against a node that is all alike; noise for a tenth of the range is found."""
+    plan = plan_of(factory, own={"sketch_rounds": 0, "sketch_share": 0, "split_share": 0.95},
+                   model={"n_trees": 1, "max_depth": 1}, epsilon=0.8)  # fmt: skip
+    own = resolve(plan)
+    query = selection_of(plan)
+    codes = np.zeros((4, 40), dtype=np.uint8)
+    known = Node("site", SiteData(codes, np.zeros(40, dtype=np.int32)), plan, own).answer(query)
+    # Alone in a cell, and against all others: what separates it gains by it, and whatever does not loses thrice that.
+    apart = codes[:, :1].copy()
+    apart[0] = 4
+    canary = Node("canary", SiteData(apart, np.ones(1, dtype=np.int32)), plan, own)
+    accounted = query.pure.sensitivity / query.pure.scale
+    found = audited(query, known, canary, 20_000)
+    assert found <= accounted
+    assert found > 0.3 * accounted
+    assert audited(query, known, canary, 20_000, scale=0.1) > accounted

@@ -1,0 +1,85 @@
+"""Kernels of linear models: products of a record's row, summed over records; integers only."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+STEP_BITS = 8
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_row(codes, record, column, entry, intercept, limit, places, values):  # type: ignore[no-untyped-def]
+    """The row of one record, in `places` and `values`: int64 [1 + n_features], shortened to `limit`."""
+    places[0], values[0] = 0, intercept
+    norm_squared = np.int64(intercept) * np.int64(intercept)
+    for feature in range(codes.shape[0]):
+        code = codes[feature, record]
+        value = np.int64(entry[feature, code])
+        places[feature + 1], values[feature + 1] = column[feature, code], value
+        norm_squared += value * value
+    if norm_squared <= limit * limit:
+        return
+    norm = np.int64(math.sqrt(np.float64(norm_squared)))
+    # A root in floating point may be off by one; the norm must be rounded up for the row not to stay too long.
+    while norm * norm < norm_squared:
+        norm += 1
+    while (norm - 1) * (norm - 1) >= norm_squared:
+        norm -= 1
+    for index in range(len(values)):
+        shortened = abs(values[index]) * limit // norm
+        values[index] = shortened if values[index] >= 0 else -shortened
+
+
+@numba.njit(cache=True, nogil=True)
+def _towards_zero(product, shift):  # type: ignore[no-untyped-def]
+    magnitude = abs(product) >> np.int64(shift)
+    return magnitude if product >= 0 else -magnitude
+
+
+@numba.njit(cache=True, nogil=True)
+def gram_sums(codes, column, entry, intercept, limit, n_columns, shift, begin, end):  # type: ignore[no-untyped-def]
+    """Upper triangle of the sum of r r^T over records begin..end-1: int64 [p, p], zero below the diagonal."""
+    sums = np.zeros((n_columns, n_columns), dtype=np.int64)
+    n_entries = codes.shape[0] + 1
+    places, values = np.empty(n_entries, dtype=np.int64), np.empty(n_entries, dtype=np.int64)
+    for record in range(begin, end):
+        _fill_row(codes, record, column, entry, intercept, np.int64(limit), places, values)
+        for first in range(n_entries):
+            row, factor = sums[places[first]], values[first]
+            for second in range(first, n_entries):
+                row[places[second]] += _towards_zero(factor * values[second], shift)
+    return sums
+
+
+@numba.njit(cache=True, nogil=True)
+def negative_gradient(label, score, table, clip, unit):  # type: ignore[no-untyped-def]
+    """-dL/ds of one record, an integer: from the table over (class, score), or a clipped residual without one."""
+    if table.shape[0] > 0:
+        half = np.int32(table.shape[1] // 2)
+        step = min(max((score >> np.int32(STEP_BITS)) + half, np.int32(0)), np.int32(table.shape[1] - 1))
+        return np.int64(table[label, step])
+    residual = np.int64(label) - np.int64(score)
+    magnitude = min((abs(residual) * np.int64(unit)) >> np.int64(16), np.int64(clip))
+    return magnitude if residual >= 0 else -magnitude
+
+
+@numba.njit(cache=True, nogil=True)
+def cross_sums(  # type: ignore[no-untyped-def]
+    codes, labels, scores, gradients, column, entry, intercept, limit, n_columns, shift, begin, end
+):
+    """The sum of g r over records begin..end-1: int64 [p]; `gradients` is (table, clip, unit)."""
+    table, clip, unit = gradients
+    sums = np.zeros(n_columns, dtype=np.int64)
+    n_entries = codes.shape[0] + 1
+    places, values = np.empty(n_entries, dtype=np.int64), np.empty(n_entries, dtype=np.int64)
+    for record in range(begin, end):
+        gradient = negative_gradient(labels[record], scores[record], table, clip, unit)
+        if gradient == 0:
+            continue
+        _fill_row(codes, record, column, entry, intercept, np.int64(limit), places, values)
+        for index in range(n_entries):
+            sums[places[index]] += _towards_zero(gradient * values[index], shift)
+    return sums
