@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.events import Event, FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
+from hedgerow.privacy.renyi import epsilon_renyi, has_samples
 from hedgerow.protocol.errors import PrivacyError
 
 
@@ -37,17 +38,24 @@ class _SupportsKnownEvents:
     """`supports` by the type alone: one list of known events serves both accountants."""
 
     def supports(self, event: object) -> bool:
-        return type(event) in KNOWN_EVENTS
+        return type(event) in (*KNOWN_EVENTS, SampledGaussianEvent, FilteredGaussianEvent)
 
 
 class GdpAccountant(_SupportsKnownEvents):
-    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid."""
+    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid.
+
+    A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.renyi`): such
+    releases have no exact mu, and adding up epsilons of two kinds would be a guess.
+    """
 
     name = "gdp"
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """See `Accountant.epsilon`."""
         check_delta(delta)
+        events = list(events)
+        if has_samples(events):
+            return epsilon_renyi(events, delta)
         cost = cost_of(events)
         if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
             return math.inf
@@ -69,7 +77,9 @@ class RdpAccountant(_SupportsKnownEvents):
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """See `Accountant.epsilon`."""
-        return epsilon_rdp(events, delta)
+        check_delta(delta)
+        events = list(events)
+        return epsilon_renyi(events, delta) if has_samples(events) else epsilon_rdp(events, delta)
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {"gdp": GdpAccountant(), "rdp": RdpAccountant()}

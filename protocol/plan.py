@@ -27,6 +27,7 @@ from hedgerow.protocol.plan_fields import (
     refuse,
     text,
 )
+from hedgerow.protocol.plan_s_gbdt import SGbdt, check_s_gbdt
 
 PLAN_VERSION = 1
 MAX_CATEGORIES = 250
@@ -74,6 +75,7 @@ class Label:
 class Model:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only."""
 
+    algorithm: str = checked(one_of("boosting", "s-gbdt"), "boosting")
     n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
     max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
     n_candidates: int = checked(integer(1, 250), 32)
@@ -132,6 +134,7 @@ class Plan:
     privacy: Privacy
     model: Model = dataclasses.field(default_factory=Model)
     federation: Federation = dataclasses.field(default_factory=Federation)
+    s_gbdt: SGbdt = dataclasses.field(default_factory=SGbdt)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Plan:
@@ -151,6 +154,7 @@ class Plan:
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
+            s_gbdt=read_section(SGbdt, table.get("s_gbdt", {}), "s_gbdt"),
         )
         check_consistency(plan)
         return plan
@@ -160,6 +164,8 @@ class Plan:
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
             table[section] = _plain(getattr(self, section))
+        if self.model.algorithm == "s-gbdt":
+            table["s_gbdt"] = _plain(self.s_gbdt)
         table["features"] = [_plain(feature) for feature in self.features]
         return table
 
@@ -209,7 +215,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         )
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
-    known = {"version", "name", "model", "privacy", "label", "features", "federation"}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", "s_gbdt"}
     for name in table:
         if name not in known:
             raise PlanError(
@@ -235,6 +241,7 @@ def check_consistency(plan: Plan) -> None:
         _check_feature(feature, path)
     _check_label(plan.label)
     _check_privacy(plan)
+    check_s_gbdt(plan)
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.boosting import boosted_trees
 from hedgerow.training.greedy import greedy_trees
+from hedgerow.training.s_gbdt import s_gbdt
 from hedgerow.training.settings import Settings, features_asked, resolve
 from hedgerow.training.steps import Program
 
@@ -15,10 +16,12 @@ def program_for(plan: Plan, settings: Settings | None = None) -> Program:
     Partially random splits of a single feature leave nothing to choose, so they are totally random ones.
 
     Args:
-        plan: the plan; its `model.split_method` decides.
+        plan: the plan; its `model.algorithm` and `model.split_method` decide.
         settings: its resolved settings, or None to resolve them here.
     """
     settings = settings or resolve(plan)
+    if plan.model.algorithm == "s-gbdt":
+        return s_gbdt(plan, settings)
     method = plan.model.split_method
     if method == "hist" or (method == "partially_random" and features_asked(plan, settings) > 1):
         return greedy_trees(plan, settings)

@@ -14,7 +14,9 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sig
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
+from hedgerow.training.s_gbdt_settings import SGbdtTerms, s_gbdt_releases, s_gbdt_terms
 from hedgerow.trees.losses import Loss, build_loss
+from hedgerow.trees.s_gbdt_loss import s_gbdt_loss
 
 MIN_TREES, MAX_TREES = 100, 300
 GREEDY_TREES = 25
@@ -43,6 +45,7 @@ class Settings:
         joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
         hessian_scale: c; None for the loss's own.
         noise_multiplier: per tree; 0 when epsilon is infinite.
+        s_gbdt: what S-GBDT needs beyond these; None for other algorithms.
     """
 
     n_trees: int
@@ -56,9 +59,12 @@ class Settings:
     joint_clip: float | None
     hessian_scale: float | None
     noise_multiplier: float
+    s_gbdt: SGbdtTerms | None = None
 
     def loss(self, plan: Plan) -> Loss:
         """The loss with these settings."""
+        if self.s_gbdt is not None:
+            return s_gbdt_loss(plan)
         return build_loss(plan, self.joint_clip, self.hessian_scale)
 
 
@@ -68,6 +74,8 @@ def resolve(plan: Plan) -> Settings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
+    if plan.model.algorithm == "s-gbdt":
+        return _resolve_s_gbdt(plan)
     model, privacy = plan.model, plan.privacy
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)
@@ -97,8 +105,30 @@ def resolve(plan: Plan) -> Settings:
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
 
 
+def _resolve_s_gbdt(plan: Plan) -> Settings:
+    """The settings of S-GBDT: one tree a round, from the parameters that its authors found best (docs/s-gbdt.md)."""
+    model = plan.model
+    terms, noise_multiplier = s_gbdt_terms(plan)
+    return Settings(
+        n_trees=terms.n_rounds + terms.has_initial_score,
+        max_depth=_number(model.max_depth, 2 if plan.label.type == "regression" else 4),
+        batch_size=1,
+        learning_rate=0.1 if isinstance(model.learning_rate, str) else model.learning_rate,
+        interaction="cyclical",
+        interaction_size=1,
+        interaction_share=0.0,
+        noise_ridge=1.0 if isinstance(model.noise_ridge, str) else model.noise_ridge,
+        joint_clip=None,
+        hessian_scale=None,
+        noise_multiplier=noise_multiplier,
+        s_gbdt=terms,
+    )
+
+
 def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
     """How often a run asks every node for a vector, at most."""
+    if settings.s_gbdt is not None:
+        return settings.n_trees
     n_batches = -(-settings.n_trees // settings.batch_size)
     return n_batches * n_levels_asked(plan, settings) + _paid_histograms(plan, settings)
 
@@ -128,6 +158,8 @@ def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
     """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
     if settings.noise_multiplier == 0:
         return [UnnoisedEvent()]
+    if settings.s_gbdt is not None:
+        return s_gbdt_releases(plan, settings.s_gbdt, settings.noise_multiplier, settings.max_depth)
     return _dearest_releases(plan, settings, settings.noise_multiplier)
 
 
