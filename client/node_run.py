@@ -12,6 +12,7 @@ import numpy as np
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
+from hedgerow.client.sampling import SamplingSource
 from hedgerow.client.store import digest_rows
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
@@ -48,6 +49,7 @@ class NodeSetup:
         load: reads the site's rows for a plan; DataError when they do not fit.
         plan: the only plan that it takes part in; None for any that the policy allows.
         n_threads: threads to sum with.
+        sampling: where samples come from, for plans that draw any; None for the operating system.
     """
 
     site: str
@@ -59,6 +61,7 @@ class NodeSetup:
     load: Callable[[Plan], SiteData]
     plan: Plan | None = None
     n_threads: int = 1
+    sampling: SamplingSource | None = None
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ draw from the operating system, anew for every answer, and nothing about a sampl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class SeededSampling:
 
     seeded = True
 
-    def __init__(self, seed: int, numbers: NDArray[np.integer]) -> None:  # type: ignore[type-arg]
+    def __init__(self, seed: int, numbers: NDArray[np.integer[Any]]) -> None:
         self._seed, self._numbers = seed, numbers.astype(np.uint64)
 
     def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
@@ -74,6 +74,21 @@ class SeededSampling:
         if len(numbers) != n_records:
             raise ValueError("there are more records than numbers")
         return (_mixed(_mixed(numbers ^ keys[0]) ^ keys[1]) >> np.uint64(32)) < np.uint64(threshold)
+
+
+def seeded_samplings(seed: int, sizes: Mapping[str, int]) -> dict[str, SamplingSource]:
+    """A seeded source for each of some sites, whose records are numbered one site after the other.
+
+    Args:
+        seed: any integer.
+        sizes: records of each site, in the order of the numbers.
+    """
+    sources: dict[str, SamplingSource] = {}
+    first = 0
+    for site, size in sizes.items():
+        sources[site] = SeededSampling(seed, np.arange(first, first + size))
+        first += size
+    return sources
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

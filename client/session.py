@@ -201,7 +201,7 @@ class NodeSession:
         settings = resolve(plan)
         require_moderate(plan, settings, self._setup.policy.secure_sums.max_length)
         data = self._setup.load(plan)
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads, self._setup.sampling)
         policy = self._setup.policy
         limit = (policy.max_epsilon, policy.delta)
         self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
@@ -227,7 +227,7 @@ class NodeSession:
                 remedy="Give the same table again, or remove the node from this run.",
                 code="data-changed",
             )
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads, self._setup.sampling)
         run = NodeRun(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
         for release in stored.releases:
             run.feed(release)

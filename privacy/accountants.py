@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
-from hedgerow.privacy.events import Event, FilteredGaussianEvent, SampledGaussianEvent
+from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
-from hedgerow.privacy.renyi import epsilon_renyi, has_samples
+from hedgerow.privacy.renyi import SAMPLED_EVENTS, epsilon_renyi, has_samples
 from hedgerow.protocol.errors import PrivacyError
 
 
@@ -38,7 +38,7 @@ class _SupportsKnownEvents:
     """`supports` by the type alone: one list of known events serves both accountants."""
 
     def supports(self, event: object) -> bool:
-        return type(event) in (*KNOWN_EVENTS, SampledGaussianEvent, FilteredGaussianEvent)
+        return type(event) in (*KNOWN_EVENTS, *SAMPLED_EVENTS)
 
 
 class GdpAccountant(_SupportsKnownEvents):

@@ -31,6 +31,7 @@ from hedgerow.protocol.errors import PrivacyError
 
 FloatArray = NDArray[np.float64]
 
+SAMPLED_EVENTS = (SampledGaussianEvent, FilteredGaussianEvent)
 _RELATIVE_ERROR = 1e-9
 """Covers the logarithms of factorials (arguments to 10^4, good to 10^-15 each) and the sums in double precision."""
 
@@ -64,9 +65,11 @@ def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> floa
 
 
 def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
-    """The bound for any mechanism that S-GBDT's accountant uses (Zhu and Wang 2019, theorem 6): terms from l = 3 thrice.
+    """The bound for any mechanism, which S-GBDT's accountant uses: the terms from l = 3 on count thrice.
 
     Arguments as `sampled_divergence`, which is never larger.
+
+    Source: Zhu and Wang 2019, theorem 6; arXiv 2309.12041, theorem 9.
     """
     _check(order, rate, noise_multiplier)
     if rate == 1:
@@ -78,8 +81,10 @@ def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
 
 
 def epsilon_of_divergence(order: int, divergence: float, delta: float) -> float:
-    """The epsilon at delta of a mechanism of this Renyi divergence at one order (Canonne, Kamath and Steinke 2020,
-    arXiv 2004.00010, proposition 12), rounded up, at least 0."""
+    """The epsilon at delta of a mechanism of this Renyi divergence at one order, rounded up, at least 0.
+
+    Source: Canonne, Kamath and Steinke 2020, arXiv 2004.00010, proposition 12.
+    """
     if divergence == math.inf:
         return math.inf
     log_delta = math.log(delta)
@@ -89,13 +94,13 @@ def epsilon_of_divergence(order: int, divergence: float, delta: float) -> float:
 
 def epsilon_of_curve(orders: Sequence[int], divergences: Sequence[float], delta: float) -> tuple[float, int]:
     """The least epsilon over some orders, and the order that gives it."""
-    found = [(epsilon_of_divergence(order, value, delta), order) for order, value in zip(orders, divergences, strict=True)]
-    return min(found)
+    pairs = zip(orders, divergences, strict=True)
+    return min((epsilon_of_divergence(order, value, delta), order) for order, value in pairs)
 
 
 def has_samples(events: Iterable[Event]) -> bool:
     """Whether a release over a sample is among the events: then only Renyi accounting bounds all of them together."""
-    return any(type(event) in (SampledGaussianEvent, FilteredGaussianEvent) for event in events)
+    return any(type(event) in SAMPLED_EVENTS for event in events)
 
 
 def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
@@ -107,8 +112,9 @@ def epsilon_renyi(events: Iterable[Event], delta: float) -> float:
     counted = list(events)
     if any(type(event) is UnnoisedEvent for event in counted):
         return math.inf
-    samples = [event for event in counted if isinstance(event, SampledEvent)]
-    others = cost_of(event for event in counted if not isinstance(event, SampledEvent))
+    # By type, not by class: a subclass may mean something else than its parent, and `cost_of` refuses it.
+    samples = [event for event in counted if isinstance(event, SampledEvent) and type(event) in SAMPLED_EVENTS]
+    others = cost_of(event for event in counted if type(event) not in SAMPLED_EVENTS)
     log_ratio = others.log_ratio + math.fsum(_log_ratio(event) for event in samples)
     twin_delta = delta * math.exp(-log_ratio) if log_ratio < math.inf else 0.0
     if twin_delta <= 0 or others.zcdp_weight == math.inf:

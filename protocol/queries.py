@@ -122,7 +122,7 @@ class FilterTerms:
         order: of the divergences.
         budget: largest sum of divergences of one record over all rounds.
         costs: int64 [n_levels], ascending: the divergence of a record whose gradient statistic has a magnitude of up to
-            the level's upper end, in units of budget / FILTER_UNITS, rounded up. See `hedgerow.trees.individual_filter`.
+            the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.trees.individual_filter`).
     """
 
     order: int

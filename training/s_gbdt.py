@@ -9,8 +9,8 @@
 
 This is algorithm 9, the distributed one, over sums: where the paper's users each send finished leaf values, whose mean
 weighs a site of ten records like one of a million, here the sums are added under masks and divided once. So the model
-does not depend on who holds which record, and the noise is one site's instead of every site's. The initial score divides
-by a noisy count; the paper's divides by the exact one, which is private under "add or remove".
+does not depend on who holds which record, and there is noise for one data set instead of one per site. The initial
+score divides by a noisy count; the paper's divides by the exact one, which "add or remove" does not leave public.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
 
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
-    unit, clip, support = label_statistics(run.plan)
+    unit, _, support = label_statistics(run.plan)
     count = max(1.0, released[1] / support)
     mean = float(released[0]) / unit / count
     if run.plan.label.type == "regression":

@@ -39,7 +39,8 @@ def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float,
         budget: of one record over all rounds, > 0.
         divergence: of one round, by noise multiplier, at that order.
     """
-    largest, constant = loss.largest_statistic(0), loss.largest_statistic(1)
+    largest = loss.clip if loss.kind == "squared" else loss.largest_statistic(0)
+    constant = loss.largest_statistic(1)
     sigma = noise_multiplier * math.sqrt(loss.norm_squared)
     costs = []
     for level in range((largest >> LEVEL_BITS) + 1):

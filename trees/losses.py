@@ -174,7 +174,7 @@ def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
 
 
 def check_units(*units: float) -> None:
-    """Raise PlanError unless these are possible: units of 1.0 of a gradient, of 1.0 of a Hessian, and what else must have at least one unit."""
+    """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
     if min(units) >= 1 and max(units) <= LARGEST_UNIT:
         return
     raise PlanError(

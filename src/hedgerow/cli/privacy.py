@@ -48,13 +48,20 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
-        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per tree (mu {_mu(plan)} in all)"),
+        ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per tree ({_whole(plan, expected)})"),
     ]  # fmt: skip
     if privacy.delta * privacy.n_records >= 1:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
     if privacy.bounds_from_data:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
     return facts
+
+
+def _whole(plan: Plan, expected: Forecast) -> str:
+    terms = expected.settings.s_gbdt
+    if terms is None:
+        return f"mu {_mu(plan)} in all"
+    return f"samples of {terms.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
 
 def _mu(plan: Plan) -> str:
