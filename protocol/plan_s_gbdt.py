@@ -54,7 +54,7 @@ class SGbdt:
     individual_filter: bool = checked(boolean, True)
     extra_rounds: int = checked(integer(0, 100_000), 0)
     initial_score_share: float = checked(number(0, 0.9), 0.1)
-    label_clip: float = checked(number(0, 1, exclusive=False), 1.0)
+    label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
     splits: str = checked(one_of("uniform", "cyclical"), "uniform")
     leaf_rule: str = checked(one_of("paper", "shrunk"), "paper")
@@ -79,8 +79,6 @@ def check_s_gbdt(plan: Plan) -> None:
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
-    if section.label_clip <= 0:
-        raise refuse("s_gbdt.label_clip", section.label_clip, "a number above 0")
     if plan.model.split_candidates == "iterative_hessian":
         raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')
     defaults = {field.name: field.default for field in dataclasses.fields(plan.model)}

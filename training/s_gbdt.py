@@ -16,6 +16,7 @@ score divides by a noisy count; the paper's divides by the exact one, which "add
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +162,12 @@ def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
     )
 
 
+@lru_cache(maxsize=1)
+def _probabilities() -> NDArray[np.float64]:
+    """The probability at each step of score, the same on every machine."""
+    return logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+
+
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
     unit, _, support = label_statistics(run.plan)
@@ -169,8 +176,8 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     if run.plan.label.type == "regression":
         value = min(max(mean, -1.0), 1.0)
     else:
-        # The least score whose probability reaches the share; the table is the same on every machine.
-        steps = int(np.searchsorted(logistic(STEPS, SCORE_UNIT >> STEP_BITS), mean + 0.5)) - STEPS // 2
+        # The least score whose probability reaches the share.
+        steps = int(np.searchsorted(_probabilities(), mean + 0.5)) - STEPS // 2
         value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
     trees = constant_tree(run.grid, run.settings.max_depth)
     values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,9 @@ def no_trees(n_codes: int) -> TreeBatch:
     )
 
 
+@lru_cache(maxsize=32)
 def packed_loss(loss: Loss) -> Packed:
-    """The loss as the kernels take it."""
+    """The loss as the kernels take it; remembered, for a loss does not change and every query asks for it."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0

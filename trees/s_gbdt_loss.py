@@ -8,6 +8,7 @@ The gradient alone is clipped, so a record of small gradient has a smaller norm:
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from hedgerow.trees.exponentials import logistic
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units
 
 
+@lru_cache(maxsize=32)
 def s_gbdt_loss(plan: Plan) -> Loss:
     """The loss of an S-GBDT plan: statistics (clip(g), c), gradients of squared or logistic loss.
 

@@ -333,6 +333,17 @@ def test_a_missed_round_is_charged(factory: ModuleType) -> None:
     assert (there._records.scores == away._records.scores).all()
 
 
+def test_charges_do_not_depend_on_the_sample(factory: ModuleType) -> None:
+    """The charge counts on the secret draw already: to charge only whom was drawn would give the discount twice."""
+    plan = plan_of(factory, "regression", None, None, subsampling_ratio=0.3, extra_rounds=5)
+    data = factory.make_data(plan, 80, 3)
+    decided = resolve(plan)
+    nodes = [Node("a", data, plan, decided, 1, SeededSampling(seed, np.arange(80))) for seed in (1, 2)]
+    answers = [[node.answer(query) for node in nodes] for query in queries_of(plan)]
+    assert any((one != other).any() for one, other in answers)
+    assert (nodes[0]._spent == nodes[1]._spent).all() and nodes[0]._spent.min() > 0
+
+
 def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget(factory: ModuleType) -> None:
     """Rows that come later know the model so far, have spent nothing, and leave the account as it was."""
     plan = plan_of(factory, "regression", None, {"epsilon": 50.0}, extra_rounds=10, subsampling_ratio=1.0)
