@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,7 +152,7 @@ class _StaticNoise:
         return np.asarray(np.rint(pairs * self._loss.scales), dtype=np.int64).reshape(-1)
 
 
-def tuned_epsilon(divergence: Callable[[int], float], orders: Iterator[int], delta: float, n_tried: float) -> float:
+def tuned_epsilon(divergence: Callable[[int], float], orders: Sequence[int], delta: float, n_tried: float) -> float:
     """The epsilon of choosing the best of a random number of runs, `n_tried` on average, when the score is private too.
 
     Source: Papernot and Steinke 2022 (arXiv 2110.03620), theorem 2, with eta = 0: the number of runs is logarithmic.
