@@ -74,10 +74,43 @@ class NodeRun:
     replica: Replica
     attempt: int
     answered: set[int]
+    witnessed: set[int]
+    """Seeds that sites have drawn in this run, as this node has seen."""
     participant: Participant | None = None
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
+
+    def settle_structure(self, told: int, n_releases: int) -> int | None:
+        """Begin the program with the seed of the trees, if it has not; returns the seed when that is news.
+
+        Args:
+            told: the seed that the coordinator names.
+            n_releases: releases that the coordinator counts.
+
+        Raises:
+            RemoteProtocolError: code "structure-seed"; the sites have not drawn it, as far as this node can see.
+        """
+        if not self.plan.has_joint_structure:
+            is_right = told == self.plan.model.structure_seed
+        elif self.replica.n_releases:
+            is_right = told == self.replica.structure_seed
+        elif n_releases:
+            is_right = told in self.witnessed
+        else:
+            is_right = self.participant is not None and told == self.participant.view.public_seed
+        if not is_right:
+            raise RemoteProtocolError(
+                "The coordinator names a seed for the trees that the sites, as far as this node saw, have not drawn.",
+                cause="It runs another version, has lost its journal, or wants to pick the trees.",
+                remedy="Look into the coordinator's journal before anyone goes on.",
+                code="structure-seed",
+            )
+        if self.replica.n_releases or not self.plan.has_joint_structure or self.replica.has_begun_with(told):
+            return None
+        self.replica.begin(told)
+        self.vector = None
+        return told
 
     def feed(self, release: IntVector) -> None:
         """Take a release in: the round's update, unless the round was answered here, then the program's next step."""

@@ -7,6 +7,8 @@ must survive a crash is in the store before a message is returned. A fault that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import (
@@ -56,6 +58,7 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Code, State
+from hedgerow.secagg.view import EpochView
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import planned_releases, resolve
 from hedgerow.trees.ensemble import Ensemble
@@ -125,6 +128,8 @@ class NodeSession:
         match message:
             case Invitation():
                 return self._invited(message)
+            case Payload(MessageKind.ORIGIN, content):
+                return self._originate(content)
             case Payload(MessageKind.ENROL, content):
                 return self._enrol(content)
             case Payload(MessageKind.SETUP, content):
@@ -208,7 +213,7 @@ class NodeSession:
         if self._run is not None:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, plan, digest_of(data)))
-        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered)
+        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered, set())
         self.plan = plan
 
     def _resume(self, stored: StoredRun) -> None:
@@ -228,7 +233,10 @@ class NodeSession:
                 code="data-changed",
             )
         node = Node(self._setup.site, data, plan, settings, self._setup.n_threads, self._setup.sampling)
-        run = NodeRun(stored.run_id, plan, node, Replica(plan, settings), stored.attempt, set(stored.answered))
+        replica, facts = Replica(plan, settings), (set(stored.answered), set(stored.witnessed))
+        if stored.structure_seed is not None:
+            replica.begin(stored.structure_seed)
+        run = NodeRun(stored.run_id, plan, node, replica, stored.attempt, *facts)
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant
@@ -257,7 +265,7 @@ class NodeSession:
         kind = content[4] if len(content) > 4 else 0
         if kind == Kind.READY_LIST:
             run.participant, run.enrolment = enrolment.finish(self._context, content).state, None
-            self._store.save(run.run_id, NodeStep(participant=run.participant))
+            self._witness(run.participant.view, NodeStep(participant=run.participant))
             self.state = NodeState.WAITING
             return []
         if kind == Kind.KEY_LIST:
@@ -269,11 +277,27 @@ class NodeSession:
         run.enrolment = step.state
         return [_payload(MessageKind.SETUP_ANSWER, step.message)]
 
+    def _originate(self, record: bytes) -> list[Message]:
+        """Take note of the seed that others drew before this node came; raises Refusal for what they did not sign."""
+        run = self._require_run()
+        view = EpochView.from_record(record)
+        if view.roster != self._context.roster or view.parameters.run_id != run.run_id:
+            raise refuse(Code.ROSTER_MISMATCH, "The seed was drawn in another run.", "coordinator")
+        self._context.policy.require(view.parameters, view.guarantees.n_nodes)
+        self._witness(view, NodeStep())
+        return []
+
+    def _witness(self, view: EpochView, step: NodeStep) -> None:
+        run = self._require_run()
+        self._store.save(run.run_id, replace(step, witnessed=view.public_seed))
+        run.witnessed.add(view.public_seed)
+
     # Rounds ------------------------------------------------------------------------------------------------------
 
     def _answer_round(self, request: RoundRequest) -> list[Message]:
         run = self._require_run()
         participant = self._require_participant()
+        seed = run.settle_structure(request.structure_seed, request.round)
         fresh = self._take_releases(request.round, request.releases)
         query = run.replica.query
         if query is None:
@@ -282,8 +306,9 @@ class NodeSession:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
         step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
-        if step.persist or fresh:
-            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=(request.round, noise.event)))
+        if step.persist or fresh or seed is not None:
+            spent = (request.round, noise.event)
+            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, structure_seed=seed))
         run.participant = step.state
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]
@@ -341,6 +366,7 @@ class NodeSession:
 
     def _finish(self, message: Finished) -> list[Message]:
         run = self._require_run()
+        seed = run.settle_structure(message.structure_seed, message.n_releases)
         fresh = self._take_releases(message.n_releases, message.releases)
         if run.replica.query is not None or run.replica.model_digest() != message.model_digest:
             raise RemoteProtocolError(
@@ -349,7 +375,7 @@ class NodeSession:
                 remedy="Do not use the coordinator's model; compare the versions.",
                 code="model-differs",
             )
-        self._store.save(run.run_id, NodeStep(releases=fresh))
+        self._store.save(run.run_id, NodeStep(releases=fresh, structure_seed=seed))
         self.ensemble = run.replica.ensemble
         self._end(FINISHED)
         return [Done(message.model_digest)]

@@ -28,13 +28,15 @@ from hedgerow.storage.database import Database, Statement
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan text not null, data_digest blob not null, status text not null,
-    attempt integer not null, sequence integer not null, participant blob
+    attempt integer not null, sequence integer not null, participant blob,
+    structure_seed integer
 );
+create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
 """
-_VERSION = 1
+_VERSION = 2
 OPEN = "open"
 _COUNTER_BYTES = 256
 _LOST_ROUND = -1
@@ -50,12 +52,16 @@ class NodeStep:
         releases: releases received, by round.
         spent: the round that a masked vector is about to be sent for, and what its release costs.
         answered: the round whose shares are about to be sent.
+        structure_seed: the seed that the program has begun with.
+        witnessed: a seed that sites have drawn, as this node has seen.
     """
 
     participant: Participant | None = None
     releases: tuple[tuple[int, IntVector], ...] = ()
     spent: tuple[int, Event] | None = None
     answered: int | None = None
+    structure_seed: int | None = None
+    witnessed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class StoredRun:
     Attributes:
         participant: None before the first epoch is ready, and after a rollback.
         answered: rounds whose shares have left, in any epoch.
+        structure_seed: the seed that the program had begun with, None for none.
+        witnessed: all seeds that sites have drawn in this run, as this node has seen.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
     """
 
@@ -75,6 +83,8 @@ class StoredRun:
     participant: Participant | None
     releases: tuple[IntVector, ...]
     answered: frozenset[int]
+    structure_seed: int | None
+    witnessed: frozenset[int]
     fault: OwnMistake | None = None
 
 
@@ -107,7 +117,7 @@ class NodeStore:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
         text = json.dumps(plan.to_dict(), sort_keys=True)
         self._database.write(
-            ("insert into run values (?, ?, ?, ?, 0, 0, null)", (run_id, text, data_digest, OPEN)),
+            ("insert into run values (?, ?, ?, ?, 0, 0, null, null)", (run_id, text, data_digest, OPEN)),
         )
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
         if self.knows(run_id):
@@ -144,6 +154,10 @@ class NodeStore:
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
         if step.answered is not None:
             statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
+        if step.structure_seed is not None:
+            statements.append(("update run set structure_seed = ? where run_id = ?", (step.structure_seed, run_id)))
+        if step.witnessed is not None:
+            statements.append(("insert or ignore into seeds values (?, ?)", (run_id, step.witnessed)))
         sequence = self._sequence
         if step.participant is not None:
             sequence = step.participant.sequence
@@ -178,11 +192,13 @@ class NodeStore:
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self._database.rows(
-            "select run_id, plan, data_digest, attempt, sequence, participant from run where status = ?", (OPEN,)
+            "select run_id, plan, data_digest, attempt, sequence, participant, structure_seed from run "
+            "where status = ?",
+            (OPEN,),
         )
         if not rows:
             return None
-        run_id, plan, data_digest, attempt, sequence, state = rows[-1]
+        run_id, plan, data_digest, attempt, sequence, state, seed = rows[-1]
         answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
@@ -201,6 +217,8 @@ class NodeStore:
             participant,
             self._releases(run_id),
             frozenset(answered),
+            seed,
+            frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
             fault,
         )
 

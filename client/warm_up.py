@@ -33,7 +33,7 @@ _USUAL = {
 
 def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     """Answer the first queries of a plan over one made-up record, for nobody; without a plan, those of a usual one."""
-    plan = plan or Plan.from_dict(_USUAL)
+    plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
     try:
         settings = resolve(plan)
         planned_releases(plan, settings)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hedgerow.protocol.plan import MAX_STRUCTURE_SEED
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_codec import (
     HASH_BYTES,
@@ -37,6 +38,7 @@ class MessageKind(IntEnum):
     FINISHED = 8
     STOP = 9
     WELCOME = 10
+    ORIGIN = 11
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -107,11 +109,13 @@ class RoundRequest:
         round: number of the exchange; also the number of releases before it.
         releases: the last of these releases, as many as the node does not hold yet.
         signed_spec: what the round is for, signed by the coordinator.
+        structure_seed: seed of the trees' structure in this run, 0 to 2**63 - 1.
     """
 
     round: int
     releases: tuple[IntVector, ...]
     signed_spec: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ class Finished:
     n_releases: int
     releases: tuple[IntVector, ...]
     model_digest: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +162,8 @@ Message = Hello | Welcome | Invitation | Ready | Payload | RoundRequest | Abando
 
 PAYLOADS = frozenset(
     {
-        MessageKind.ENROL, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE, MessageKind.SETUP_ANSWER,
-        MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
+        MessageKind.ENROL, MessageKind.ORIGIN, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE,
+        MessageKind.SETUP_ANSWER, MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
     }
 )  # fmt: skip
 
@@ -200,10 +205,10 @@ def encode(message: Message) -> bytes:
             writer.blob(message.content)
         case RoundRequest():
             _write_releases(writer.number(message.round, 4), message.releases)
-            writer.blob(message.signed_spec)
+            writer.blob(message.signed_spec).number(message.structure_seed, 8)
         case Finished():
             _write_releases(writer.number(message.n_releases, 4), message.releases)
-            writer.hash(message.model_digest)
+            writer.hash(message.model_digest).number(message.structure_seed, 8)
         case Abandoned() | Refused():
             writer.number(message.round, 4).word(message.code)
         case Stop():
@@ -243,9 +248,9 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
     MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
     MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
-    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob()),
+    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),
-    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash()),
+    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.STOP: lambda r: Stop(r.word()),
     MessageKind.REFUSED: lambda r: Refused(r.number(4), r.word()),
     MessageKind.DONE: lambda r: Done(r.hash()),

@@ -184,6 +184,11 @@ class EpochView:
         return cls.from_messages(roster, parameters, *lists)
 
     @property
+    def public_seed(self) -> int:
+        """`structure_seed` as the number in 0 to 2**63 - 1 that a plan can hold."""
+        return int.from_bytes(self.structure_seed[:8], "big") >> 1
+
+    @property
     def noise(self) -> NoiseMode:
         """Who adds the noise in this epoch."""
         return self.parameters.noise

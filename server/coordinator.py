@@ -27,8 +27,9 @@ Progress = Callable[[Query, Ledger], None]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced: the model, the ledger of what was released for it, and the report on both."""
+    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report."""
 
+    plan: Plan
     ensemble: Ensemble
     ledger: Ledger
     report: PrivacyReport
@@ -105,7 +106,8 @@ def run_program(
             query = program.send(released)
     except StopIteration as finished:
         ensemble: Ensemble = finished.value
-    return Outcome(ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise, aggregation.honest_group))
+    report = checked_report(plan, releaser.ledger, noise, aggregation.honest_group)
+    return Outcome(plan, ensemble, releaser.ledger, report)
 
 
 def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:

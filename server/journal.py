@@ -25,14 +25,14 @@ from hedgerow.storage.database import Database
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
-    next_slot integer not null, epoch blob, slot blob, model_digest blob, given_up text
+    next_slot integer not null, epoch blob, origin blob, slot blob, model_digest blob, given_up text
 );
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
     honest_group integer, survivors text not null
 )
 """
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,15 @@ class JournalledRelease:
 
 @dataclass(frozen=True)
 class JournalledRun:
-    """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator."""
+    """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator, and `origin` the epoch
+    whose nonces seed the trees.
+    """
 
     run_id: bytes
     attempt: int
     next_slot: int
     view: EpochView | None
+    origin: EpochView | None
     slot: Aggregator | None
     releases: tuple[JournalledRelease, ...]
     model_digest: bytes | None
@@ -73,11 +76,12 @@ class Journal:
     def load(self, plan: Plan, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another plan or roster."""
         rows = self._database.rows(
-            "select run_id, plan_digest, roster, attempt, next_slot, epoch, slot, model_digest, given_up from run"
+            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, "
+            "given_up from run"
         )
         if not rows:
             return None
-        run_id, plan_digest, roster_bytes, attempt, next_slot, epoch, slot, model_digest, given_up = rows[0]
+        run_id, plan_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, model_digest, given_up = rows[0]
         if plan_digest != plan.digest or roster_bytes != roster.to_bytes():
             raise UsageError(
                 f"{self._database.path} is the journal of a run with another plan or another roster.",
@@ -92,15 +96,15 @@ class Journal:
                 remedy="Start a new run with a new journal; what the old one released stays counted.",
                 code="journal-given-up",
             )
-        view = None if epoch is None else EpochView.from_record(epoch)
+        view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
-        return JournalledRun(run_id, attempt, next_slot, view, opened, self._releases(), model_digest)
+        return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), model_digest)
 
     def begin(self, run_id: bytes, plan: Plan, roster: Roster) -> None:
         """A run begins; written before anyone is invited."""
         self._database.write(
             (
-                "insert into run values (?, ?, ?, 0, 0, null, null, null, null)",
+                "insert into run values (?, ?, ?, 0, 0, null, null, null, null, null)",
                 (run_id, plan.digest, roster.to_bytes()),
             )
         )
@@ -109,9 +113,13 @@ class Journal:
         """An epoch's set-up begins; written before its parameters are sent."""
         self._database.write(("update run set attempt = ?, epoch = null, slot = null, next_slot = 0", (attempt,)))
 
-    def save_epoch(self, view: EpochView) -> None:
-        """An epoch is ready; written before the nodes hear of it."""
-        self._database.write(("update run set epoch = ?, slot = null, next_slot = 0", (view.record,)))
+    def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
+        """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
+        statement = "update run set epoch = ?, slot = null, next_slot = 0"
+        if is_origin:
+            self._database.write((f"{statement}, origin = ?", (view.record, view.record)))
+        else:
+            self._database.write((statement, (view.record,)))
 
     def save_slot(self, aggregator: Aggregator) -> None:
         """A slot's spec, then its uploads with the manifest; each written before it is sent."""

@@ -96,6 +96,8 @@ class RunPhases:
         """Too few sites are there to go on; they are waited for."""
         self._epoch_setup: EpochSetup | None = None
         self._view: EpochView | None = None
+        self._origin: EpochView | None = None
+        """The epoch whose nonces seed the trees: the one in which the first release was made, or will be."""
         self._slot: Aggregator | None = None
         self._certificate = b""
         self._next_slot = self._attempt = 0
@@ -114,6 +116,9 @@ class RunPhases:
         return self._ledger
 
     def _resume(self, stored: JournalledRun) -> None:
+        self._origin = stored.origin
+        if self._origin is not None:
+            self._replica.begin(self._origin.public_seed)
         for line in stored.releases:
             self._take(line)
         self._attempt, self._next_slot = stored.attempt, stored.next_slot
@@ -153,7 +158,7 @@ class RunPhases:
         """Set a new epoch up with all sites that are ready."""
         members = self.sites.heard(self.sites.ready)
         if len(members) < self.sites.least(self._setup.plan):
-            raise self._too_few()
+            raise self.sites.too_few(self._setup.plan)
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
@@ -168,6 +173,7 @@ class RunPhases:
         self._epoch_setup = EpochSetup(self._setup.roster, parameters)
         self._enter(RunState.SETTING_UP)
         for site in sorted(members):
+            self._send_origin(site)
             self._send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
 
     def _advance_setup(self) -> None:
@@ -189,7 +195,10 @@ class RunPhases:
                 self._to_members(deliveries)
             else:
                 self._view, listed = setup.close_acknowledgements()
-                self._journal.save_epoch(self._view)
+                if not self._releases:
+                    self._origin = self._view
+                    self._replica.begin(self._view.public_seed)
+                self._journal.save_epoch(self._view, is_origin=not self._releases)
                 self._next_slot, self._epoch_setup = 0, None
                 self._announce(self._view, listed)
                 self._open_round()
@@ -316,7 +325,7 @@ class RunPhases:
         """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
         group = min(self._honest_groups, default=None)
         report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
-        self.outcome = Outcome(self._replica.ensemble, self._ledger, report)
+        self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
         return self.outcome
 
     def _end(self) -> None:
@@ -336,17 +345,26 @@ class RunPhases:
         if site in self.sites.connected:
             self._out.append((site, encode(message)))
 
+    def _send_origin(self, site: str) -> None:
+        """Show a site that may not have been there from whose signed nonces the trees' seed was drawn."""
+        if self._releases and self._setup.plan.has_joint_structure and self._origin is not None:
+            self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
+
     def _send_request(self, site: str) -> None:
         self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
-        self._send(site, RoundRequest(len(self._releases), fresh, self._require_slot().signed_spec))
+        spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
+        self._send(site, RoundRequest(len(self._releases), fresh, spec, seed))
 
     def _send_finished(self, site: str) -> None:
+        if site in self.sites.outsiders:
+            self._send_origin(site)
         self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
-        self._send(site, Finished(len(self._releases), fresh, self._replica.model_digest()))
+        digest, seed = self._replica.model_digest(), self._replica.structure_seed
+        self._send(site, Finished(len(self._releases), fresh, digest, seed))
 
     def _require_slot(self) -> Aggregator:
         if self._slot is None:
@@ -360,17 +378,6 @@ class RunPhases:
             self._send(site, Stop(fault.code))
         self._enter(RunState.OVER)
         self._tell(RunEventKind.STOPPED, code=fault.code)
-
-    def _too_few(self) -> AggregationError:
-        plan = self._setup.plan
-        said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.sites.refusals.items()))
-        there = len(self.sites.heard(self.sites.ready))
-        return AggregationError(
-            f"Too few sites take part: {there} of {len(self.sites.names)} are there and ready{said}.",
-            cause=f"At least {self.sites.least(plan)} are needed, and as many as secure aggregation's threshold.",
-            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
-            code="too-few-sites",
-        )
 
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))

@@ -74,7 +74,7 @@ class RunSession(RunPhases):
             self.n_phases += 1
             return self._flush()
         if self.is_stalled:
-            self._give_up(self._too_few())
+            self._give_up(self.sites.too_few(self._setup.plan))
             return self._flush(advance=False)
         for site in sorted(self._awaited()):
             self._fall_silent(site)

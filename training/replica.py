@@ -16,6 +16,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings
+from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.ensemble_json import ensemble_to_dict
 
@@ -29,16 +30,52 @@ class Replica:
     Attributes:
         query: what it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the round that it stands in.
-        history: 32-byte digest of the plan and of all releases so far, in order.
+        history: 32-byte digest of the plan as it is run and of all releases so far, in order.
+        plan: the plan as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
-        self._plan = plan
-        self._program = program_for(plan, settings)
+        self.plan, self._settings = plan, settings
+        self._program: Program | None = None
         self._ensemble: Ensemble | None = None
         self.query: Query | None = None
         self.n_releases = 0
         self.history = bytes.fromhex(plan.digest)
+        self._offered = plan
+        if not plan.has_joint_structure:
+            self._start()
+
+    def begin(self, structure_seed: int) -> None:
+        """Begin with a seed that the sites have drawn; again with that of a later epoch, while nothing was released.
+
+        A plan with a seed of its own has begun already, and takes no other.
+
+        Raises:
+            ValueError: there are releases, and they were made with another seed.
+        """
+        plan = self._offered.with_structure_seed(structure_seed)
+        if plan == self.plan:
+            return
+        if self.n_releases:
+            raise ValueError("trees of another seed were released already")
+        self.plan = plan
+        self._start()
+
+    def has_begun_with(self, structure_seed: int) -> bool:
+        """Whether the trees are made from this seed."""
+        return self.plan.model.structure_seed == structure_seed
+
+    @property
+    def structure_seed(self) -> int:
+        """The seed of the trees' structure; ValueError before `begin` where the sites draw it."""
+        seed = self.plan.model.structure_seed
+        if isinstance(seed, str):
+            raise ValueError("the sites have not drawn the seed yet")
+        return seed
+
+    def _start(self) -> None:
+        self.history = bytes.fromhex(self.plan.digest)
+        self._program = program_for(self.plan, self._settings)
         try:
             self.query = next(self._program)
         except StopIteration as finished:
@@ -63,10 +100,10 @@ class Replica:
             RemoteProtocolError: it is none: of another length, larger than any sum with noise can be, or too many.
         """
         query = self.query
-        if query is None or release.shape != (query.length,) or release.dtype != np.int64:
+        if self._program is None or query is None or release.shape != (query.length,) or release.dtype != np.int64:
             raise _no_release("one came that nothing was asked for, or of another length")
         # Python's integers: these products are beyond 64 bits for the largest plans.
-        rows = self._plan.privacy.n_records * self._plan.privacy.max_rows_per_unit
+        rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
         limit = _BEYOND * (query.bound * rows + int(noise_of(query).sigma) * 64 + 1)
         if int(release.max()) > limit or int(release.min()) < -limit:
             raise _no_release("its numbers are beyond any sum over the plan's records")

@@ -16,7 +16,6 @@ score divides by a noisy count; the paper's divides by the exact one, which "add
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,12 +86,12 @@ class _Structures:
         self._is_cyclical = run.plan.s_gbdt.splits == "cyclical"
         if self._is_cyclical:
             self._candidates = CandidateSource(run.plan, run.grid)
-            self._order = FeatureOrder(run.plan.model.structure_seed, run.settings, run.grid.n_features)
+            self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
 
     def draw(self, number: int) -> TreeBatch:
         """The structure of one tree, from public randomness and earlier releases."""
         run = self._run
-        randomness = PublicRandom(run.plan.model.structure_seed, f"tree {number}")
+        randomness = PublicRandom(run.structure_seed, f"tree {number}")
         if not self._is_cyclical:
             return uniform_tree(randomness, run.plan, run.grid, run.settings.max_depth)
         features = self._order.features_of(number)
@@ -162,12 +161,6 @@ def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
     )
 
 
-@lru_cache(maxsize=1)
-def _probabilities() -> NDArray[np.float64]:
-    """The probability at each step of score, the same on every machine."""
-    return logistic(STEPS, SCORE_UNIT >> STEP_BITS)
-
-
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
     unit, _, support = label_statistics(run.plan)
@@ -177,7 +170,7 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
         value = min(max(mean, -1.0), 1.0)
     else:
         # The least score whose probability reaches the share.
-        steps = int(np.searchsorted(_probabilities(), mean + 0.5)) - STEPS // 2
+        steps = int(np.searchsorted(logistic(STEPS, SCORE_UNIT >> STEP_BITS), mean + 0.5)) - STEPS // 2
         value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
     trees = constant_tree(run.grid, run.settings.max_depth)
     values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)

@@ -72,9 +72,9 @@ def no_trees(n_codes: int) -> TreeBatch:
     )
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def packed_loss(loss: Loss) -> Packed:
-    """The loss as the kernels take it; remembered, for a loss does not change and every query asks for it."""
+    """The loss as the kernels take it; made once for a loss, since every query of a run asks for it."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0

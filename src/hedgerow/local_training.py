@@ -7,6 +7,7 @@ the network is missing.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 
 from hedgerow.client.node import Node, SiteData
@@ -58,8 +59,14 @@ def train(
     nodes = {name: Node(name, sites[name], plan, settings, n_threads, sources.get(name)) for name in sorted(sites)}
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
-    outcome = run_program(plan, program_for(plan, settings), aggregation, noise, progress)
-    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    as_run = plan.with_structure_seed(_drawn_seed(aggregation))
+    outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+
+def _drawn_seed(aggregation: Aggregation) -> int:
+    """The seed that the sites have drawn; without masks there is nobody to draw it with but this process."""
+    return aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
 
 
 class ArrivingNode:

@@ -264,16 +264,17 @@ class Federation:
 
     def survivors_model(self) -> bytes:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
-        assert self.session is not None
-        settings = resolve(self.plan)
-        nodes = {site: Node(site, data, self.plan, settings) for site, data in self.data.items()}
+        assert self.session is not None and self.session.outcome is not None
+        plan = self.session.outcome.plan
+        settings = resolve(plan)
+        nodes = {site: Node(site, data, plan, settings) for site, data in self.data.items()}
         sums = SumOverSurvivors(nodes, self.session.survivors)
-        outcome = run_program(self.plan, program_for(self.plan, settings), sums, self.noise)
+        outcome = run_program(plan, program_for(plan, settings), sums, self.noise)
         return self.model_bytes(outcome)
 
     def model_bytes(self, outcome: Outcome) -> bytes:
         """The model file that a coordinator would write."""
-        return Model(self.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+        return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
 
     def drain(self) -> None:
         """Let the nodes handle what has reached them."""

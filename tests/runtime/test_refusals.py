@@ -236,7 +236,7 @@ class Forger:
             if site == "site-0" and isinstance(request, RoundRequest):
                 spec = self._change(RoundSpec.from_signed(request.signed_spec))
                 signed = spec.to_signed(self._federation.coordinator_key)
-                message = encode(RoundRequest(request.round, request.releases, signed))
+                message = encode(dataclasses.replace(request, signed_spec=signed))
             return send(site, message)
 
         hub.send = forging  # type: ignore[method-assign]
@@ -295,7 +295,7 @@ def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> 
                 request = decode(message)
                 if site == "site-0" and isinstance(request, RoundRequest):
                     releases = tuple(change(release) for release in request.releases)
-                    message = encode(RoundRequest(request.round, releases, request.signed_spec))
+                    message = encode(dataclasses.replace(request, releases=releases))
                 return send(site, message)
 
             hub.send = forging  # type: ignore[method-assign]
@@ -316,7 +316,7 @@ def test_a_release_that_was_altered_is_noticed_by_its_history(federate: Builder)
             request = decode(message)
             if site == "site-0" and isinstance(request, RoundRequest) and request.releases:
                 releases = (*request.releases[:-1], request.releases[-1] + 1)
-                message = encode(RoundRequest(request.round, releases, request.signed_spec))
+                message = encode(dataclasses.replace(request, releases=releases))
             return send(site, message)
 
         hub.send = forging  # type: ignore[method-assign]

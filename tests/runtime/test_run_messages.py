@@ -113,7 +113,7 @@ def test_another_version_is_named() -> None:
 def test_a_release_takes_as_few_bytes_as_its_largest_number() -> None:
     """A run's traffic is mostly releases: 1,000 numbers of three bytes travel as 3,000 bytes and a little."""
     release = np.full(1000, -(2**23), dtype=np.int64)
-    assert len(encode(RoundRequest(1, (release,), b""))) < 3030
+    assert len(encode(RoundRequest(1, (release,), b""))) <= 3030
 
 
 @pytest.mark.parametrize("kind", sorted(MessageKind))

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
             hub.close()
     finally:
         journal.close()
-    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
     model.save(out)
     _print(model, session, pinned, arguments, out)
 
