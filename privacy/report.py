@@ -151,11 +151,11 @@ class PrivacyReport:
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
+        told = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
         if self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
             # Only a ledger with sampled releases gives both the same: one bound for all of it.
-            lines.append("                    by Renyi accounting, which bounds sampled releases and all others beside them")
-        else:
-            lines.append(f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)")
+            told = "by Renyi accounting, which bounds sampled releases and all others beside them"
+        lines.append(f"                    {told}")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         lines.append(f"  releases          {self.n_releases} noisy sums")

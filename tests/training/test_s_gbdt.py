@@ -130,6 +130,13 @@ def test_a_run_keeps_the_promise_and_wastes_little(
     assert sum(type(event) is kind for event in planned_releases(plan, resolve(plan))) == 1
 
 
+def test_the_report_names_the_account(factory: ModuleType) -> None:
+    """No line of it calls the Renyi bound of a sampled run exact."""
+    plan = plan_of(factory)
+    text = train(plan, {"one": factory.make_data(plan, 30, 1)}, noise=SystemNoise(os.urandom)).report.text()
+    assert "HOLDS" in text and "by Renyi accounting" in text and "exact" not in text
+
+
 def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType) -> None:
     """The same noise and the same epsilon for three times the rounds: the filter pays, record by record."""
     few, many = plan_of(factory), plan_of(factory, extra_rounds=10)
