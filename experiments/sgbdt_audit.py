@@ -213,7 +213,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--data", help="not used: the records are made up")
     n_runs = parser.parse_args(argv).runs
     print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence\n")
-    print(f"{'plan':38}{'epsilon accounted':>18}{'at least':>10}  verdict")
+    print(f"{'plan':38}{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}  verdict")
     rows = [(name, plan, "none") for name, plan in SOUND.items()]
     rows += [(f"fault: {name}", plan, name) for name, plan in FAULTY.items()]
     as_expected = True
@@ -221,7 +221,11 @@ def main(argv: list[str]) -> int:
         found = audit_sampled(plan, n_runs, fault)
         as_expected &= found.passed == (fault == "none")
         verdict = "within the promise" if found.passed else "BROKEN"
-        print(f"{name:38}{found.epsilon_accounted:18.3f}{found.epsilon_lower_bound:10.3f}  {verdict}", flush=True)
+        epsilons = f"{found.epsilon_accounted:18.3f}{found.epsilon_lower_bound:10.3f}"
+        mus = " " * 24
+        if found.mu_accounted < math.inf:
+            mus = f"{found.mu_accounted:14.3f}{found.mu_lower_bound:10.3f}"
+        print(f"{name:38}{epsilons}{mus}  {verdict}", flush=True)
     if not as_expected:
         print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
     return 0 if as_expected else 1

@@ -56,7 +56,9 @@ def s_gbdt(plan: Plan, settings: Settings | None = None) -> Program:
         released = yield _label_query(run, terms)
         update = _initial_score(run, released)
         batches.append(update)
-        weights.append(np.zeros((1, update.trees.n_leaves), dtype=np.int64))
+        support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
+        support[0, 0] = max(0, int(released[1]))
+        weights.append(support)
         exchange = 1
     for number in range(terms.n_rounds):
         trees = source.draw(number)
@@ -125,7 +127,7 @@ def _round_query(
 
 def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
     """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
-    model, largest = run.plan.model, (2**31 - 1) // (run.settings.n_trees + 1)
+    model, largest = run.plan.model, _largest(run)
     if run.plan.s_gbdt.leaf_rule == "shrunk":
         rule = LeafRule(
             weight_update="gradient",
@@ -145,6 +147,11 @@ def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArra
     reach = largest / SCORE_UNIT
     values = np.clip(-run.settings.learning_rate * steps, -reach, reach)
     return np.rint(values * SCORE_UNIT).astype(np.int32)
+
+
+def _largest(run: Run) -> int:
+    """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
+    return (2**31 - 1) // run.settings.n_trees
 
 
 def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
@@ -174,5 +181,6 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
         value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
     trees = constant_tree(run.grid, run.settings.max_depth)
     values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
-    values[0, 0, 0] = math.floor(value * SCORE_UNIT + 0.5)
+    largest = _largest(run)
+    values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
     return FittedTrees(trees, values)

@@ -47,6 +47,4 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
 def constant_tree(grid: Grid, depth: int) -> TreeBatch:
     """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
     draft = Draft(depth, grid.n_codes)
-    for node in range(2**depth - 1):
-        draft.fill_set(node, 0, np.ones(grid.n_codes, dtype=np.bool_))
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
