@@ -42,8 +42,9 @@ def _paper(n_trees: int, depth: int, rate: float, ridge: float, **section: Any) 
     return Variant("s-gbdt", model, {"individual_filter": True, "subsampling_ratio": 0.1, **section})
 
 
-def _ours(n_trees: int, depth: int, rate: float, **section: Any) -> Variant:
-    model = {"n_trees": n_trees, "max_depth": depth, "learning_rate": rate, "leaf_ridge": 20.0, "noise_ridge": 0.7}
+def _ours(n_trees: int, depth: int, rate: float, ridges: tuple[float, float] = (20.0, 0.7), **section: Any) -> Variant:
+    model = {"n_trees": n_trees, "max_depth": depth, "learning_rate": rate}
+    model.update(leaf_ridge=ridges[0], noise_ridge=ridges[1])
     return Variant("s-gbdt+", model, {"individual_filter": True, **OURS, **section})
 
 
@@ -61,6 +62,9 @@ GRID: dict[str, tuple[Variant, ...]] = {
         _ours(16, 3, 0.3, gradient_clip=0.3, support_share=0.01),
         _ours(24, 3, 0.3, gradient_clip=0.3, support_share=0.01),
         _ours(48, 2, 0.15, gradient_clip=0.3, support_share=0.1),
+        _ours(60, 3, 0.07, (60.0, 1.5), gradient_clip=0.8, support_share=0.003, extra_rounds=18, splits="uniform"),
+        _ours(35, 3, 0.45, (160.0, 1.5), gradient_clip=0.5, support_share=0.01),
+        _ours(60, 5, 0.1, (60.0, 1.0), gradient_clip=0.3, support_share=0.003, splits="uniform"),
         _ours(48, 3, 0.3, gradient_clip=0.5, support_share=0.01),
         _ours(100, 3, 0.3, gradient_clip=0.5, support_share=0.01),
     ),
