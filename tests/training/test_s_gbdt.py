@@ -25,6 +25,7 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import PlanError, PrivacyError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import SAMPLING_STEPS, LabelSums, LeafSums, Query, SampledLeafSums
+from hedgerow.training.presets import apply_preset, preset_named
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
 from hedgerow.trees.importances import importances
@@ -102,6 +103,12 @@ def test_the_section_belongs_to_the_algorithm(factory: ModuleType) -> None:
     plan = plan_of(factory, subsampling_ratio=0.5)
     assert Plan.from_dict(plan.to_dict()) == plan
     assert plan.digest != plan_of(factory, subsampling_ratio=0.4).digest
+
+
+def test_a_preset_replaces_the_algorithm(factory: ModuleType) -> None:
+    """A named method takes nothing over from a plan of S-GBDT, and does not stumble over its options."""
+    plan = apply_preset(preset_named("dp-tr-newton"), plan_of(factory, subsampling_ratio=0.5))
+    assert plan.model.algorithm == "boosting" and "s_gbdt" not in plan.to_dict()
 
 
 # The promise ---------------------------------------------------------------------------------------------------------
