@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling, SystemSampling, seeded_samplings
+from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train
 from hedgerow.model import Model
 from hedgerow.privacy.accountants import get_accountant
@@ -331,6 +332,17 @@ def test_the_model_is_like_any_other(factory: ModuleType, tmp_path: Path, label:
     assert Model.load(tmp_path / "model.json").to_bytes() == model.to_bytes()
     assert np.isfinite(np.array(importances(model.ensemble).values)).all()
     model.export_xgboost(tmp_path / "booster.json", verify=True)
+
+
+def test_an_evaluation_is_charged_to_the_model(factory: ModuleType) -> None:
+    """Full releases after sampled ones: the joint report is the Renyi bound of both, beyond either."""
+    plan = plan_of(factory, "binary", None, {"epsilon": 1.0})
+    data = factory.make_data(plan, 80, 2)
+    model = train(plan, {"one": data}, noise=SeededNoise(1))
+    found = evaluate_federated(model, {"one": data}, epsilon=0.5, noise=SeededNoise(2))
+    report = found.model.report
+    assert max(model.report.epsilon, 0.5) < report.epsilon_gdp < 1.5 and report.epsilon_gdp == report.epsilon_rdp
+    assert len(found.model.ledger) > len(model.ledger)
 
 
 def test_trees_may_come_from_the_sites_nonces(factory: ModuleType) -> None:
