@@ -101,8 +101,8 @@ def main(argv: list[str]) -> int:
         _baseline(bench, name, options.repeats, lines)
         _streams(bench, name, best["s-gbdt", 0.54], options.repeats, lines)
         lines += [f"{bench.n_runs} trainings on {name}.", ""]
-        print("\n".join(lines), flush=True)
-    report = "\n".join(lines) + "\n"
+    report = "\n".join(lines)
+    print(report)
     (options.out / "sgbdt.md").write_text(report, encoding="utf-8")
     _draw(curves, options.out / "sgbdt.png")
     return 0 if reached else 1

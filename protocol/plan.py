@@ -169,7 +169,10 @@ class Plan:
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
             table[section] = _plain(getattr(self, section))
-        if self.model.algorithm == "s-gbdt":
+        if self.model.algorithm == "boosting":
+            # The default is not written, so that plans from before there were others keep their digests.
+            del table["model"]["algorithm"]
+        else:
             table["s_gbdt"] = _plain(self.s_gbdt)
         table["features"] = [_plain(feature) for feature in self.features]
         return table
