@@ -53,8 +53,8 @@ class PrivacyReport:
     """The privacy of one run; the fields of `PrivacyContext` and what the accountants found.
 
     Args:
-        epsilon_gdp: spent at delta, exact accounting of Gaussian noise, or the Renyi bound of all releases when some were
-            over samples; infinity if something left un-noised.
+        epsilon_gdp: spent at delta, by exact accounting of Gaussian noise, or by the Renyi bound of all releases when
+            some were over samples; infinity if something left un-noised.
         epsilon_rdp: the same by Renyi differential privacy.
         n_releases: noisy vectors that left the aggregation.
         adjacency: what neighbouring data sets are.
