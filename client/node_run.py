@@ -25,12 +25,14 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.noise_shares import draw_shares
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.query_round import VECTOR_ID, expected_round
-from hedgerow.secagg.roster import NoiseMode, Roster
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
+from hedgerow.secagg.transitions import Code
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings
 
@@ -81,6 +83,13 @@ class NodeRun:
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
 
+    def require_fitting(self, parameters: EpochParameters) -> None:
+        """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run and its noise."""
+        if parameters.run_id != self.run_id or parameters.noise is not mode_of(self.plan):
+            raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
+        if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
+            raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
+
     def settle_structure(self, told: int, n_releases: int) -> int | None:
         """Begin the program with the seed of the trees, if it has not; returns the seed when that is news.
 
@@ -93,7 +102,8 @@ class NodeRun:
         """
         if not self.plan.has_joint_structure:
             is_right = told == self.plan.model.structure_seed
-        elif self.replica.n_releases:
+        elif self.replica.n_releases or (self.answered and not self.replica.plan.has_joint_structure):
+            # Shares that have left may have opened a sum over these trees: whoever saw it could pick others.
             is_right = told == self.replica.structure_seed
         elif n_releases:
             is_right = told in self.witnessed
@@ -106,7 +116,7 @@ class NodeRun:
                 remedy="Look into the coordinator's journal before anyone goes on.",
                 code="structure-seed",
             )
-        if self.replica.n_releases or not self.plan.has_joint_structure or self.replica.has_begun_with(told):
+        if not self.plan.has_joint_structure or self.replica.has_begun_with(told):
             return None
         self.replica.begin(told)
         self.vector = None

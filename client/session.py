@@ -15,7 +15,6 @@ from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
     digest_of,
-    mode_of,
     read_plan,
     require_moderate,
     require_same_plan,
@@ -53,10 +52,9 @@ from hedgerow.protocol.run_script import NodeState, require_expected
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import EpochParameters, NoiseMode
+from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.training.replica import Replica
@@ -234,7 +232,9 @@ class NodeSession:
             )
         node = Node(self._setup.site, data, plan, settings, self._setup.n_threads, self._setup.sampling)
         replica, facts = Replica(plan, settings), (set(stored.answered), set(stored.witnessed))
-        if stored.structure_seed is not None:
+        is_stale = stored.fault is not None and not stored.releases
+        if stored.structure_seed is not None and not is_stale:
+            # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
         run = NodeRun(stored.run_id, plan, node, replica, stored.attempt, *facts)
         for release in stored.releases:
@@ -247,10 +247,7 @@ class NodeSession:
     def _enrol(self, parameters: bytes) -> list[Message]:
         run = self._require_run()
         proposed = EpochParameters.from_bytes(parameters)
-        if proposed.run_id != run.run_id or proposed.noise is not mode_of(run.plan):
-            raise refuse(Code.PARAMETERS_REFUSED, "They are for another run or another noise.", "coordinator")
-        if proposed.noise is NoiseMode.DISTRIBUTED and proposed.wishes.n_colluders < LEAST_COLLUDERS:
-            raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
+        run.require_fitting(proposed)
         step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
         self._store.save_attempt(run.run_id, proposed.attempt)
         run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state
@@ -280,10 +277,18 @@ class NodeSession:
     def _originate(self, record: bytes) -> list[Message]:
         """Take note of the seed that others drew before this node came; raises Refusal for what they did not sign."""
         run = self._require_run()
-        view = EpochView.from_record(record)
-        if view.roster != self._context.roster or view.parameters.run_id != run.run_id:
-            raise refuse(Code.ROSTER_MISMATCH, "The seed was drawn in another run.", "coordinator")
-        self._context.policy.require(view.parameters, view.guarantees.n_nodes)
+        policy = self._context.policy
+
+        def require(roster: Roster, parameters: EpochParameters) -> None:
+            if roster != self._context.roster or parameters.run_id != run.run_id:
+                raise refuse(Code.ROSTER_MISMATCH, "The seed was drawn in another run.", "coordinator")
+            if not 1 <= parameters.attempt <= MAX_ATTEMPTS:
+                raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
+            run.require_fitting(parameters)
+            policy.require(parameters, len(roster.sites))
+
+        view = EpochView.from_record(record, require)
+        policy.require(view.parameters, view.guarantees.n_nodes)
         self._witness(view, NodeStep())
         return []
 

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.client.node_run import NodeRun
 from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.encoding import Kind, Reader, Writer
+from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
 from hedgerow.transport.memory import MemoryHub
@@ -26,6 +32,11 @@ def plan(factory: ModuleType) -> Plan:
     """A plan whose trees the sites draw."""
     made: Plan = factory.make_plan(model={"structure_seed": "joint", "n_trees": 8})
     return made
+
+
+def key_of(name: str) -> bytes:
+    """The public key of a made-up party."""
+    return Identity(name.encode().ljust(32, b".")).public
 
 
 def seed_of(federation: Federation) -> int:
@@ -228,3 +239,59 @@ def test_a_replica_takes_another_seed_only_while_nothing_was_released(factory: M
     replica.begin(8)
     with pytest.raises(ValueError, match="released already"):
         replica.begin(9)
+
+
+def swapping_origin(record: bytes) -> Callable[[Message], Message | None]:
+    """Shows a late site this record in place of the origin."""
+
+    def swapped(message: Message) -> Message:
+        is_origin = isinstance(message, Payload) and message.kind is MessageKind.ORIGIN
+        return Payload(MessageKind.ORIGIN, record) if is_origin else message
+
+    return swapped
+
+
+def test_a_late_site_looks_at_no_list_of_a_foreign_roster(federate: Builder, plan: Plan) -> None:
+    """Thousands of made-up sites, each with its signatures, would keep it busy; whose roster it is costs nothing."""
+    federation = federate(5, plan)
+    strangers = Roster(key_of("coordinator"), tuple(Site(f"s{n}", key_of(f"s{n}")) for n in range(6)))
+    parameters = EpochParameters(bytes(32), 1, strangers.hash(), 9, Wishes(0), NoiseMode.SERVER)
+    writer = Writer(Kind.EPOCH_RECORD).variable(strangers.to_bytes()).variable(parameters.to_bytes())
+    for _ in range(3):
+        writer.variable(b"lists that nobody can read")
+    federation.tamper = changing("site-4", swapping_origin(writer.bytes()))
+    run_with_a_late_site(federation)
+    assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
+
+
+def test_a_late_site_refuses_an_origin_that_was_signed_for_another_roster(federate: Builder, plan: Plan) -> None:
+    """Members refuse parameters for a roster that they have not pinned, and so does who only reads them."""
+    older = federate(5, plan, name="older")
+    older.coordinator_entropy = bytes
+    run_with_a_late_site(older)
+    content = next(decode(message).content for _, message in older.sent if message[4] == MessageKind.ORIGIN)
+    federation = federate(6, plan)
+    federation.coordinator_entropy = bytes
+    reader, writer = Reader(content, Kind.EPOCH_RECORD), Writer(Kind.EPOCH_RECORD)
+    reader.variable()
+    writer.variable(federation.roster.to_bytes())
+    for _ in range(4):
+        writer.variable(reader.variable())
+    federation.tamper = changing("site-4", swapping_origin(writer.bytes()))
+    run_with_a_late_site(federation)
+    assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
+
+
+def test_who_has_answered_a_round_keeps_the_trees_of_it(plan: Plan) -> None:
+    """A sum may have been opened then; who saw it may not have the run go on with trees of a later epoch."""
+    for answered in (set(), {0}):
+        replica = Replica(plan, resolve(plan))
+        replica.begin(7)
+        run = NodeRun(bytes(32), plan, None, replica, 1, answered, {7, 8})  # type: ignore[arg-type]
+        if answered:
+            with pytest.raises(RemoteProtocolError) as refused:
+                run.settle_structure(8, 1)
+            assert refused.value.code == "structure-seed" and replica.structure_seed == 7
+            assert run.settle_structure(7, 1) is None
+        else:
+            assert run.settle_structure(8, 1) == 8
