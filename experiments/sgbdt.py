@@ -66,6 +66,12 @@ GRID: dict[str, tuple[Variant, ...]] = {
         _paper(35, 5, 0.23, 40.0, gradient_clip=0.3, support_share=0.003, subsampling_ratio=0.2),
         _paper(60, 3, 0.27, 40.0, gradient_clip=0.3, support_share=0.003, subsampling_ratio=0.05),
         _paper(35, 3, 0.23, 40.0, gradient_clip=0.8, support_share=0.003, subsampling_ratio=0.05, extra_rounds=70),
+        _paper(50, 5, 0.16, 40.0, gradient_clip=0.3, support_share=0.003, initial_score_share=0.0),
+        _paper(
+            35, 5, 0.23, 40.0, gradient_clip=0.3, support_share=0.003, subsampling_ratio=0.2, initial_score_share=0.0
+        ),
+        _paper(50, 6, 0.2, 30.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
+        _paper(150, 6, 0.1, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
         FILTERED["abalone"],
         _ours(16, 3, 0.3, gradient_clip=0.3, support_share=0.01),
         _ours(24, 3, 0.3, gradient_clip=0.3, support_share=0.01),
