@@ -52,9 +52,9 @@ FILTERED = {
     "abalone": _paper(
         20, 5, 0.15, 40.0, gradient_clip=0.8, support_share=0.003, subsampling_ratio=0.2, extra_rounds=40
     ),
-    "adult": _paper(60, 6, 0.3, 20.0, gradient_clip=1.0, support_share=0.01, extra_rounds=90),
+    "adult": _paper(150, 6, 0.5, 50.0, gradient_clip=1.0, support_share=0.04, extra_rounds=75),
 }
-"""Settings that live on the filter: a wide clip, and most rounds extra ones."""
+"""Settings that live on the filter: a wide clip, and extra rounds."""
 GRID: dict[str, tuple[Variant, ...]] = {
     "abalone": (
         _paper(50, 4, 0.2, 15.0, gradient_clip=0.2, support_share=0.1),
@@ -85,7 +85,6 @@ GRID: dict[str, tuple[Variant, ...]] = {
     "adult": (
         _paper(60, 6, 0.5, 50.0, gradient_clip=1.0, support_share=0.04),
         _paper(100, 6, 0.3, 20.0, gradient_clip=1.0, support_share=0.04),
-        _paper(150, 6, 0.5, 50.0, gradient_clip=1.0, support_share=0.04, extra_rounds=75),
         _paper(100, 8, 0.5, 20.0, gradient_clip=1.0, support_share=0.04),
         FILTERED["adult"],
         _ours(150, 4, 0.3, gradient_clip=1.0, support_share=0.04),
