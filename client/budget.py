@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import Event, event_from_dict
+from hedgerow.privacy.events import Event, event_from_dict, scoped
 from hedgerow.protocol.errors import PolicyRefusal
 from hedgerow.protocol.plan import Plan
 from hedgerow.storage.database import Database
@@ -60,7 +60,7 @@ class BudgetBook:
             (data_set,),
         )
         return [
-            BudgetLine(run_id, name, plan_name, plan_digest, unit, status, _read(events))
+            BudgetLine(run_id, name, plan_name, plan_digest, unit, status, _read(events, run_id))
             for run_id, name, plan_name, plan_digest, unit, status, events in rows
         ]
 
@@ -122,7 +122,7 @@ class BudgetBook:
                 )
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
-        total = _epsilon((*before, *events), delta)
+        total = _epsilon((*before, *scoped(events, run_id.hex())), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 f"With this run, {data_set!r} would have cost epsilon = {total:.4g} at delta = {delta:g}; its owner "
@@ -169,5 +169,5 @@ def _written(events: Iterable[Event]) -> str:
     return json.dumps([event.to_dict() for event in events], sort_keys=True)
 
 
-def _read(text: str) -> tuple[Event, ...]:
-    return tuple(event_from_dict(item) for item in json.loads(text))
+def _read(text: str, run_id: str) -> tuple[Event, ...]:
+    return tuple(scoped((event_from_dict(item) for item in json.loads(text)), run_id))

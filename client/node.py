@@ -17,9 +17,21 @@ from hedgerow.protocol.errors import DataError, RemoteProtocolError
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery
-from hedgerow.protocol.queries import SAMPLING_STEPS, Histogram, IntVector, LeafSums, NodeHistograms, Query, SplitSums
+from hedgerow.protocol.queries import (
+    SAMPLING_STEPS,
+    FittedTrees,
+    Histogram,
+    IntVector,
+    LabelSums,
+    LeafSums,
+    NodeHistograms,
+    Query,
+    SampledLeafSums,
+    SplitSums,
+)
 from hedgerow.training.settings import Settings
 from hedgerow.trees.grid import CodeArray, build_grid
+from hedgerow.trees.individual_filter import charge
 from hedgerow.trees.linear_sums import cross_products, gram_matrix
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
@@ -70,16 +82,37 @@ class Node:
     ) -> None:
         self.site = site
         check_data(site, data, plan)
+        self._plan = plan
         self._sampling = sampling or SystemSampling(os.urandom)
         self._loss = settings.loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
         scores = np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32)
         self._records = SiteRecords(data.codes, data.labels, scores)
+        self._spent = np.zeros(data.n_records, dtype=np.int64)
+        self._fitted: list[FittedTrees] = []
 
     @property
     def n_records(self) -> int:
         return self._records.n_records
+
+    def arrive(self, data: SiteData) -> None:
+        """Take in rows that have come since the run began: they have spent nothing, and know the model so far.
+
+        Raises:
+            DataError: for codes or labels outside the plan.
+        """
+        check_data(self.site, data, self._plan)
+        late = SiteRecords(data.codes, data.labels, np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32))
+        for fitted in self._fitted:
+            apply_update(late, fitted, self._n_threads)
+        old = self._records
+        self._records = SiteRecords(
+            np.concatenate([old.codes, late.codes], axis=1),
+            np.concatenate([old.labels, late.labels]),
+            np.concatenate([old.scores, late.scores], axis=1),
+        )
+        self._spent = np.concatenate([self._spent, np.zeros(data.n_records, dtype=np.int64)])
 
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length].
@@ -89,8 +122,7 @@ class Node:
         """
         self._expect_ensemble(query)
         vector = self._sums(query)
-        if query.update is not None:
-            self._ensemble_size += query.update.trees.n_trees
+        self._count_update(query)
         return vector
 
     def _sums(self, query: Query) -> IntVector:
@@ -99,6 +131,10 @@ class Node:
             if query.update is not None:
                 apply_update(records, query.update, self._n_threads)
             records, query = self._drawn(query), replace(query, update=None)
+        if isinstance(query, SampledLeafSums):
+            return self._sampled_sums(query)
+        if isinstance(query, LabelSums):
+            return self._label_sums(query)
         if isinstance(query, LeafSums):
             return leaf_sums(records, query, self._loss, self._n_threads)
         if isinstance(query, Histogram):
@@ -123,19 +159,47 @@ class Node:
         records, threshold = self._records, query.pure.sampling_threshold
         if threshold == SAMPLING_STEPS:
             return records
-        rows = np.flatnonzero(self._sampling.draw(threshold, records.n_records, str(query.purpose)))
-        return SiteRecords(
-            np.ascontiguousarray(records.codes[:, rows]),
-            records.labels[rows],
-            np.ascontiguousarray(records.scores[:, rows]),
-        )
+        return _rows_of(records, self._sampling.draw(threshold, records.n_records, str(query.purpose)))
 
     def finish(self, query: Query) -> None:
-        """Take in a query's update without answering it; for a node that missed the round."""
+        """Take in a query's update without answering it; for a node that missed the round.
+
+        The individual filter charges its records as if they had been in: whether a missed round's vector reached the
+        sum is not known after a restart, and to charge too much is safe.
+        """
         self._expect_ensemble(query)
         if query.update is not None:
             apply_update(self._records, query.update, self._n_threads)
+        if isinstance(query, SampledLeafSums) and query.filter is not None:
+            charge(self._records, self._loss, query.filter, self._spent)
+        self._count_update(query)
+
+    def _count_update(self, query: Query) -> None:
+        if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
+            if self._plan.model.algorithm == "s-gbdt":
+                self._fitted.append(query.update)
+
+    def _sampled_sums(self, query: SampledLeafSums) -> IntVector:
+        """The sums over the records that the filter lets through and the sample holds."""
+        if query.update is not None:
+            apply_update(self._records, query.update, self._n_threads)
+        records = self._records
+        chosen = self._sampling.draw(query.sampling_threshold, records.n_records, str(query.purpose))
+        if query.filter is not None:
+            chosen = chosen & charge(records, self._loss, query.filter, self._spent)
+        return leaf_sums(_rows_of(records, chosen), replace(query, update=None), self._loss, self._n_threads)
+
+    def _label_sums(self, query: LabelSums) -> IntVector:
+        """The sum of the clipped labels, rounded towards zero one by one, and the support."""
+        labels = self._records.labels.astype(np.int64)
+        if self._plan.label.type == "regression":
+            sizes = np.minimum((np.abs(labels) * query.unit) >> 16, query.clip)
+            signs = np.where(labels < 0, -1, 1)
+        else:
+            sizes = np.full(len(labels), min(query.unit // 2, query.clip), dtype=np.int64)
+            signs = np.where(labels == 0, -1, 1)
+        return np.array([int((signs * sizes).sum()), query.support * len(labels)], dtype=np.int64)
 
     def _expect_ensemble(self, query: Query) -> None:
         if self._loss.n_outputs and query.ensemble_size != self._ensemble_size:
@@ -145,6 +209,16 @@ class Node:
                 remedy="Let the node resynchronise from the model so far.",
                 code="ensemble-out-of-step",
             )
+
+
+def _rows_of(records: SiteRecords, chosen: NDArray[np.bool_]) -> SiteRecords:
+    """The records for which `chosen`, bool [n], holds."""
+    rows = np.flatnonzero(chosen)
+    return SiteRecords(
+        np.ascontiguousarray(records.codes[:, rows]),
+        records.labels[rows],
+        np.ascontiguousarray(records.scores[:, rows]),
+    )
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:

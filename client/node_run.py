@@ -13,6 +13,7 @@ import numpy as np
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
+from hedgerow.client.sampling import SamplingSource
 from hedgerow.client.store import digest_rows
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
@@ -75,6 +76,7 @@ class NodeSetup:
         n_threads: threads to sum with.
         load_held_out: reads the rows on which models are evaluated; by default there are none.
         models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
+        sampling: where samples come from, for plans that draw any; None for the operating system.
     """
 
     site: str
@@ -88,6 +90,7 @@ class NodeSetup:
     n_threads: int = 1
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
     models: frozenset[bytes] = frozenset()
+    sampling: SamplingSource | None = None
 
 
 @dataclass(eq=False)
@@ -253,7 +256,8 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads), digest_of(held_out)
     data = setup.load(task.plan)
-    return Node(setup.site, data, task.plan, task.settings, setup.n_threads), digest_of(data)
+    node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling)
+    return node, digest_of(data)
 
 
 def read_plan(content: bytes) -> Plan:

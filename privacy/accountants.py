@@ -17,6 +17,7 @@ from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.pld import epsilon_pld
 from hedgerow.privacy.pure import PURE_EVENTS, all_pure, epsilon_pure
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
+from hedgerow.privacy.renyi import SAMPLED_EVENTS, epsilon_renyi, has_samples
 from hedgerow.protocol.errors import PrivacyError
 
 
@@ -41,11 +42,15 @@ class _SupportsKnownEvents:
     """`supports` by the type alone: one list of known events serves both accountants."""
 
     def supports(self, event: object) -> bool:
-        return type(event) in KNOWN_EVENTS
+        return type(event) in (*KNOWN_EVENTS, *SAMPLED_EVENTS)
 
 
 class GdpAccountant(_SupportsKnownEvents):
-    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid; a bound for pure releases."""
+    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid; a bound for pure releases.
+
+    A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.renyi`): such
+    releases have no exact mu, and adding up epsilons of two kinds would be a guess.
+    """
 
     name = "gdp"
 
@@ -53,6 +58,8 @@ class GdpAccountant(_SupportsKnownEvents):
         """See `Accountant.epsilon`."""
         check_delta(delta)
         events = list(events)
+        if has_samples(events):
+            return epsilon_renyi(events, delta)
         cost = cost_of(events)
         if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
             return math.inf
@@ -76,7 +83,9 @@ class RdpAccountant(_SupportsKnownEvents):
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """See `Accountant.epsilon`."""
-        return epsilon_rdp(events, delta)
+        check_delta(delta)
+        events = list(events)
+        return epsilon_renyi(events, delta) if has_samples(events) else epsilon_rdp(events, delta)
 
 
 class PureAccountant:

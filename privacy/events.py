@@ -10,8 +10,8 @@ Source of the idea: google/differential-privacy, dp_accounting/dp_event.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from hedgerow.protocol.errors import PrivacyError
@@ -147,6 +147,66 @@ class SelectionEvent(PureEvent):
 
 
 @dataclass(frozen=True)
+class SampledEvent(EventBase):
+    """What both events over Poisson samples say: `count` adaptive releases of an integer vector of `length` entries.
+
+    Every unit is in the sum with a chance of at most `sampling_rate`, independently, and nobody but its node knows of
+    whom that holds. The noise is a sum of `n_shares` draws from N_Z(0, share_sigma²), as in `DiscreteGaussianSumEvent`
+    (one share: the coordinator's noise). noise_multiplier <= share_sigma sqrt(n_shares) / S, with S the sensitivity
+    *without* sampling.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    share_sigma: int
+    n_shares: int
+    length: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _check_positive_float("noise_multiplier", self.noise_multiplier)
+        _check_positive_float("sampling_rate", self.sampling_rate)
+        if self.sampling_rate > 1:
+            raise _malformed(f"An event's sampling_rate is {self.sampling_rate!r}; a chance is at most 1.")
+        for name in ("share_sigma", "n_shares", "length", "count"):
+            _check_positive_int(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SampledGaussianEvent(SampledEvent):
+    """Releases over Poisson samples; see `SampledEvent`."""
+
+    type_name: ClassVar[str] = "sampled-gaussian"
+
+
+@dataclass(frozen=True)
+class FilteredGaussianEvent(SampledEvent):
+    """Releases over Poisson samples of the units that an individual Renyi filter lets through.
+
+    Over all releases of one filter, the Renyi divergences at `order` (>= 2) of what any one unit adds sum up to at most
+    `budget`. Events of one `scope` with one order and budget belong to one filter; a ledger is one run, whose scope is
+    empty; where runs are added up, each has a scope of its own (`scoped`).
+    """
+
+    order: int = 2
+    budget: float = 1.0
+    scope: str = ""
+    type_name: ClassVar[str] = "filtered-sampled-gaussian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive_int("order", self.order)
+        _check_positive_float("budget", self.budget)
+        if self.order < 2 or not isinstance(self.scope, str):
+            raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
+
+
+def scoped(events: Iterable[Event], scope: str) -> list[Event]:
+    """The events of one run, told apart from those of other runs: a filter's budget is spent once in each."""
+    return [replace(event, scope=scope) if isinstance(event, FilteredGaussianEvent) else event for event in events]
+
+
+@dataclass(frozen=True)
 class UnnoisedEvent(EventBase):
     """A release without noise: every accountant answers epsilon = infinity."""
 
@@ -159,6 +219,8 @@ Event = (
     | DiscreteGaussianSumEvent
     | DiscreteLaplaceEvent
     | SelectionEvent
+    | SampledGaussianEvent
+    | FilteredGaussianEvent
     | UnnoisedEvent
 )
 
@@ -170,6 +232,8 @@ _EVENT_TYPES: dict[str, type[Event]] = {
         DiscreteGaussianSumEvent,
         DiscreteLaplaceEvent,
         SelectionEvent,
+        SampledGaussianEvent,
+        FilteredGaussianEvent,
         UnnoisedEvent,
     )
 }

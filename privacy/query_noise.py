@@ -11,12 +11,15 @@ from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
     DiscreteLaplaceEvent,
     Event,
+    FilteredGaussianEvent,
+    SampledGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
+    multiplier_of_integers,
 )
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import Query, SampledLeafSums
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,12 @@ def noise_of(query: Query, honest_group: int | None = None) -> QueryNoise:
     squared = query.sensitivity_squared
     if honest_group is None:
         sigma = integer_sigma(query.noise_multiplier, squared)
+        if isinstance(query, SampledLeafSums):
+            return QueryNoise(_sampled_event(query, sigma, 1), sigma * sigma, sigma, 0)
         return QueryNoise(DiscreteGaussianEvent.of(sigma, squared, query.length), sigma * sigma, sigma, 0)
     share = integer_sigma(query.noise_multiplier, squared, weight=float(honest_group))
+    if isinstance(query, SampledLeafSums):
+        return QueryNoise(_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
     event = DiscreteGaussianSumEvent.of(share, honest_group, squared, query.length)
     return QueryNoise(event, honest_group * share * share, 0, share)
 
@@ -82,3 +89,11 @@ def _pure_noise_of(query: PureQuery, honest_group: int | None) -> QueryNoise:
 def epsilon_of(sensitivity: int, scale: int) -> float:
     """sensitivity / scale, rounded up."""
     return math.nextafter(sensitivity / scale, math.inf)
+
+
+def _sampled_event(query: SampledLeafSums, share_sigma: int, n_shares: int) -> Event:
+    multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, query.sensitivity_squared)
+    noise = (multiplier, query.sampling_rate, share_sigma, n_shares, query.length)
+    if query.filter is None:
+        return SampledGaussianEvent(*noise)
+    return FilteredGaussianEvent(*noise, order=query.filter.order, budget=query.filter.budget)

@@ -55,7 +55,8 @@ class PrivacyReport:
     """The privacy of one run; the fields of `PrivacyContext` and what the accountants found.
 
     Args:
-        epsilon_gdp: spent at delta, exact accounting of Gaussian noise; infinity if something left un-noised.
+        epsilon_gdp: spent at delta, by exact accounting of Gaussian noise, or by the Renyi bound of all releases when
+            some were over samples; infinity if something left un-noised.
         epsilon_rdp: the same by Renyi differential privacy.
         epsilon_own: the same by the plan's accountant, if it is neither of these; else None.
         n_choices: releases that are choices which the coordinator made from exact sums.
@@ -173,14 +174,17 @@ class PrivacyReport:
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
-        if self.epsilon_own is None:
-            lines.append(
-                f"                    {exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
-            )
-        else:
+        if self.epsilon_own is not None:
             own = _number(self.epsilon_own)
             lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
             lines.append(f"                    {exact} by gdp and {renyi} by rdp, both bounds")
+        elif self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
+            # Only a ledger with sampled releases gives both the same: one bound for all of it.
+            told = "by Renyi accounting, which bounds sampled releases and all others beside them"
+            lines.append(f"                    {told}")
+        else:
+            told = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
+            lines.append(f"                    {told}")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""

@@ -35,6 +35,7 @@ from hedgerow.protocol.plan_fields import (
     refuse,
     text,
 )
+from hedgerow.protocol.plan_s_gbdt import SGbdt, check_s_gbdt
 
 PLAN_VERSION = 1
 MAX_CATEGORIES = 250
@@ -148,6 +149,7 @@ class Plan:
     federation: Federation = dataclasses.field(default_factory=Federation)
     adassp: Adassp = dataclasses.field(default_factory=Adassp)
     dp_xgboost: DpXgboost = dataclasses.field(default_factory=DpXgboost)
+    s_gbdt: SGbdt = dataclasses.field(default_factory=SGbdt)
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Plan:
@@ -276,6 +278,7 @@ def check_consistency(plan: Plan) -> None:
         raise refuse("label.type", "multiclass", f'"binary" or "regression" with "{plan.model.algorithm}"')
     if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):
         raise refuse("adassp.loss", plan.adassp.loss, '"squared" for a regression')
+    check_s_gbdt(plan)
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")

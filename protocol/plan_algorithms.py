@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.protocol.plan_fields import checked, integer, number, one_of, refuse
+from hedgerow.protocol.plan_s_gbdt import SGbdt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,16 @@ class DpXgboost:
     min_child_weight: float = checked(number(0, 1e9), 0.0)
 
 
-SECTIONS: dict[str, type[Any]] = {"adassp": Adassp, "dp-xgboost": DpXgboost}
+SECTIONS: dict[str, type[Any]] = {"adassp": Adassp, "s-gbdt": SGbdt, "dp-xgboost": DpXgboost}
 """The section of each algorithm but "boosting"."""
 _SHARED_FIELDS: dict[str, frozenset[str]] = {
     "adassp": frozenset({"algorithm", "structure_seed"}),
+    "s-gbdt": frozenset(
+        {
+            "algorithm", "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge",
+            "leaf_clip", "split_candidates", "structure_seed",
+        }
+    ),
     "dp-xgboost": frozenset(
         {
             "algorithm", "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge",

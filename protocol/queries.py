@@ -119,8 +119,61 @@ class LeafSums(Query):
     score_bound: int
 
 
+@dataclass(frozen=True, eq=False)
+class FilterTerms:
+    """What a node's individual Renyi filter charges a record for a round, whether or not the record is drawn.
+
+    Attributes:
+        order: of the divergences.
+        budget: largest sum of divergences of one record over all rounds.
+        costs: int64 [n_levels], ascending: the divergence of a record whose gradient statistic has a magnitude of up to
+            the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.trees.individual_filter`).
+    """
+
+    order: int
+    budget: float
+    costs: NDArray[np.int64]
+
+
+FILTER_UNITS = 2**52
+"""A filter's whole budget in the units of `FilterTerms.costs`."""
 SAMPLING_STEPS = 2**32
 """A record is drawn with a chance of a query's `sampling_threshold` in so many."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampledLeafSums(LeafSums):
+    """Leaf sums over a Poisson sample that each node draws in secret, of the records that its filter lets through.
+
+    Attributes:
+        sampling_threshold: a record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS.
+        filter: what the individual filter charges; None without a filter.
+    """
+
+    sampling_threshold: int
+    filter: FilterTerms | None
+
+    @property
+    def sampling_rate(self) -> float:
+        """Each record's chance, exactly."""
+        return self.sampling_threshold / SAMPLING_STEPS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelSums(Query):
+    """The sum of the clipped labels and the number of records, for an initial score: int64 [2].
+
+    A record adds (clip(y * unit), support), with y its label scaled to [-1, 1], or -1/2 and 1/2 for two classes.
+
+    Attributes:
+        unit: integer units per 1.0 of a label.
+        clip: largest magnitude of a label's statistic, in integer units.
+        support: integer units per record.
+    """
+
+    unit: int
+    clip: int
+    support: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

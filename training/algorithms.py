@@ -10,6 +10,8 @@ from hedgerow.training.adassp import boosted_adassp
 from hedgerow.training.adassp_settings import resolve_adassp
 from hedgerow.training.dp_xgboost import dp_xgboost
 from hedgerow.training.dp_xgboost_settings import resolve_dp_xgboost
+from hedgerow.training.s_gbdt import s_gbdt
+from hedgerow.training.s_gbdt_rule import resolve_s_gbdt
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 
@@ -29,5 +31,6 @@ class Algorithm:
 
 ALGORITHMS: dict[str, Algorithm] = {
     "adassp": Algorithm(resolve_adassp, boosted_adassp),
+    "s-gbdt": Algorithm(resolve_s_gbdt, s_gbdt),
     "dp-xgboost": Algorithm(resolve_dp_xgboost, dp_xgboost),
 }

@@ -174,6 +174,8 @@ def apply_preset(preset: Preset, plan: Plan) -> Plan:
     table = plan.to_dict()
     table["model"] = {**model_of(preset, len(plan.features)), "structure_seed": plan.model.structure_seed}
     table["privacy"] = {**table["privacy"], "accountant": preset.accountant}
+    # Options of the algorithm that the preset replaces.
+    table.pop("s_gbdt", None)
     if not preset.private:
         table["privacy"]["epsilon"] = math.inf
     return Plan.from_dict(table)

@@ -121,7 +121,7 @@ def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | Non
     pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
     norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
     limit = float(norms.max()) if joint_clip is None else joint_clip
-    _check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
+    check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
     pairs *= np.minimum(1, limit / norms)[..., None]
     return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
@@ -154,7 +154,7 @@ def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_sca
     own = math.hypot(math.sqrt(2), extra)
     limit = own if joint_clip is None else min(own, joint_clip)
     scale = RECORD_NORM / limit
-    _check_units(scale, c * scale)
+    check_units(scale, c * scale)
     n_statistics = 2 * n_classes if newton else n_classes + 1
     weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
     empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
@@ -166,15 +166,15 @@ def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
     clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
     c = hessian_scale or clip / 2
     scale = RECORD_NORM / math.hypot(clip, c)
-    _check_units(scale, clip * scale, c * scale)
+    check_units(scale, clip * scale, c * scale)
     gradient_clip, constant = math.floor(clip * scale), math.floor(c * scale)
     empty = np.empty((0, STEPS, 2), dtype=np.int16)
     scales = np.array([float(math.floor(scale)), float(constant)])
     return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)
 
 
-def _check_units(*units: float) -> None:
-    """Units of 1.0 of a gradient, of 1.0 of a Hessian, and what else must have at least one unit."""
+def check_units(*units: float) -> None:
+    """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
     if min(units) >= 1 and max(units) <= LARGEST_UNIT:
         return
     raise PlanError(

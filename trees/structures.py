@@ -20,7 +20,7 @@ Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
 
 
-class _Draft:
+class Draft:
     """One tree while its nodes are filled in."""
 
     def __init__(self, depth: int, n_codes: int) -> None:
@@ -59,7 +59,7 @@ def random_tree(
     Returns:
         A batch of one.
     """
-    draft = _Draft(depth, grid.n_codes)
+    draft = Draft(depth, grid.n_codes)
     if len(features) == 1 and grid.features[features[0]].is_categorical:
         _fill_by_category(draft, randomness, features[0], grid.features[features[0]], depth)
     else:
@@ -77,7 +77,7 @@ def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
 
 
 def _fill_by_category(
-    draft: _Draft, randomness: PublicRandom, feature: int, grid: FeatureGrid, depth: int
+    draft: Draft, randomness: PublicRandom, feature: int, grid: FeatureGrid, depth: int
 ) -> None:
     """Every category a leaf of its own when there are enough; else neighbours in a random order share one."""
     n_leaves, n_codes = 2**depth, grid.n_codes
@@ -95,7 +95,7 @@ def _fill_by_category(
 
 
 def _fill_randomly(
-    draft: _Draft, randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
+    draft: Draft, randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
 ) -> None:
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node."""
     orders = {f: randomness.permutation(grid.features[f].n_codes) for f in features if grid.features[f].is_categorical}

@@ -11,10 +11,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from hedgerow.client.node import Node, SiteData
+from hedgerow.client.sampling import SamplingSource
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.training.programs import program_for
@@ -31,8 +33,10 @@ def train(
     noise: NoiseSource,
     n_threads: int = 1,
     progress: Progress | None = None,
+    sampling: Mapping[str, SamplingSource] | None = None,
+    arrivals: Mapping[int, Mapping[str, SiteData]] | None = None,
 ) -> Model:
-    """Train one model over all sites; deterministic but for `noise`.
+    """Train one model over all sites; deterministic but for `noise` and `sampling`.
 
     Args:
         plan: the plan.
@@ -40,6 +44,9 @@ def train(
         noise: `SystemNoise(os.urandom)` for a real run; a seeded source makes a model without a guarantee.
         n_threads: threads each node sums with, >= 1.
         progress: called after every release with its query and the ledger so far.
+        sampling: each site's source of samples, for algorithms that draw any; None for the operating system.
+        arrivals: a stream (S-GBDT only): rows that come to sites before the exchange of that number. One run, and so
+            one filter and one ledger, spans the whole stream; which record comes when must not depend on others.
 
     Raises:
         UsageError: fewer sites than the plan asks for.
@@ -47,8 +54,11 @@ def train(
     """
     check_sites(plan, len(sites))
     settings = resolve(plan)
-    nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
-    aggregation = build_aggregation(plan, nodes, largest_n_exchanges(plan, settings), noise)
+    check_sampling(plan, noise, sampling, arrivals)
+    sources = sampling or {}
+    nodes = {name: Node(name, sites[name], plan, settings, n_threads, sources.get(name)) for name in sorted(sites)}
+    answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
+    aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
     as_run = plan.with_structure_seed(_drawn_seed(aggregation))
     outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
@@ -57,6 +67,44 @@ def train(
 def _drawn_seed(aggregation: Aggregation) -> int:
     """The seed that the sites have drawn; without masks there is nobody to draw it with but this process."""
     return aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
+
+
+class ArrivingNode:
+    """A node to which rows come while a run goes on."""
+
+    def __init__(self, node: Node, arrivals: Mapping[int, Mapping[str, SiteData]]) -> None:
+        self.site = node.site
+        self._node = node
+        self._arrivals = {number: rows[node.site] for number, rows in arrivals.items() if node.site in rows}
+
+    def answer(self, query: Query) -> IntVector:
+        """See `Node.answer`; what has come up to this exchange is taken in first."""
+        for number in sorted(due for due in self._arrivals if due <= query.purpose.round):
+            self._node.arrive(self._arrivals.pop(number))
+        return self._node.answer(query)
+
+
+def check_sampling(
+    plan: Plan,
+    noise: NoiseSource,
+    sampling: Mapping[str, SamplingSource] | None,
+    arrivals: Mapping[int, Mapping[str, SiteData]] | None,
+) -> None:
+    """Raise UsageError for seeded samples under noise that claims a guarantee, or a stream for another algorithm."""
+    if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
+        raise UsageError(
+            "The samples come from a seed, but the noise does not.",
+            cause="Whoever knows who was drawn sees full releases; the report would promise more than holds.",
+            remedy="Draw samples from the operating system (leave `sampling` out), or seed the noise as well.",
+            code="sampling-seeded",
+        )
+    if arrivals and plan.model.algorithm != "s-gbdt":
+        raise UsageError(
+            f'Rows cannot come while a run of the algorithm "{plan.model.algorithm}" goes on.',
+            cause="Only S-GBDT keeps an account for each record.",
+            remedy='Set model.algorithm to "s-gbdt", or train once all rows are there.',
+            code="stream-unsupported",
+        )
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:

@@ -24,6 +24,7 @@ from hedgerow.protocol.plan import (
     Privacy,
     parse_plan,
 )
+from hedgerow.protocol.plan_s_gbdt import SGbdt
 
 LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12).filter(str.strip)
 WORDS = st.one_of(LINES, st.integers(-9, 9), st.floats(-9, 9), st.booleans())
@@ -191,6 +192,7 @@ def valid_table() -> dict[str, Any]:
         "privacy": {"epsilon": 1, "delta": 1e-5, "n_records": 1000},
         "model": {},
         "federation": {},
+        "s_gbdt": {},
     }
 
 
@@ -260,12 +262,30 @@ BAD_VALUES: dict[str, list[Any]] = {
     "federation.join_timeout": no_number(0, 1e7, exclusive=True),
     "federation.round_timeout": no_number(0, 1e7, exclusive=True),
     "federation.idle_timeout": no_number(0, 1e7, exclusive=True),
+    "s_gbdt.subsampling_ratio": [0, *no_number(0, 1)],
+    "s_gbdt.gradient_clip": no_number(0, 10, exclusive=True),
+    "s_gbdt.support_share": no_number(0, 1, exclusive=True),
+    "s_gbdt.individual_filter": NO_BOOLEAN,
+    "s_gbdt.extra_rounds": no_integer(0, 100_000),
+    "s_gbdt.initial_score_share": no_number(0, 0.9),
+    "s_gbdt.label_clip": [0, *no_number(0, 1)],
+    "s_gbdt.numeric_weight": no_number(0, 1e6, exclusive=True),
+    "s_gbdt.splits": NO_WORD,
+    "s_gbdt.leaf_rule": NO_WORD,
+    "s_gbdt.bound": NO_WORD,
 }
 
 
 def test_the_table_of_bad_values_knows_every_field() -> None:
     """A new field of the plan comes with the values that it refuses."""
-    sections = {"features": Feature, "label": Label, "privacy": Privacy, "model": Model, "federation": Federation}
+    sections = {
+        "features": Feature,
+        "label": Label,
+        "privacy": Privacy,
+        "model": Model,
+        "federation": Federation,
+        "s_gbdt": SGbdt,
+    }
     fields = {f"{path}.{field.name}" for path, section in sections.items() for field in dataclasses.fields(section)}
     assert {path.replace("[0]", "").replace("[1]", "") for path in BAD_VALUES} == fields
 

@@ -12,6 +12,7 @@ from hedgerow.cli.output import megabytes, number, print_facts, print_json
 from hedgerow.forecasting import Forecast, forecast
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
+from hedgerow.training.s_gbdt_rule import SGbdtSettings
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,13 +48,19 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
-         f"(mu {_mu(plan)} in all)"),
+         f"({_whole(plan, expected)})"),
     ]  # fmt: skip
     if privacy.delta * privacy.n_records >= 1:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
     if privacy.bounds_from_data:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
     return facts
+
+
+def _whole(plan: Plan, expected: Forecast) -> str:
+    if not isinstance(expected.settings, SGbdtSettings):
+        return f"mu {_mu(plan)} in all"
+    return f"samples of {expected.settings.s_gbdt.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
 
 def _mu(plan: Plan) -> str:

@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.no_secagg:
         # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
         plan = without_secure_aggregation(plan)
-    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
+    quiet, seed = arguments.json, arguments.seed
+    model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=quiet, seed=seed)
     model.save(out)
     if arguments.json:
         print_json(

@@ -9,6 +9,7 @@ from pathlib import Path
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
+from hedgerow.client.sampling import seeded_samplings
 from hedgerow.local_training import train
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource
@@ -45,11 +46,20 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool) -> Sites:
 
 
 def train_with_progress(
-    plan: Plan, sites: Sites, noise: NoiseSource, *, n_threads: int | None, quiet: bool, title: str = "Training"
+    plan: Plan,
+    sites: Sites,
+    noise: NoiseSource,
+    *,
+    n_threads: int | None,
+    quiet: bool,
+    seed: int | None = None,
+    title: str = "Training",
 ) -> Model:
-    """Train over the sites with a progress bar."""
+    """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
+    sizes = {name: sites.data[name].n_records for name in sorted(sites.data)}
+    sampling = None if seed is None else seeded_samplings(seed, sizes)
     with (
         use_threads(n_threads or available_threads()) as allowed,
         TrainingProgress(plan, len(sites.data), quiet=quiet, title=title) as progress,
     ):
-        return train(plan, sites.data, noise=noise, n_threads=allowed, progress=progress)
+        return train(plan, sites.data, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)

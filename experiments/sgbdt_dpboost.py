@@ -1,0 +1,218 @@
+"""DPBoost, the baseline of S-GBDT's paper: central only, over raw rows in one place, with pure epsilon.
+
+Li et al. 2020 (AAAI 34) with what arXiv 2309.12041 adds (section V): each ensemble trains its trees on disjoint parts
+of the data; splits by the exponential mechanism, here without a grid (algorithm 2); leaves with Laplace noise;
+geometric leaf clipping; gradient-based data filtering or plain clipping; and a private initial score. A record's tree
+is drawn for it alone, with chances that follow the learning rate, so that no other record's presence moves it.
+
+Cost: the initial score, plus one tree's epsilon per ensemble (parallel composition within one). A tree spends half of
+its epsilon on its levels of splits and half on its leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.experiments.datasets import Table
+
+FloatArray = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+NUMERIC_WEIGHT = 1.0
+
+
+@dataclass(frozen=True)
+class DPBoost:
+    """Settings.
+
+    Attributes:
+        n_ensembles, trees_per_ensemble, depth: sizes.
+        learning_rate: eta.
+        ridge: lambda.
+        clip: g*, in units in which a regression's public range is [-1, 1], or of log-loss gradients.
+        filters_gradients: whether a record with a gradient beyond the clip waits for a later tree (GDF), or is clipped.
+        initial_share: share of epsilon for the initial score.
+        clips_leaves: geometric leaf clipping: the bound on a leaf falls with (1 - eta) to the number of the tree.
+    """
+
+    n_ensembles: int = 1
+    trees_per_ensemble: int = 5
+    depth: int = 3
+    learning_rate: float = 0.3
+    ridge: float = 5.0
+    clip: float = 0.5
+    initial_share: float = 0.1
+    filters_gradients: bool = True
+    clips_leaves: bool = True
+
+
+@dataclass
+class _Node:
+    feature: int = -1
+    threshold: float = 0.0
+    is_category: bool = False
+    left: _Node | None = None
+    right: _Node | None = None
+    value: float = 0.0
+
+
+class Central:
+    """A table in one place, its labels scaled as plans scale them.
+
+    Args:
+        table: the data set with its declared bounds.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.is_regression = table.is_regression
+        self.features = table.features
+        self.columns: tuple[FloatArray, ...] = tuple(
+            np.clip(column.astype(float), feature.get("min", -np.inf), feature.get("max", np.inf))
+            for column, feature in zip(table.columns, table.features, strict=True)
+        )
+        low, high = table.label_section.get("min", 0.0), table.label_section.get("max", 1.0)
+        self.labels: FloatArray = table.label.astype(float)
+        if self.is_regression:
+            self.labels = np.clip((self.labels - low) / (high - low) * 2 - 1, -1, 1)
+
+    def gradients(self, rows: Rows, scores: FloatArray) -> FloatArray:
+        """Of squared or logistic loss."""
+        if self.is_regression:
+            return np.asarray(scores[rows] - self.labels[rows])
+        return np.asarray(1 / (1 + np.exp(-scores[rows])) - self.labels[rows])
+
+
+def train_dpboost(
+    data: Central, rows: Rows, settings: DPBoost, epsilon: float, random: np.random.Generator
+) -> FloatArray:
+    """Scores of all rows of a table under a model that was trained on some: float64 [n]; pure epsilon-DP for those."""
+    scores = np.full(len(data.labels), _initial_score(data, rows, epsilon * settings.initial_share, random))
+    tree_epsilon = epsilon * (1 - settings.initial_share) / settings.n_ensembles
+    for _ in range(settings.n_ensembles):
+        weights = (1 - settings.learning_rate) ** np.arange(settings.trees_per_ensemble)
+        tree_of = random.choice(settings.trees_per_ensemble, len(rows), p=weights / weights.sum())
+        waiting: Rows = np.empty(0, dtype=np.intp)
+        for number in range(settings.trees_per_ensemble):
+            due = np.concatenate([rows[tree_of == number], waiting])
+            gradients = data.gradients(due, scores)
+            used = np.ones(len(due), dtype=bool)
+            if settings.filters_gradients:
+                used = np.abs(gradients) <= settings.clip
+            waiting = due[~used]
+            clipped = np.clip(gradients[used], -settings.clip, settings.clip)
+            tree = _grown(data, due[used], clipped, settings, (tree_epsilon, number), random)
+            scores += settings.learning_rate * _values(data, tree)
+    return scores
+
+
+def _initial_score(data: Central, rows: Rows, epsilon: float, random: np.random.Generator) -> float:
+    """The noisy sum of labels over the noisy count, half of epsilon each: the exact count is private."""
+    total = data.labels[rows].sum() + random.laplace(0, 2 / epsilon)
+    count = max(1.0, len(rows) + random.laplace(0, 2 / epsilon))
+    if data.is_regression:
+        return float(np.clip(total / count, -1, 1))
+    share = np.clip(total / count, 0.02, 0.98)
+    return float(np.log(share / (1 - share)))
+
+
+def _grown(
+    data: Central, rows: Rows, gradients: FloatArray, settings: DPBoost, place: tuple[float, int],
+    random: np.random.Generator,
+) -> _Node:  # fmt: skip
+    """One tree; `place` is its epsilon and its number in the ensemble."""
+    epsilon, number = place
+    split_epsilon, leaf_epsilon = epsilon / 2 / settings.depth, epsilon / 2
+    bound = settings.clip / (1 + settings.ridge)
+    limit = np.inf
+    if settings.clips_leaves:
+        limit = settings.clip * (1 - settings.learning_rate) ** number
+        bound = min(bound, 2 * limit)
+
+    def grow(inside: Rows, own: FloatArray, ranges: list[tuple[float, float]], level: int) -> _Node:
+        if level == settings.depth:
+            value = float(np.clip(-own.sum() / (len(own) + settings.ridge), -limit, limit))
+            return _Node(value=value + random.laplace(0, bound / leaf_epsilon))
+        node = _split(data, inside, own, ranges, (settings, split_epsilon), random)
+        goes_left = _left(data, node, inside)
+        below = [list(ranges), list(ranges)]
+        if not node.is_category:
+            low, high = ranges[node.feature]
+            below[0][node.feature], below[1][node.feature] = (low, node.threshold), (node.threshold, high)
+        node.left = grow(inside[goes_left], own[goes_left], below[0], level + 1)
+        node.right = grow(inside[~goes_left], own[~goes_left], below[1], level + 1)
+        return node
+
+    ranges = [(float(feature.get("min", 0)), float(feature.get("max", 0))) for feature in data.features]
+    return grow(rows, gradients, ranges, 0)
+
+
+def _split(
+    data: Central, rows: Rows, gradients: FloatArray, ranges: Sequence[tuple[float, float]],
+    how: tuple[DPBoost, float], random: np.random.Generator,
+) -> _Node:  # fmt: skip
+    """The grid-less exponential mechanism (arXiv 2309.12041, algorithm 2), in log space, over all features at once."""
+    settings, epsilon = how
+    total, n, ridge = float(gradients.sum()), len(gradients), settings.ridge
+    factor = epsilon / (2 * 3 * settings.clip**2)
+    weights: list[FloatArray] = []
+    choices: list[tuple[int, Any]] = []
+    for number, feature in enumerate(data.features):
+        column = data.columns[number][rows]
+        if feature["type"] == "categorical":
+            n_categories = len(feature["categories"])
+            codes = column.astype(np.int64)
+            known = (codes >= 0) & (codes < n_categories)
+            sums = np.bincount(codes[known], gradients[known], n_categories)
+            counts = np.bincount(codes[known], minlength=n_categories)
+            weights.append(factor * _gain(sums, counts, total, n, ridge))
+            choices.append((number, None))
+            continue
+        low, high = ranges[number]
+        order = np.argsort(column)
+        edges = np.concatenate([[low], np.clip(column[order], low, high), [high]])
+        # Between two neighbouring values every threshold has one gain; the bucket's width is its measure.
+        sums = np.concatenate([[0.0], np.cumsum(gradients[order])])
+        widths = np.diff(edges)
+        span = float(feature["max"]) - float(feature["min"])
+        with np.errstate(divide="ignore"):
+            measure = np.log(NUMERIC_WEIGHT * widths / span)
+        weights.append(measure + factor * _gain(sums, np.arange(n + 1), total, n, ridge))
+        choices.append((number, edges))
+    joined = np.concatenate(weights)
+    # The largest of the log-weights plus Gumbel noise is a draw in proportion to the weights.
+    picked = int(np.argmax(joined + random.gumbel(size=len(joined))))
+    for (number, edges), own in zip(choices, weights, strict=True):
+        if picked < len(own):
+            if edges is None:
+                return _Node(number, float(picked), is_category=True)
+            return _Node(number, float(random.uniform(edges[picked], edges[picked + 1])))
+        picked -= len(own)
+    raise ValueError("a tree needs a feature")
+
+
+def _gain(sums: NDArray[Any], counts: NDArray[Any], total: float, n: int, ridge: float) -> FloatArray:
+    return np.asarray(sums**2 / (counts + ridge) + (total - sums) ** 2 / (n - counts + ridge))
+
+
+def _left(data: Central, node: _Node, rows: Rows) -> NDArray[np.bool_]:
+    column = data.columns[node.feature][rows]
+    return np.asarray(column == node.threshold if node.is_category else column <= node.threshold)
+
+
+def _values(data: Central, tree: _Node) -> FloatArray:
+    """The value of the leaf that every row of the table reaches: float64 [n]."""
+    values = np.empty(len(data.labels))
+    pending = [(tree, np.arange(len(values)))]
+    while pending:
+        node, rows = pending.pop()
+        if node.left is None or node.right is None:
+            values[rows] = node.value
+            continue
+        goes_left = _left(data, node, rows)
+        pending += [(node.left, rows[goes_left]), (node.right, rows[~goes_left])]
+    return values

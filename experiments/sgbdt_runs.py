@@ -1,0 +1,172 @@
+"""Seeded runs of S-GBDT for the experiments: folds, variants, static noise, streams, the price of tuning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import r2_score
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.sampling import SeededSampling
+from hedgerow.experiments.harness import Prepared, labels_of, plan_for
+from hedgerow.local_training import ArrivingNode
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, LeafSums, Query
+from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.training.programs import program_for
+from hedgerow.training.s_gbdt_rule import resolve_s_gbdt
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+from hedgerow.trees.losses import SCORE_UNIT
+
+N_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One setting of S-GBDT.
+
+    Attributes:
+        name: for tables.
+        model, section: fields of [model] and [s_gbdt].
+        is_static: static leaf noise in place of dynamic; it needs exact quotients, so it exists centrally only.
+    """
+
+    name: str
+    model: Mapping[str, Any]
+    section: Mapping[str, Any]
+    is_static: bool = False
+
+    def with_section(self, name: str, **section: Any) -> Variant:
+        """The same with other fields of [s_gbdt]."""
+        return Variant(name, self.model, {**self.section, **section}, self.is_static)
+
+
+@dataclass
+class Bench:
+    """A data set divided into folds."""
+
+    prepared: Prepared
+    n_runs: int = 0
+    folds: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        order = np.random.default_rng(7).permutation(self.prepared.table.n_records)
+        self.folds = np.empty(len(order), dtype=np.int64)
+        self.folds[order] = np.arange(len(order)) % N_FOLDS
+
+    def score(self, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
+        """Test R2 of a regression, or test error in per cent, of one seeded run."""
+        train = self.folds != fold
+        plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
+        outcome = self._outcome(plan, train, seed, variant.is_static)
+        return self._measure(plan, outcome, ~train)
+
+    def stream_score(self, variant: Variant, epsilon: float, late: NDArray[np.bool_], fold: int, seed: int) -> float:
+        """The same when the rows in `late` come after the regular rounds, under one filter and one ledger."""
+        train = self.folds != fold
+        plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
+        terms = resolve_s_gbdt(plan).s_gbdt
+        first = terms.n_regular_rounds + terms.has_initial_score
+        if not variant.section["individual_filter"]:
+            # Without a filter all rounds are regular ones; the rows come after the same number of them.
+            first = int(variant.section.get("arrival", first))
+        data = {when: self._rows(plan, train & (late if when else ~late)) for when in (0, first)}
+        outcome = _run(plan, data[0], seed, {first: {"one": data[first]}}, False)
+        return self._measure(plan, outcome, ~train)
+
+    def _outcome(self, plan: Plan, train: NDArray[np.bool_], seed: int, is_static: bool) -> Outcome:
+        return _run(plan, self._rows(plan, train), seed, {}, is_static)
+
+    def _rows(self, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:
+        codes, labels = self.prepared.codes_for(plan), labels_of(self.prepared.table)
+        return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
+
+    def _measure(self, plan: Plan, outcome: Outcome, test: NDArray[np.bool_]) -> float:
+        self.n_runs += 1
+        rows = self._rows(plan, test)
+        scores = outcome.ensemble.scores(rows.codes)[0]
+        if plan.label.type == "regression":
+            return float(r2_score(rows.labels / SCORE_UNIT, np.clip(scores, -1, 1)))
+        return float(100 * np.mean((scores > 0) != (rows.labels == 1)))
+
+
+def plan_of(prepared: Prepared, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
+    """A variant as a plan; delta = 1 / n_train, as in the other experiments (the paper names none)."""
+    table = plan_for(prepared.table, epsilon, n_train, {}).to_dict()
+    table["model"] = {"algorithm": "s-gbdt", "structure_seed": seed, **variant.model}
+    table["s_gbdt"] = {name: value for name, value in variant.section.items() if name != "arrival"}
+    return Plan.from_dict(table)
+
+
+def _run(plan: Plan, data: SiteData, seed: int, arrivals: Any, is_static: bool) -> Outcome:
+    settings = resolve(plan)
+    n_later = sum(rows["one"].n_records for rows in arrivals.values())
+    sampling = SeededSampling(seed, np.arange(data.n_records + n_later))
+    node = ArrivingNode(Node("one", data, plan, settings, 1, sampling), arrivals)
+    noise = SeededNoise(seed, exact=False)
+    if not is_static:
+        return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
+    aggregation = _StaticNoise(plan, node, np.random.default_rng(seed))
+    return run_program(plan, program_for(plan, settings), aggregation, _Silent(seed, exact=False))
+
+
+class _Silent(SeededNoise):
+    """No further noise: what it is added to is noisy already. The runs that use it promise nothing."""
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        return np.zeros(length, dtype=np.int64) if length > 2 else super().sample(sigma, length, purpose)
+
+
+class _StaticNoise:
+    """Leaf values with noise of one size for all leaves, as before dynamic scaling (arXiv 2309.12041, section VIII-D).
+
+    A leaf's value is sum / (support + lambda), which one record moves by at most g* / (1 + lambda) (Li et al. 2020,
+    lemma 2). The noise is the same multiple of that sensitivity as dynamic scaling has of its own. The release is
+    written as the pair of sums whose quotient is the noisy value.
+    """
+
+    honest_group = None
+
+    def __init__(self, plan: Plan, node: ArrivingNode, random: np.random.Generator) -> None:
+        self._plan, self._node, self._random = plan, node, random
+        self._loss = resolve(plan).loss(plan)
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`."""
+        exact = self._node.answer(query)
+        if not isinstance(query, LeafSums):
+            return exact
+        ridge = self._plan.model.leaf_ridge
+        sums, supports = (exact.reshape(-1, 2) / self._loss.scales).T
+        spread = query.noise_multiplier * self._plan.s_gbdt.gradient_clip / (1 + ridge)
+        values = sums / np.maximum(supports + ridge, 1e-9) + self._random.normal(0, spread, len(sums))
+        # Twice lambda, so that the quotient is this value whatever the rule does below lambda.
+        support = max(2 * ridge, 2.0)
+        pairs = np.stack([values * support, np.full(len(values), support)], axis=1)
+        return np.asarray(np.rint(pairs * self._loss.scales), dtype=np.int64).reshape(-1)
+
+
+def tuned_epsilon(divergence: Callable[[int], float], orders: Sequence[int], delta: float, n_tried: float) -> float:
+    """The epsilon of choosing the best of a random number of runs, `n_tried` on average, when the score is private too.
+
+    Source: Papernot and Steinke 2022 (arXiv 2110.03620), theorem 2, with eta = 0: the number of runs is logarithmic.
+    """
+    low, high = 1e-12, 1.0 - 1e-12
+    for _ in range(200):
+        gamma = math.sqrt(low * high)
+        mean = (1 / gamma - 1) / math.log(1 / gamma)
+        low, high = (gamma, high) if mean > n_tried else (low, gamma)
+    curve = [(order, divergence(order)) for order in orders]
+    extra = min((1 - 1 / order) * value + math.log(1 / gamma) / order for order, value in curve)
+    return min(
+        value + extra + math.log(n_tried) / (order - 1)
+        + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+        for order, value in curve
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The plan's section [s_gbdt]: what S-GBDT (arXiv 2309.12041) needs beyond [model].
+
+It takes from [model]: n_trees (the regular rounds), max_depth, learning_rate, leaf_ridge (lambda), noise_ridge,
+leaf_clip, split_candidates, n_candidates and structure_seed. The other fields of [model] belong to other algorithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hedgerow.protocol.plan_fields import boolean, checked, integer, number, one_of, refuse
+
+if TYPE_CHECKING:
+    from hedgerow.protocol.plan import Plan
+
+@dataclass(frozen=True, kw_only=True)
+class SGbdt:
+    """How S-GBDT trains.
+
+    Attributes:
+        subsampling_ratio: gamma, each record's chance to be in a round's sum.
+        gradient_clip: g*, in units in which a regression's public range is [-1, 1], or of log-loss gradients.
+        support_share: r1; the sum of gradients has r2 = 1 - r1.
+        individual_filter: whether each node keeps the individual Renyi filter.
+        extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
+        initial_score_share: share of the budget for the private initial score; 0 begins at zero.
+        label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
+        numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
+        splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
+            turn, cut at candidates that divide the node and that follow what was released (an extra of ours).
+        leaf_rule: "paper" is sum / max(lambda, support); "shrunk" is sum / (support + lambda + noise_ridge * noise),
+            smoothed where leaves have an order (an extra of ours).
+        bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
+    """
+
+    subsampling_ratio: float = checked(number(1e-6, 1), 0.1)
+    gradient_clip: float = checked(number(0, 10, exclusive=True), 0.3)
+    support_share: float = checked(number(0, 1, exclusive=True), 0.1)
+    individual_filter: bool = checked(boolean, True)
+    extra_rounds: int = checked(integer(0, 100_000), 0)
+    initial_score_share: float = checked(number(0, 0.9), 0.1)
+    label_clip: float = checked(number(1e-6, 1), 1.0)
+    numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
+    splits: str = checked(one_of("uniform", "cyclical"), "uniform")
+    leaf_rule: str = checked(one_of("paper", "shrunk"), "paper")
+    bound: str = checked(one_of("tight", "general"), "tight")
+
+
+def check_s_gbdt(plan: Plan) -> None:
+    """Check the section against the rest of a plan.
+
+    Raises:
+        PlanError: naming the field to change.
+    """
+    section = plan.s_gbdt
+    if plan.model.algorithm != "s-gbdt":
+        return
+    if plan.privacy.max_rows_per_unit != 1:
+        # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
+        raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
+    if section.extra_rounds and not section.individual_filter:
+        raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
+    if plan.model.split_candidates == "iterative_hessian":
+        raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')

@@ -1,0 +1,219 @@
+"""Renyi accounting of sampled releases, held against sums over the lattice, mpmath and an independent library."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import dp_accounting
+import mpmath
+import pytest
+from dp_accounting.rdp import RdpAccountant as TheirAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    Event,
+    FilteredGaussianEvent,
+    GaussianEvent,
+    SampledGaussianEvent,
+    UnnoisedEvent,
+    scoped,
+)
+from hedgerow.privacy.renyi import ORDERS, epsilon_renyi, paper_divergence, sampled_divergence
+from hedgerow.protocol.errors import PolicyRefusal, PrivacyError
+from hedgerow.protocol.plan import Plan
+
+DELTA = 1e-5
+rates = st.floats(1e-3, 1.0)
+multipliers = st.floats(0.5, 200.0)
+
+
+def on_the_lattice(order: int, rate: float, sigma: int, shift: int) -> tuple[float, float]:
+    """Both directions of the divergence of a sampled discrete Gaussian, summed over the integers with 40 digits."""
+    with mpmath.workdps(40):
+        reach = 60 * sigma + order * shift
+        two = mpmath.mpf(2) * sigma**2
+        points = range(-reach, reach + 1)
+        noise = {x: mpmath.exp(-mpmath.mpf(x) ** 2 / two) for x in range(-reach - shift, reach + 1)}
+        total = mpmath.fsum(noise[x] for x in points)
+        q = mpmath.mpf(rate)
+        absent = [noise[x] / total for x in points]
+        present = [((1 - q) * noise[x] + q * noise[x - shift]) / total for x in points]
+        forward = mpmath.fsum(p**order / n ** (order - 1) for p, n in zip(present, absent, strict=True))
+        backward = mpmath.fsum(n**order / p ** (order - 1) for p, n in zip(present, absent, strict=True))
+        return tuple(float(mpmath.log(value) / (order - 1)) for value in (forward, backward))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("sigma", "shift"), [(1, 1), (2, 1), (3, 2), (5, 7)])
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("order", [2, 3, 8])
+def test_the_formula_is_the_sum_over_the_integers(sigma: int, shift: int, rate: float, order: int) -> None:
+    """For integer noise and an integer vector the Gaussian's formula holds exactly, and bounds the other direction."""
+    forward, backward = on_the_lattice(order, rate, sigma, shift)
+    bound = sampled_divergence(order, rate, sigma / shift)
+    assert bound == pytest.approx(forward, rel=1e-8) and bound >= forward * (1 - 1e-15)
+    assert backward <= bound
+
+
+@given(order=st.sampled_from(ORDERS[:90]), rate=rates, multiplier=multipliers)
+def test_it_equals_an_independent_accountant(order: int, rate: float, multiplier: float) -> None:
+    """dp_accounting, order by order, never more than ours."""
+    theirs = TheirAccountant([order])
+    theirs.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier)))
+    expected = float(theirs._rdp[0])
+    assert sampled_divergence(order, rate, multiplier) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [2, 5, 64, 1000])
+def test_small_divergences_keep_their_digits(order: int) -> None:
+    """Beside 1 the excess is 1e-12 here; a logarithm of the sum would keep four digits of it."""
+    rate, multiplier = 1e-4, 100.0
+    with mpmath.workdps(60):
+        q, z = mpmath.mpf(rate), mpmath.mpf(multiplier)
+        terms = (
+            mpmath.binomial(order, k) * (1 - q) ** (order - k) * q**k * mpmath.exp(k * (k - 1) / (2 * z**2))
+            for k in range(order + 1)
+        )
+        exact = mpmath.log(mpmath.fsum(terms)) / (order - 1)
+        ours = mpmath.mpf(sampled_divergence(order, rate, multiplier))
+        assert 0 <= ours / exact - 1 < 1e-8
+
+
+@given(order=st.sampled_from(ORDERS[:80]), rate=rates, multiplier=multipliers)
+def test_sampling_helps_and_the_general_bound_is_above_the_tight_one(
+    order: int, rate: float, multiplier: float
+) -> None:
+    """Never more than without sampling; and what holds for every mechanism holds for this one."""
+    tight = sampled_divergence(order, rate, multiplier)
+    assert tight <= order / (2 * multiplier**2) * (1 + 1e-8)
+    assert paper_divergence(order, rate, multiplier) >= tight * (1 - 1e-12)
+
+
+@given(order=st.sampled_from(ORDERS[:80]), rate=st.floats(1e-3, 0.9), multiplier=multipliers)
+def test_more_rate_less_noise_or_a_higher_order_cost_more(order: int, rate: float, multiplier: float) -> None:
+    """The filter rounds charges up by norm and rate: that is safe only if the divergence is monotone."""
+    here = sampled_divergence(order, rate, multiplier)
+    slack = 1 + 1e-8
+    assert sampled_divergence(order, rate * 1.1, multiplier) * slack >= here
+    assert sampled_divergence(order, rate, multiplier * 0.9) * slack >= here
+    assert sampled_divergence(order + 1, rate, multiplier) * slack >= here
+
+
+@pytest.mark.parametrize("bad", [(1, 0.5, 1.0), (2, 0.0, 1.0), (2, 1.5, 1.0), (2, 0.5, 0.0), (2, 0.5, math.inf)])
+def test_what_is_no_release_is_refused(bad: tuple[int, float, float]) -> None:
+    """An order, a rate or a noise beyond the theorem has no number."""
+    with pytest.raises(PrivacyError) as refused:
+        sampled_divergence(*bad)
+    assert refused.value.code == "privacy-loss-out-of-range"
+
+
+def sampled(multiplier: float = 5.0, rate: float = 0.1, count: int = 1) -> SampledGaussianEvent:
+    return SampledGaussianEvent(multiplier, rate, 10_000, 1, 8, count)
+
+
+def filtered(count: int = 1, budget: float = 0.02, scope: str = "", multiplier: float = 5.0) -> FilteredGaussianEvent:
+    return FilteredGaussianEvent(multiplier, 0.1, 10_000, 1, 8, count, order=20, budget=budget, scope=scope)
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "count"), [(0.1, 5.0, 100), (0.01, 1.0, 1000), (0.5, 30.0, 40)])
+def test_a_mixed_ledger_equals_an_independent_account(rate: float, multiplier: float, count: int) -> None:
+    """Samples and full releases in one ledger: both accountants give the one Renyi bound of all of it."""
+    events: list[Event] = [sampled(multiplier, rate, count), GaussianEvent(8.0, 2)]
+    theirs = TheirAccountant(list(ORDERS))
+    inner = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(multiplier))
+    theirs.compose(inner, count).compose(dp_accounting.GaussianDpEvent(8.0), 2)
+    expected = theirs.get_epsilon(DELTA)
+    for name in ("gdp", "rdp"):
+        found = get_accountant(name).epsilon(events, DELTA)
+        assert found == pytest.approx(expected, rel=1e-7) and found >= expected * (1 - 1e-12)
+
+
+def test_a_mixture_costs_more_than_its_parts() -> None:
+    """Nothing in a mixed ledger is free: leaving out any event lowers epsilon."""
+    events: list[Event] = [sampled(count=50), DiscreteGaussianEvent.of(80_000, 10_000**2, 4), filtered(10)]
+    whole = epsilon_renyi(events, DELTA)
+    for size in (1, 2):
+        assert all(epsilon_renyi(part, DELTA) < whole for part in itertools.combinations(events, size))
+
+
+def test_fails_closed_on_what_is_un_noised_or_unknown() -> None:
+    """Beside samples as well: infinity for the un-noised, an error for an event that only looks like a known one."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Subsampled(SampledGaussianEvent):
+        pass
+
+    for name in ("gdp", "rdp"):
+        judge = get_accountant(name)
+        assert judge.epsilon([sampled(), UnnoisedEvent()], DELTA) == math.inf
+        assert not judge.supports(Subsampled(5.0, 0.1, 10, 1, 8)) and judge.supports(sampled())
+        for events in ([Subsampled(5.0, 0.1, 10, 1, 8)], [sampled(), Subsampled(5.0, 0.1, 10, 1, 8)]):
+            with pytest.raises(PrivacyError) as refused:
+                judge.epsilon(events, DELTA)
+            assert refused.value.code == "unknown-event"
+
+
+def test_noise_in_shares_costs_no_less() -> None:
+    """A sum of discrete Gaussians of few grid units is farther from one; on a fine grid the difference vanishes."""
+    whole = epsilon_renyi([SampledGaussianEvent(2.0, 0.1, 40, 1, 8, 20)], DELTA)
+    coarse = epsilon_renyi([SampledGaussianEvent(2.0, 0.1, 1, 4, 8, 20)], DELTA)
+    fine = epsilon_renyi([SampledGaussianEvent(2.0, 0.1, 1000, 4, 8, 20)], DELTA)
+    assert coarse > whole and fine == whole
+
+
+# The filter ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_filters_releases_cost_its_budget_however_many_they_are() -> None:
+    """The first ones cost what they cost; from the budget on, further ones are free."""
+    costs = [epsilon_renyi([filtered(count)], DELTA) for count in (1, 5, 1000, 10**6)]
+    free = [epsilon_renyi([sampled(count=count)], DELTA) for count in (1, 5, 1000)]
+    assert costs[0] == free[0] and costs[1] == pytest.approx(free[1])
+    assert costs[1] < costs[2] == costs[3] < free[2]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 5))
+def test_a_release_is_never_free_by_itself(counts: list[int], left_out: int) -> None:
+    """Whatever part of a run a site was in, first rounds or last, that part alone has a cost, and more cost no less."""
+    events = [filtered(count) for count in counts]
+    part = [event for number, event in enumerate(events) if number != left_out] or events
+    assert 0 < epsilon_renyi(part, DELTA) <= epsilon_renyi(events, DELTA)
+
+
+def test_two_runs_have_two_filters() -> None:
+    """Two runs of one plan write equal events; their budgets add up, which the scopes of a budget book see to."""
+    run = [filtered(500)]
+    together = epsilon_renyi([*scoped(run, "a"), *scoped(run, "b")], DELTA)
+    wide = epsilon_renyi([filtered(10**6, budget=0.04)], DELTA)
+    assert together == pytest.approx(wide) and together > epsilon_renyi(run, DELTA)
+
+
+def test_the_budget_book_tells_runs_apart(tmp_path: Path) -> None:
+    """What two runs cost a data set is more than one filter's budget, after a restart too, and a third is refused."""
+    plan = Plan.from_dict(
+        {
+            "version": 1,
+            "features": [{"name": "a", "type": "numeric", "min": 0, "max": 1}],
+            "label": {"name": "y", "type": "binary", "classes": ["0", "1"]},
+            "privacy": {"epsilon": 1.0, "delta": DELTA, "n_records": 100},
+        }
+    )
+    book = BudgetBook(tmp_path / "book.db")
+    one, two = (epsilon_renyi([filtered(500, scope=str(i)) for i in range(n)], DELTA) for n in (1, 2))
+    assert two > one
+    for number in (1, 2):
+        book.reserve(bytes([number]), "wards", plan, [filtered(500)], (two * 1.001, DELTA))
+        book.settle(bytes([number]), [filtered(300), filtered(200)], FINISHED)
+    book.close()
+    book = BudgetBook(tmp_path / "book.db")
+    assert book.spent("wards", DELTA) == two
+    with pytest.raises(PolicyRefusal) as refused:
+        book.reserve(b"\3", "wards", plan, [filtered(500)], (two * 1.001, DELTA))
+    assert refused.value.code == "policy-over-budget"
+    book.close()

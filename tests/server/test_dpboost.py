@@ -1,0 +1,77 @@
+"""The central baseline: its splits follow the exponential mechanism, and every record is in one tree of an ensemble."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.experiments import sgbdt_dpboost
+from hedgerow.experiments.datasets import Table, category, number
+from hedgerow.experiments.sgbdt_dpboost import Central, DPBoost, _split, train_dpboost
+
+
+def table_of(values: list[float], codes: list[int], label: list[float]) -> Table:
+    features = (number("x", 0, 1), category("c", "a b c"))
+    section = {"name": "y", "type": "regression", "min": -1, "max": 1}
+    columns = (np.array(values, dtype=np.float32), np.array(codes, dtype=np.int16))
+    return Table("t", features, columns, np.array(label), section)
+
+
+def test_splits_are_drawn_in_proportion_to_the_mechanisms_weights() -> None:
+    """Bucket by bucket and category by category, against a direct evaluation of algorithm 2."""
+    values, codes, gradients = [0.2, 0.5, 0.9], [0, 1, 1], np.array([0.5, -0.5, -0.4])
+    data = Central(table_of(values, codes, [0, 0, 0]))
+    settings, epsilon = DPBoost(clip=0.5, ridge=1.0), 2.0
+
+    def weight(left: list[int]) -> float:
+        inside = gradients[left].sum() if left else 0.0
+        gain = inside**2 / (len(left) + 1) + (gradients.sum() - inside) ** 2 / (3 - len(left) + 1)
+        return math.exp(epsilon * gain / (2 * 3 * 0.25))
+
+    expected = [0.2 * weight([]), 0.3 * weight([0]), 0.4 * weight([0, 1]), 0.1 * weight([0, 1, 2])]
+    expected += [weight([0]), weight([1, 2]), weight([])]
+    random, counts = np.random.default_rng(1), np.zeros(7)
+    n = 6000
+    for _ in range(n):
+        node = _split(data, np.arange(3), gradients, [(0.0, 1.0), (0.0, 0.0)], (settings, epsilon), random)
+        bucket = int(np.searchsorted(np.array(values, dtype=np.float32), node.threshold))
+        place = 4 + int(node.threshold) if node.is_category else bucket
+        counts[place] += 1
+    chances = np.array(expected) / np.sum(expected)
+    assert np.abs(counts / n - chances).max() < 4.5 * np.sqrt(0.25 / n)
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_a_record_is_in_one_tree_of_an_ensemble(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
+    """Parallel composition needs disjoint parts; and no gradient beyond the clip reaches a sum."""
+    seen: list[Any] = []
+    grown = sgbdt_dpboost._grown
+
+    def watched(data: Any, rows: Any, gradients: Any, *rest: Any) -> Any:
+        seen.append(rows)
+        assert np.abs(gradients).max(initial=0) <= 0.3
+        return grown(data, rows, gradients, *rest)
+
+    monkeypatch.setattr(sgbdt_dpboost, "_grown", watched)
+    random = np.random.default_rng(0)
+    columns = (list(random.random(200)), list(random.integers(0, 3, 200)), list(random.uniform(-1, 1, 200)))
+    data = Central(table_of(*columns))
+    settings = DPBoost(n_ensembles=1, trees_per_ensemble=4, clip=0.3, filters_gradients=filters)
+    train_dpboost(data, np.arange(150), settings, 1.0, random)
+    together = np.concatenate(seen)
+    assert len(seen) == 4 and len(set(together.tolist())) == len(together) and together.max() < 150
+    assert len(together) == 150 if not filters else len(together) < 150
+
+
+def test_with_a_large_epsilon_it_learns() -> None:
+    """A step in one feature is found, and unused rows are predicted."""
+    random = np.random.default_rng(0)
+    x = random.random(2000)
+    data = Central(table_of(list(x), [0] * 2000, list(np.where(x > 0.6, 0.8, -0.4))))
+    settings = DPBoost(trees_per_ensemble=6, clip=1.5, learning_rate=0.4)
+    scores = train_dpboost(data, np.arange(1000), settings, 200.0, random)
+    error = np.mean((scores[1000:] - data.labels[1000:]) ** 2)
+    assert error < 0.3 * data.labels[1000:].var()

@@ -1,0 +1,55 @@
+"""An attack on S-GBDT: the secret sample and the filter hide a record as well as the account says, or it is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from hedgerow.experiments import sgbdt_audit
+from hedgerow.experiments.sgbdt_audit import FAULTY, SOUND, audit_sampled, epsilon_lower_bound
+
+N_RUNS = {"weakened filter": 110, "skipped clip": 200, "un-amplified sampler": 110}
+
+
+@pytest.mark.parametrize("name", ["binary, samples of 0.3, filter", "regression, samples, filter"])
+def test_sampled_and_filtered_runs_keep_the_promise(name: str) -> None:
+    """The best attack there is stays below the accounted epsilon."""
+    found = audit_sampled(SOUND[name], 60)
+    assert found.passed and 1.9 < found.epsilon_accounted <= 2
+
+
+@pytest.mark.parametrize("fault", list(FAULTY))
+def test_planted_faults_are_found(fault: str) -> None:
+    """A filter that lets all through, a skipped clip, a sampler that takes all."""
+    assert not audit_sampled(FAULTY[fault], N_RUNS[fault], fault).passed
+
+
+def test_what_the_faults_change_is_all_that_fails() -> None:
+    """The plans on which faults are planted keep the promise without them, so it is the fault that is found."""
+    assert all(audit_sampled(plan, 30).passed for plan in FAULTY.values())
+
+
+def test_the_bound_holds_with_the_confidence_that_is_claimed() -> None:
+    """For randomised response of known epsilon the bound exceeds it in at most one of a thousand audits: exactly."""
+    n, epsilon = 60, 1.0
+    error = 1 / (1 + np.exp(epsilon))
+    counts = np.arange(n + 1)
+    weights = binom.pmf(counts, n, error)
+    too_high = sum(
+        weights[a] * weights[b]
+        for a in counts
+        for b in counts
+        if weights[a] * weights[b] > 1e-12 and epsilon_lower_bound((int(a), n), (int(b), n), 0.0, 0.999) > epsilon
+    )
+    assert too_high <= 0.001
+
+
+def test_the_experiment_says_when_it_is_not_as_expected(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too few trainings no fault can be shown, and the command fails."""
+    monkeypatch.setattr(sgbdt_audit, "SOUND", {"one": next(iter(SOUND.values()))})
+    monkeypatch.setattr(sgbdt_audit, "FAULTY", {"skipped clip": FAULTY["skipped clip"]})
+    assert sgbdt_audit.main(["--runs", "4"]) == 1
+    assert "went unseen" in capsys.readouterr().err

@@ -1,0 +1,160 @@
+"""The numbers of an S-GBDT run: noise, filter and initial score, from public quantities only.
+
+All of it is bounded by one Renyi account: at every order a, the initial score costs a / (2 z0²) and each regular round
+the divergence of a sampled Gaussian. The noise is the least that keeps the promise at the best order; the filter's
+budget is what the regular rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, FilteredGaussianEvent, SampledGaussianEvent
+from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
+from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import SAMPLING_STEPS, FilterTerms
+from hedgerow.trees.individual_filter import filter_terms
+from hedgerow.trees.s_gbdt_loss import s_gbdt_loss
+
+DEFAULT_ROUNDS = 100
+MARGIN = 1e-7
+"""Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
+_ROUNDING = 1e-12
+LABEL_NORM = 2**14
+
+
+@dataclass(frozen=True)
+class SGbdtTerms:
+    """What S-GBDT's rounds ask for.
+
+    Attributes:
+        n_regular_rounds, n_rounds: without and with the extra ones.
+        sampling_threshold: see `SampledLeafSums`.
+        initial_noise_multiplier: of the initial score's release; 0 without one, or without privacy.
+        has_initial_score: whether there is one.
+        order, budget: of the filter; 0 without one.
+    """
+
+    n_regular_rounds: int
+    n_rounds: int
+    sampling_threshold: int
+    initial_noise_multiplier: float
+    has_initial_score: bool
+    order: int
+    budget: float
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.sampling_threshold / SAMPLING_STEPS
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """What decides the noise."""
+
+    epsilon: float
+    delta: float
+    rate: float
+    n_rounds: int
+    initial_share: float
+    is_general: bool
+
+    def divergence(self, order: int, noise_multiplier: float) -> float:
+        return (paper_divergence if self.is_general else sampled_divergence)(order, self.rate, noise_multiplier)
+
+    def initial(self, noise_multiplier: float) -> float:
+        """The initial score's noise multiplier: its share of the divergence, as if sampled noise were z / q."""
+        if not self.initial_share:
+            return 0.0
+        rest = (1 - self.initial_share) / self.initial_share
+        return noise_multiplier / self.rate * math.sqrt(rest / self.n_rounds)
+
+    def spent(self, noise_multiplier: float) -> tuple[float, int]:
+        """Epsilon of the initial score and the regular rounds, and the order that gives it."""
+        initial = self.initial(noise_multiplier)
+        fixed = 1 / (2 * initial**2) if initial else 0.0
+        curve = [order * fixed + self.n_rounds * self.divergence(order, noise_multiplier) for order in ORDERS]
+        return epsilon_of_curve(ORDERS, curve, self.delta)
+
+
+def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
+    """The terms of a plan, and the noise multiplier of its rounds (0 without privacy).
+
+    Raises:
+        PrivacyError: when no noise keeps the promise.
+    """
+    section, privacy = plan.s_gbdt, plan.privacy
+    n_regular = DEFAULT_ROUNDS if isinstance(plan.model.n_trees, str) else plan.model.n_trees
+    threshold = max(1, math.floor(section.subsampling_ratio * SAMPLING_STEPS))
+    share = section.initial_score_share
+    n_rounds = n_regular + section.extra_rounds
+    if math.isinf(privacy.epsilon):
+        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, share > 0, 0, 0.0), 0.0
+    is_general = section.bound == "general"
+    promise = _Promise(
+        privacy.epsilon, privacy.delta, threshold / SAMPLING_STEPS, n_regular, share, is_general
+    )
+    noise_multiplier, order = _calibrated(promise)
+    budget = n_regular * promise.divergence(order, noise_multiplier)
+    final = noise_multiplier * (1 + MARGIN)
+    kept = (order, budget) if section.individual_filter else (0, 0.0)
+    return SGbdtTerms(n_regular, n_rounds, threshold, promise.initial(final), share > 0, *kept), final
+
+
+@lru_cache(maxsize=256)
+def _calibrated(promise: _Promise) -> tuple[float, int]:
+    """The least noise multiplier that keeps a promise, to a relative 1e-6 from above, and its best order."""
+    low, high = 0.0, 1.0
+    while promise.spent(high)[0] > promise.epsilon:
+        low, high = high, 2 * high
+        if high > 1e9:
+            raise PrivacyError(
+                f"No noise was found that keeps epsilon = {promise.epsilon!r} at delta = {promise.delta!r} over "
+                f"{promise.n_rounds} rounds of samples.",
+                cause="The general bound never falls below that of its tail, and orders end at 8192.",
+                remedy='Choose a larger epsilon or delta, fewer rounds, or s_gbdt.bound = "tight".',
+                code="calibration-failed",
+            )
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if promise.spent(middle)[0] <= promise.epsilon else (middle, high)
+    return high, promise.spent(high)[1]
+
+
+@lru_cache(maxsize=64)
+def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTerms | None:
+    """What each round's filter charges; None without a filter."""
+    if not terms.order:
+        return None
+    bound = paper_divergence if plan.s_gbdt.bound == "general" else sampled_divergence
+
+    def divergence(multiplier: float) -> float:
+        return bound(terms.order, terms.sampling_rate, multiplier)
+
+    return filter_terms(s_gbdt_loss(plan), noise_multiplier, terms.order, terms.budget, divergence)
+
+
+def label_statistics(plan: Plan) -> tuple[int, int, int]:
+    """Unit, clip and support of the initial score's release, in integers of which a record's norm is below 2**14."""
+    clip = plan.s_gbdt.label_clip if plan.label.type == "regression" else 0.5
+    unit = math.floor(LABEL_NORM / math.hypot(clip, clip / 2))
+    return unit, math.floor(clip * unit), math.floor(clip / 2 * unit)
+
+
+def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> list[Event]:
+    """What a whole run releases."""
+    multiplier = noise_multiplier * (1 - _ROUNDING)
+    sigma = integer_sigma(multiplier, s_gbdt_loss(plan).norm_squared)
+    noise = (multiplier, terms.sampling_rate, sigma, 1, 2 * 2**depth, terms.n_rounds)
+    rounds: Event = SampledGaussianEvent(*noise)
+    if terms.order:
+        rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
+    if not terms.has_initial_score:
+        return [rounds]
+    _, clip, support = label_statistics(plan)
+    sigma = integer_sigma(terms.initial_noise_multiplier, clip**2 + support**2)
+    return [DiscreteGaussianEvent(terms.initial_noise_multiplier * (1 - _ROUNDING), sigma, 2), rounds]
