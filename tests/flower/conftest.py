@@ -78,8 +78,8 @@ class Federation:
             rows = [f"{age},{source.choice('ab')},{int(source.random() < age / 100)}\n" for age in ages]
             (folder / f"{site}.csv").write_text("age,ward,ill\n" + "".join(rows))
         public = [self.path(f"{site}.public.toml") for site in self.sites]
-        hub, watch = self.path("hub.public.toml"), self.path("watch.public.toml")
-        self.run("roster", "build", *public, "--coordinator", hub, "--monitor", watch, "--out", self.path("roster.toml"))
+        others = ("--coordinator", self.path("hub.public.toml"), "--monitor", self.path("watch.public.toml"))
+        self.run("roster", "build", *public, *others, "--out", self.path("roster.toml"))
 
     def path(self, name: str) -> str:
         return str(self.folder / name)

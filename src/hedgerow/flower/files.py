@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import PlanError, UsageError
 from hedgerow.protocol.plan_fields import checked, integer, read_section, text
@@ -87,7 +87,7 @@ def _read(kind: type[File], path: Path, name: str) -> File:
         raise _wrong(f"{path} is not TOML: {fault}.", "It was edited, or is another file.") from None
     except PlanError as fault:
         raise _wrong(f"{path}: {fault.what}", fault.cause) from None
-    absolute = {
+    absolute: dict[str, Any] = {
         field.name: str(path.parent.resolve() / getattr(found, field.name))
         for field in fields(found)
         if field.name in _PATHS and getattr(found, field.name) and "://" not in getattr(found, field.name)
