@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -108,11 +110,12 @@ class Process:
 class Deployment:
     """A SuperLink with TLS and SuperNode authentication, and SuperNodes that are told which site they are.
 
-    Args: folder: for keys, logs and the SuperLink's database; site_files: the `site.toml` of each site by its name.
+    Args: folder: for keys, logs and the SuperLink's database; site_files: the `site.toml` of each site by its name;
+        residents: sites whose node is a process of its own behind a socket.
     """
 
-    def __init__(self, folder: Path, site_files: dict[str, Path]) -> None:
-        self.folder, self.site_files = folder, site_files
+    def __init__(self, folder: Path, site_files: dict[str, Path], residents: Collection[str] = ()) -> None:
+        self.folder, self.site_files = folder, dict(site_files)
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.database = folder / "superlink.db"
@@ -122,6 +125,7 @@ class Deployment:
         (home / "config.toml").write_text(text, encoding="utf-8")
         self.nodes: dict[str, Process] = {}
         self._runs: list[Process] = []
+        self._residents: list[Process] = []
         self.superlink = self._start(
             "superlink", "flower-superlink", "--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem",
             "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
@@ -134,6 +138,18 @@ class Deployment:
             if register.wait(_PATIENCE) != 0:
                 raise EnvironmentFault(f"{site} could not be registered: {''.join(register.lines)}")
             register.end()
+        # A socket's path may have a hundred letters only.
+        self._sockets = Path(tempfile.mkdtemp(prefix="hedgerow-"))
+        for site in residents:
+            self._start_resident(site)
+
+    def _start_resident(self, site: str) -> None:
+        place = self._sockets / site
+        words = ("hedgerow", "flower-node", str(self.site_files[site]), "--socket", str(place))
+        resident = self._start(f"{site}-resident", *words)
+        self._residents.append(resident)
+        resident.wait_for("Listening at")
+        self.site_files[site] = place
 
     def start_node(self, site: str) -> None:
         """Start a site's SuperNode."""
@@ -152,8 +168,9 @@ class Deployment:
 
     def close(self) -> None:
         """End everything."""
-        for process in (*self._runs, *self.nodes.values(), self.superlink):
+        for process in (*self._runs, *self.nodes.values(), *self._residents, self.superlink):
             process.end()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def __enter__(self) -> Deployment:
         return self

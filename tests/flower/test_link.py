@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.protocol.wire.refusals import WireRefusal
 from hedgerow.transport.flower_envelope import Kind, parse
 from hedgerow.transport.flower_hub import Fetched, FlowerHub, Patience
+from hedgerow.transport.flower_socket import NodeSocket, ask
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
 FIRST_NODE = 7000
@@ -306,3 +308,33 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
         with pytest.raises(UsageError) as refused:
             read(path)
         assert refused.value.code == "flower-file"
+
+
+def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
+    """What a SuperNode's user sees of the node: replies, code words, and nothing when nobody listens."""
+
+    def answer(version: str, request: bytes) -> bytes:
+        if request == b"bad":
+            raise EnvironmentFault("The disk is full.", code="disk-full")
+        return version.encode() + request
+
+    place = tmp_path / "s"
+    listener = NodeSocket(place)
+    thread = threading.Thread(target=lambda: [listener.take(answer) for _ in range(3)])
+    thread.start()
+    try:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o660
+        assert ask(place, "1.0", b"x" * 3_000_000) == b"1.0" + b"x" * 3_000_000
+        with pytest.raises(HedgerowError) as refused:
+            ask(place, "1.0", b"bad")
+        assert refused.value.code == "disk-full" and "disk is full" not in str(refused.value)
+        # A second node of the site finds the first one.
+        with pytest.raises(EnvironmentFault) as refused:
+            NodeSocket(place)
+        assert refused.value.code == "address-in-use"
+    finally:
+        thread.join()
+        listener.close()
+    with pytest.raises(EnvironmentFault) as absent:
+        ask(place, "1.0", b"")
+    assert absent.value.code == "flower-node-absent"

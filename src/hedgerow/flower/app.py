@@ -13,12 +13,11 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
-from hedgerow import __version__
-from hedgerow.flower.coordinator import coordinate
-from hedgerow.flower.files import read_coordinator_file
-from hedgerow.flower.site import answer
+from hedgerow.flower.version import require_version
 from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.transport.flower_grid import GridPost, content_of, record
+from hedgerow.transport.flower_hub import Patience
+from hedgerow.transport.flower_socket import ask
 
 SITE_KEY = "hedgerow-site"
 """The key of a SuperNode's --node-config that names its site's file."""
@@ -28,6 +27,10 @@ SIMULATION_KEY = "simulation"
 
 def serve(grid: Grid, context: Context, app_version: str) -> None:
     """Run the coordinator whose file the run's configuration names; raises HedgerowError."""
+    # A node's process has no use for what a coordinator imports.
+    from hedgerow.flower.coordinator import coordinate
+    from hedgerow.flower.files import read_coordinator_file
+
     require_version(app_version, "The app")
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder:
@@ -35,7 +38,8 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
 
         simulate(grid, Path(folder), context.run_config)
         return
-    coordinate(read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, "")))), GridPost(grid))
+    file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
+    coordinate(file, GridPost(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
@@ -47,14 +51,25 @@ def reply_to(message: Message, context: Context, app_version: str) -> Message:
         request = content.get("request")
         if not isinstance(request, bytes):
             raise RemoteProtocolError("A message holds no request.", code="malformed-message")
-        return Message(record(reply=answer(site_file(context), request)), reply_to=message)
+        reply = answer(site_path(context), str(content["version"]), request)
+        return Message(record(reply=reply), reply_to=message)
     except HedgerowError as fault:
         print(f"hedgerow: {fault} ({fault.code})", file=sys.stderr, flush=True)
         return Message(record(refused=fault.code), reply_to=message)
 
 
-def site_file(context: Context) -> Path:
-    """The site's file that the SuperNode's operator named; in a simulation, the one of the partition.
+def answer(path: Path, version: str, request: bytes) -> bytes:
+    """The reply of the node that listens at this socket, or else of the one whose file this is."""
+    if path.is_socket():
+        return ask(path, version, request)
+    # Seconds of imports, which a resident node has behind it.
+    from hedgerow.flower import site
+
+    return site.answer(path, request)
+
+
+def site_path(context: Context) -> Path:
+    """The site's file or its node's socket, as the SuperNode's operator named it; in a simulation, the partition's.
 
     Only --node-config names it: nothing that the coordinator sends can.
     """
@@ -73,14 +88,3 @@ def site_file(context: Context) -> Path:
         code="flower-no-site",
     )
 
-
-def require_version(version: object, whose: str) -> None:
-    """Raises RemoteProtocolError `flower-version` unless it is the installed one."""
-    if version != __version__:
-        said = str(version)[:32] if version else "no version"
-        raise RemoteProtocolError(
-            f"{whose} is of Hedgerow {said}; installed here is {__version__}.",
-            cause="The coordinator and this machine were not upgraded together.",
-            remedy="Install the same version on every machine, and start the run from that version's repository.",
-            code="flower-version",
-        )

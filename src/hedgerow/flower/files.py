@@ -51,6 +51,7 @@ class CoordinatorFile:
         out: the model file to write.
         journal: where the run is journalled; "" for OUT.journal.
         monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
+        repeat: seconds before a request without a reply is sent again.
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
     """
 
@@ -61,6 +62,7 @@ class CoordinatorFile:
     out: str = checked(text)
     journal: str = checked(text, "")
     monitor: str = checked(text, "")
+    repeat: int = checked(integer(1, 3600), 30)
     seed: int = checked(integer(-1, 1 << 62), -1)
 
 
