@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import ipaddress
 import os
@@ -31,6 +32,7 @@ APP = Path(__file__).resolve().parent.parent
 """The repository: it is the Flower app."""
 _POLLS = "0.2"
 _PATIENCE = 120.0
+_LEAVING = 30.0
 _CONFIG = """\
 [superlink]
 default = "{name}"
@@ -96,11 +98,13 @@ class Process:
             raise EnvironmentFault(f"{self.log.name} does not end: {''.join(self.lines[-30:])}") from None
 
     def end(self, number: int = signal.SIGKILL) -> None:
-        """End it and all that it started, as when its machine goes down."""
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
+        """End it and all that it started, as when its machine goes down; with another signal, ask it to end first."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if number != signal.SIGKILL:
+                self._process.send_signal(number)
+                self._process.wait(_LEAVING)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(timeout=5)
         if self._process.stdout is not None:
@@ -158,6 +162,11 @@ class Deployment:
             "--auth-supernode-private-key", site, "--host", "127.0.0.1", "--port", str(free_port()),
             "--node-config", f'hedgerow-site="{self.site_files[site]}"',
         )  # fmt: skip
+
+    def restart_node(self, site: str) -> None:
+        """Stop a SuperNode in order and start it again. One that is killed is not let in before a minute has passed."""
+        self.nodes[site].end(signal.SIGTERM)
+        self.start_node(site)
 
     def run(self, coordinator: Path) -> Process:
         """`flwr run` of the repository with a coordinator's file, and its log as it grows."""

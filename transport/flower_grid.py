@@ -26,6 +26,8 @@ RECORD = "hedgerow"
 MESSAGE_TYPE = "query"
 _SECONDS_TO_LIVE = 3600.0
 _LONGEST_WORD = 64
+_NODE_UNAVAILABLE = 5
+"""Flower's code for a node whose signs of life have stopped (flwr.common.constant.ErrorCode)."""
 
 
 class GridPost:
@@ -67,7 +69,8 @@ def _fetched(message: Message) -> Fetched:
     number = message.metadata.reply_to_message_id
     if message.has_error():
         # Its text may quote what only the site's owner should read; Flower's code says enough.
-        return Fetched(number, None, f"flower-error-{message.error.code}")
+        code = message.error.code
+        return Fetched(number, None, f"flower-error-{code}", is_away=code == _NODE_UNAVAILABLE)
     content = content_of(message)
     reply = content.get("reply")
     if isinstance(reply, bytes):

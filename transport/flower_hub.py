@@ -40,11 +40,15 @@ _NO_HASH = bytes(HASH_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came back for one letter. Args: number; data: the reply, or None; code: why there is none."""
+    """What came back for one letter.
+
+    Args: number; data: the reply, or None; code: why there is none; is_away: because the node is not there now.
+    """
 
     number: str
     data: bytes | None
     code: str = ""
+    is_away: bool = False
 
 
 class Post(Protocol):
@@ -270,7 +274,7 @@ class FlowerHub:
                 continue
             peer.letters.discard(fetched.number)
             if fetched.data is None:
-                self._failed(peer, fetched.code)
+                self._failed(peer, fetched)
                 continue
             self._traffic.received += len(fetched.data)
             try:
@@ -319,12 +323,18 @@ class FlowerHub:
         self.n_requests[reply.site] += 1
         self._events.append(Joined(reply.site))
 
-    def _failed(self, peer: _Peer, code: str) -> None:
+    def _failed(self, peer: _Peer, fetched: Fetched) -> None:
         """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
+        if fetched.is_away:
+            self._begin_anew(peer, WireCode.SILENT)
+            peer.rests_until = self._clock.now() + self._patience.roll_call
+            return
+        if peer.letters:
+            return  # The same request is under way once more.
         peer.failures += 1
-        self.refusals[code] += 1
+        self.refusals[fetched.code] += 1
         who = peer.site or f"node {peer.node}"
-        _log.warning("%s has not answered a request: %s (%d times).", who, code, peer.failures)
+        _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, peer.failures)
         if peer.failures >= self._patience.max_failures:
             self._begin_anew(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.repeat
