@@ -230,21 +230,22 @@ def make_node_key(folder: Path, name: str) -> None:
     (folder / f"{name}.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
 
 
-def make_certificates(folder: Path) -> None:
-    """A certificate authority of one day and a certificate of 127.0.0.1: ca.pem, server.pem, server.key."""
+def make_certificates(folder: Path, host: str = "localhost", days: int = 1) -> None:
+    """A certificate authority and a certificate of `host` and 127.0.0.1: ca.pem, server.pem, server.key."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "experiment")])
-    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")])
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName(host)])
     is_ca = x509.BasicConstraints(ca=True, path_length=None)
     for file, subject, key, extension in (("ca", ca, authority, is_ca), ("server", own, server, names)):
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(ca).public_key(key.public_key())
         builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
-        builder = builder.not_valid_after(now + timedelta(days=1)).add_extension(extension, critical=file == "ca")
+        builder = builder.not_valid_after(now + timedelta(days=days)).add_extension(extension, critical=file == "ca")
         certificate = builder.sign(authority, hashes.SHA256())
         (folder / f"{file}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
     secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.key").touch(0o600)
     (folder / "server.key").write_bytes(secret)
 
 
