@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from hedgerow.flower.version import require_version
@@ -43,19 +43,22 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
 
 
 def reply_to(message: Message, context: Context, app_version: str) -> Message:
-    """A node's reply; a refusal that names its reason when this node does not take part at all."""
+    """A node's reply to a message."""
+    return Message(content_for(content_of(message), context, app_version), reply_to=message)
+
+
+def content_for(content: Mapping[str, object], context: Context, app_version: str) -> RecordDict:
+    """The content of a reply; a refusal that names its reason when this node does not take part at all."""
     try:
-        content = content_of(message)
         require_version(app_version, "The app")
         require_version(content.get("version"), "The coordinator")
         request = content.get("request")
         if not isinstance(request, bytes):
             raise RemoteProtocolError("A message holds no request.", code="malformed-message")
-        reply = answer(site_path(context), str(content["version"]), request)
-        return Message(record(reply=reply), reply_to=message)
+        return record(reply=answer(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
         print(f"hedgerow: {fault} ({fault.code})", file=sys.stderr, flush=True)
-        return Message(record(refused=fault.code), reply_to=message)
+        return record(refused=fault.code)
 
 
 def answer(path: Path, version: str, request: bytes) -> bytes:
