@@ -90,9 +90,9 @@ def test_a_node_answers_what_it_cannot_use_with_a_code_word() -> None:
     from hedgerow.flower.app import content_for
     from hedgerow.transport.flower_grid import RECORD
 
-    def refusal(version: str, **content: Any) -> object:
+    def refusal(app: str, **content: Any) -> object:
         context = SimpleNamespace(node_config={}, run_config={})
-        return content_for(content, context, version)[RECORD]["refused"]  # type: ignore[arg-type]
+        return content_for(content, context, app)[RECORD]["refused"]  # type: ignore[arg-type]
 
     assert refusal("0.0.1", version=__version__, request=b"x") == "flower-version"
     assert refusal(__version__, version="0.0.1", request=b"x") == "flower-version"
