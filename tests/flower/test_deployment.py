@@ -6,6 +6,7 @@ Slow: Flower starts a process for every message of every node. A run is one test
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import sqlite3
 import subprocess
@@ -67,7 +68,15 @@ class Watcher:
 
 
 @pytest.fixture
-def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One deployment at a time, however many workers the tests have: each of them keeps several processors busy."""
+    with (tmp_path_factory.getbasetemp().parent / "flower.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, alone: None) -> Iterator[Callable[..., Deployment]]:
     """Start a SuperLink and a SuperNode for every site; all of it is killed at the end."""
     started: list[Deployment] = []
 
