@@ -7,7 +7,8 @@ WORKDIR /src
 # Dependencies first: they stay in the build's cache while the code changes.
 COPY pyproject.toml README.md LICENSE ./
 COPY deploy/dependencies.py deploy/
-RUN python deploy/dependencies.py grpc metrics sql > requirements.txt && pip install --quiet -r requirements.txt \
+ARG EXTRAS="grpc metrics sql"
+RUN python deploy/dependencies.py $EXTRAS > requirements.txt && pip install --quiet -r requirements.txt \
     && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
     && find scipy -name tests -type d -prune -exec rm -r {} +
 COPY . .
@@ -20,6 +21,8 @@ RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo >
 FROM python:3.11-slim
 COPY --from=build /opt/hedgerow /opt/hedgerow
 COPY deploy/entrypoint deploy/health.py /opt/hedgerow/deploy/
+# What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="grpc metrics sql flower").
+COPY pyproject.toml flower_app.py /opt/hedgerow/app/
 # The number is fixed so that files on a host can be given to it. /data is for whatever must outlive a container.
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin hedgerow \
     && install -d -o hedgerow -g hedgerow -m 0700 /data

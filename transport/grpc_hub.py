@@ -35,7 +35,7 @@ from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
-from hedgerow.transport.roster_file import PinnedRoster
+from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 3.0
@@ -240,17 +240,6 @@ class GrpcHub:
         self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
         self._events.put((Left(site, link.why.code), None))
         link.finished.set()
-
-
-def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
-    """Raise EnvironmentFault unless the roster pins exactly this identity."""
-    if identity.public not in (roster.coordinator, roster.site(identity.public.name)):
-        raise EnvironmentFault(
-            f"The roster does not pin this identity of {identity.public.name!r}.",
-            cause="The identity was renewed after the roster was built, or one of the files belongs elsewhere.",
-            remedy="Build a new roster with the public file that belongs to this identity.",
-            code="identity-not-pinned",
-        )
 
 
 def require_size(message: bytes, settings: LinkSettings) -> None:

@@ -12,11 +12,11 @@ from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
 from hedgerow.transport.grpc_core import DEFAULTS, JOIN, LinkSettings, background, channel_options, grpc
-from hedgerow.transport.grpc_hub import require_pinned, require_size
+from hedgerow.transport.grpc_hub import require_size
 from hedgerow.transport.grpc_link import Link, lost
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
-from hedgerow.transport.roster_file import PinnedRoster
+from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _HEALTHY_SECONDS = 5.0

@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hedgerow.protocol.errors import HedgerowError, UsageError
-from hedgerow.transport.identity import PublicIdentity, Role, from_base64, spoken, to_base64
+from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, from_base64, spoken, to_base64
 
 FORMAT_VERSION = 1
 MAX_SITES = 4096
@@ -134,6 +134,17 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
 def read_roster(path: Path) -> PinnedRoster:
     """The roster in a file; raises as `parse_roster`, and UsageError when there is none."""
     return parse_roster(read_text(path), str(path))
+
+
+def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
+    """Raise EnvironmentFault unless the roster pins exactly this identity."""
+    if identity.public not in (roster.coordinator, roster.site(identity.public.name)):
+        raise EnvironmentFault(
+            f"The roster does not pin this identity of {identity.public.name!r}.",
+            cause="The identity was renewed after the roster was built, or one of the files belongs elsewhere.",
+            remedy="Build a new roster with the public file that belongs to this identity.",
+            code="identity-not-pinned",
+        )
 
 
 def public_lines(identity: PublicIdentity) -> str:

@@ -80,7 +80,10 @@ def plan_for(numbers: list[int]) -> str:
     """The demonstration's plan, for some of its sites."""
     declared = round(TRAINING_SHARE * sum(PERSON_YEARS[number] for number in numbers), -2)
     text = rand_hie_plan_text()
-    changes = {"n_records = 14133": f"n_records = {declared:.0f}", "min_sites = 6": f"min_sites = {len(numbers)}"}
+    federation = f"min_sites = {len(numbers)}"
+    if "HEDGEROW_ROUND_TIMEOUT" in os.environ:
+        federation += f"\nround_timeout = {os.environ['HEDGEROW_ROUND_TIMEOUT']}"
+    changes = {"n_records = 14133": f"n_records = {declared:.0f}", "min_sites = 6": federation}
     for old, new in changes.items():
         if old not in text:
             sys.exit(f"setup: the demonstration's plan no longer says {old!r}.")

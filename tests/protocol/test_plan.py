@@ -192,7 +192,6 @@ def valid_table() -> dict[str, Any]:
         "privacy": {"epsilon": 1, "delta": 1e-5, "n_records": 1000},
         "model": {},
         "federation": {},
-        "s_gbdt": {},
     }
 
 
@@ -293,6 +292,8 @@ def test_the_table_of_bad_values_knows_every_field() -> None:
 def changed(path: str, value: Any) -> dict[str, Any]:
     table = valid_table()
     section, name = path.split(".")
+    if section == "s_gbdt":
+        table["model"]["algorithm"], table[section] = "s-gbdt", {}
     target = table["features"][int(section[9])] if section.startswith("features") else table[section]
     target[name] = value
     return table

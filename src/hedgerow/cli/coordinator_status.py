@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from hedgerow.cli.federation_inputs import address_of
 from hedgerow.cli.output import note
 from hedgerow.protocol.run_report import RunReport, SiteState
 from hedgerow.server.publisher import Audience, EventsSince, Publisher
 from hedgerow.server.status import RunBoard, Traffic
-from hedgerow.transport.grpc_hub import GrpcHub
-from hedgerow.transport.grpc_monitor import Monitors
+
+if TYPE_CHECKING:
+    # An engine without gRPC may be watched by nobody.
+    from hedgerow.transport.grpc_monitor import Monitors
 
 _COUNTED = {"left", "refused"}
 _NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
@@ -65,8 +68,29 @@ class MetricsAudience:
         self._server.close()
 
 
+class CountingHub(Protocol):
+    """What a hub counts, whatever its engine."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many peers were refused, by code."""
+
+    def traffic(self) -> CountedBytes:
+        """Bytes since the hub was made."""
+
+
+class CountedBytes(Protocol):
+    """Bytes each way."""
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def received(self) -> int: ...
+
+
 @contextmanager
-def published(board: RunBoard, hub: GrpcHub, monitors: Monitors, metrics: str | None) -> Iterator[None]:
+def published(board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: str | None) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 
     def traffic() -> Traffic:

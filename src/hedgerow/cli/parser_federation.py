@@ -34,9 +34,10 @@ A monitor is told public numbers only, and can change nothing.
 
 
 def add_federation(commands: Any, command: AddCommand) -> None:
-    """Add `coordinator`, `node`, `monitor` and `ledger`."""
+    """Add `coordinator`, `node`, `flower-node`, `monitor` and `ledger`."""
     _add_coordinator(commands, command)
     _add_node(commands, command)
+    _add_flower_node(commands, command)
     _add_monitor(commands, command)
     _add_ledger(commands, command)
 
@@ -101,6 +102,14 @@ def _add_node(commands: Any, command: AddCommand) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_flower_node(commands: Any, command: AddCommand) -> None:
+    parser = command(
+        commands, "flower-node", "hedgerow.cli.flower_node", "answer for this site what a Flower SuperNode hands over"
+    )
+    parser.add_argument("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
+    parser.add_argument("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
 
 
 def _add_monitor(commands: Any, command: AddCommand) -> None:

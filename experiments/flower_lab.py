@@ -1,0 +1,256 @@
+"""A real Flower deployment on this machine: a SuperLink and SuperNodes as processes, with TLS and SuperNode keys."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
+
+from hedgerow.protocol.errors import EnvironmentFault
+
+CONNECTION = "deployment"
+APP = Path(__file__).resolve().parent.parent
+"""The repository: it is the Flower app."""
+_POLLS = "0.2"
+_PATIENCE = 120.0
+_LEAVING = 30.0
+_CONFIG = """\
+[superlink]
+default = "{name}"
+[superlink.{name}]
+address = "127.0.0.1:{port}"
+root-certificates = "{certificate}"
+"""
+
+
+def why_not() -> str:
+    """Why no deployment can be made here; empty when one can."""
+    if importlib.util.find_spec("flwr") is None:
+        return "flwr is not installed (the extra `flower`)"
+    if not (APP / "flower_app.py").is_file() or not (APP / "pyproject.toml").is_file():
+        return "the repository that is the Flower app is not here"
+    return "" if program("flower-superlink").is_file() else "flwr's programs are not beside this interpreter"
+
+
+def program(name: str) -> Path:
+    """One of flwr's programs, of this interpreter's environment."""
+    return Path(sys.executable).parent / name
+
+
+class Process:
+    """A program in a session of its own, whose output is read line by line into a file and a list."""
+
+    def __init__(self, words: Sequence[str], environment: dict[str, str], log: Path, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            list(words), env=environment, cwd=folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.log, self.lines = log, list[str]()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        stream = self._process.stdout
+        if stream is None:
+            return
+        with self.log.open("a", encoding="utf-8") as log:
+            for line in stream:
+                self.lines.append(line)
+                log.write(line)
+                log.flush()
+
+    def count(self, words: str) -> int:
+        """Lines so far that hold the words."""
+        return sum(words in line for line in self.lines)
+
+    def wait_for(self, words: str, count: int = 1, patience: float = _PATIENCE) -> None:
+        """Wait until so many lines hold the words; raises EnvironmentFault when the process ends before, or never."""
+        deadline = time.monotonic() + patience
+        while self.count(words) < count:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise EnvironmentFault(f"{self.log.name} never said {words!r}: {''.join(self.lines[-30:])}")
+            time.sleep(0.05)
+
+    def wait(self, patience: float) -> int:
+        """The exit code; raises EnvironmentFault when it does not end."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise EnvironmentFault(f"{self.log.name} does not end: {''.join(self.lines[-30:])}") from None
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End it and all that it started, as when its machine goes down; with another signal, ask it to end first."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if number != signal.SIGKILL:
+                self._process.send_signal(number)
+                self._process.wait(_LEAVING)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join(timeout=5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Deployment:
+    """A SuperLink with TLS and SuperNode authentication, and SuperNodes that are told which site they are.
+
+    Args: folder: for keys, logs and the SuperLink's database; site_files: the `site.toml` of each site by its name;
+        residents: sites whose node is a process of its own behind a socket.
+    """
+
+    def __init__(self, folder: Path, site_files: dict[str, Path], residents: Collection[str] = ()) -> None:
+        self.folder, self.site_files = folder, dict(site_files)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.database = folder / "superlink.db"
+        make_certificates(folder)
+        home = self._home("user")
+        text = _CONFIG.format(name=CONNECTION, port=self.port, certificate=folder / "ca.pem")
+        (home / "config.toml").write_text(text, encoding="utf-8")
+        self.nodes: dict[str, Process] = {}
+        self._runs: list[Process] = []
+        self._residents: list[Process] = []
+        self.superlink = self._start(
+            "superlink", "flower-superlink", "--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem",
+            "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+            "--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.database),
+        )  # fmt: skip
+        self._wait_until_it_listens()
+        for site in site_files:
+            make_node_key(folder, site)
+            register = self._start("user", "flwr", "supernode", "register", f"{site}.pub", CONNECTION)
+            if register.wait(_PATIENCE) != 0:
+                raise EnvironmentFault(f"{site} could not be registered: {''.join(register.lines)}")
+            register.end()
+        # A socket's path may have a hundred letters only.
+        self._sockets = Path(tempfile.mkdtemp(prefix="hedgerow-"))
+        for site in residents:
+            self._start_resident(site)
+
+    def _start_resident(self, site: str) -> None:
+        place = self._sockets / site
+        words = ("hedgerow", "flower-node", str(self.site_files[site]), "--socket", str(place))
+        resident = self._start(f"{site}-resident", *words)
+        self._residents.append(resident)
+        resident.wait_for("Listening at")
+        self.site_files[site] = place
+
+    def start_node(self, site: str) -> None:
+        """Start a site's SuperNode."""
+        self.nodes[site] = self._start(
+            site, "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self.port}",
+            "--auth-supernode-private-key", site, "--host", "127.0.0.1", "--port", str(free_port()),
+            "--node-config", f'hedgerow-site="{self.site_files[site]}"',
+        )  # fmt: skip
+
+    def restart_node(self, site: str) -> None:
+        """Stop a SuperNode in order and start it again. One that is killed is not let in before a minute has passed."""
+        self.nodes[site].end(signal.SIGTERM)
+        self.start_node(site)
+
+    def run(self, coordinator: Path) -> Process:
+        """`flwr run` of the repository with a coordinator's file, and its log as it grows."""
+        config = f'coordinator="{coordinator}"'
+        run = self._start("user", "flwr", "run", str(APP), CONNECTION, "--run-config", config, "--stream")
+        self._runs.append(run)
+        return run
+
+    def close(self) -> None:
+        """End everything."""
+        for process in (*self._runs, *self.nodes.values(), *self._residents, self.superlink):
+            process.end()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, party: str, name: str, *words: str) -> Process:
+        environment = {
+            **os.environ,
+            "PATH": f"{program(name).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self._home(party)),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            # How often a SuperNode looks whether there is a process to start: 1 s if nobody says otherwise.
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLLS,
+            "NUMBA_NUM_THREADS": "1",
+            "COLUMNS": "250",
+            "no_proxy": "127.0.0.1",
+        }
+        return Process([str(program(name)), *words], environment, self.folder / f"{party}.log", self.folder)
+
+    def _home(self, party: str) -> Path:
+        home = self.folder / f"home-{party}"
+        home.mkdir(exist_ok=True)
+        return home
+
+    def _wait_until_it_listens(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 5) as plain:
+                    with context.wrap_socket(plain, server_hostname="127.0.0.1"):
+                        return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise EnvironmentFault(f"The SuperLink does not listen: {self.superlink.lines[-20:]}") from None
+                time.sleep(0.2)
+
+
+def make_node_key(folder: Path, name: str) -> None:
+    """A SuperNode's key in the form that `ssh-keygen -t ecdsa -b 384` gives it: `name` and `name.pub`."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = folder / name
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    private.chmod(0o600)
+    (folder / f"{name}.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+
+
+def make_certificates(folder: Path, host: str = "localhost", days: int = 1) -> None:
+    """A certificate authority and a certificate of `host` and 127.0.0.1: ca.pem, server.pem, server.key."""
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    ca = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "experiment")])
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName(host)])
+    is_ca = x509.BasicConstraints(ca=True, path_length=None)
+    for file, subject, key, extension in (("ca", ca, authority, is_ca), ("server", own, server, names)):
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(ca).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
+        builder = builder.not_valid_after(now + timedelta(days=days)).add_extension(extension, critical=file == "ca")
+        certificate = builder.sign(authority, hashes.SHA256())
+        (folder / f"{file}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.key").touch(0o600)
+    (folder / "server.key").write_bytes(secret)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,34 @@
+"""The app that Flower carries to coordinator and nodes: a shim around the Hedgerow that is installed there.
+
+Nothing of Hedgerow travels with it. It refuses to work with an installed version other than its own.
+"""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+VERSION = "0.1.0"
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def coordinate(grid: Grid, context: Context) -> None:
+    """Run the plan of the coordinator's file."""
+    from hedgerow.flower.app import serve
+
+    serve(grid, context, VERSION)
+
+
+@client_app.query()
+def answer(message: Message, context: Context) -> Message:
+    """Answer one message of the coordinator."""
+    try:
+        from hedgerow.flower.app import reply_to
+    except ImportError:
+        print("hedgerow: this SuperNode has no Hedgerow, or one without Flower; see docs/flower.md", flush=True)
+        return Message(RecordDict({"hedgerow": ConfigRecord({"refused": "flower-version"})}), reply_to=message)
+    return reply_to(message, context, VERSION)

@@ -1,0 +1,131 @@
+"""A federation for Flower's simulation: keys, policies and rows of the shipped study for as many sites as it has nodes.
+
+The rows are public, so everything may lie in one folder; the parties' code is the one of every run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from hedgerow.datasets import load_rand_hie, rand_hie_plan_text
+from hedgerow.flower.coordinator import coordinate
+from hedgerow.flower.files import read_coordinator_file
+from hedgerow.protocol.errors import UsageError
+from hedgerow.transport.flower_hub import Patience
+from hedgerow.transport.identity import Role
+from hedgerow.transport.identity_files import create_identity
+from hedgerow.transport.roster_file import build_roster
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+SMALLEST_COHORT = 3
+_POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
+_SITE = """\
+version = 1
+data = "rows.csv"
+identity = "{name}.private.json"
+roster = "../roster.toml"
+policy = "policy.toml"
+state = "state"
+threads = 1
+"""
+_COORDINATOR = """\
+version = 1
+plan = "plan.toml"
+roster = "roster.toml"
+identity = "coordinator.private.json"
+out = "model.json"
+"""
+_PATIENCE = Patience(poll=0.05, repeat=600.0, longest_repeat=3600.0)
+_JOINING_SECONDS = 120.0
+
+
+def simulate(grid: Grid, folder: Path, config: Mapping[str, object]) -> None:
+    """Make a federation of all nodes of a simulation in `folder`, run it, and leave the model there.
+
+    Args: config: the run's configuration: "trees", "batch" and "depth" of the plan.
+    """
+    from hedgerow.transport.flower_grid import GridPost
+
+    nodes = wait_for_nodes(grid)
+    model = {name: int(str(config.get(key, default))) for name, key, default in _MODEL}
+    make_federation(folder, len(nodes), model)
+    began = time.monotonic()
+    trained, hub = coordinate(read_coordinator_file(folder / "coordinator.toml"), GridPost(grid), _PATIENCE)
+    print(
+        f"simulation: {len(nodes)} nodes, {trained.ensemble.n_trees} trees, {max(hub.n_requests.values())} exchanges, "
+        f"{time.monotonic() - began:.0f} s.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+_MODEL = (("n_trees", "trees", 100), ("batch_size", "batch", 25), ("max_depth", "depth", 4))
+
+
+def wait_for_nodes(grid: Grid, sleep: Callable[[float], None] = time.sleep) -> list[int]:
+    """All nodes of a simulation, when their number does not grow any more; raises UsageError for fewer than three."""
+    deadline, before = time.monotonic() + _JOINING_SECONDS, -1
+    while time.monotonic() < deadline:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) == before and len(nodes) >= SMALLEST_COHORT:
+            return nodes
+        before = len(nodes)
+        sleep(1.0)
+    raise UsageError(
+        f"The simulation has {max(before, 0)} nodes; a secure sum needs {SMALLEST_COHORT}.",
+        remedy="Set options.num-supernodes of the federation to 3 or more.",
+        code="too-few-sites",
+    )
+
+
+def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
+    """Write the files of all parties; raises UsageError when the folder holds a federation already."""
+    if (folder / "roster.toml").exists():
+        raise UsageError(
+            f"{folder} holds a federation already.",
+            cause="An earlier simulation used it, and its nodes have spent their budgets.",
+            remedy="Give a new folder: --run-config 'simulation=\"...\"'.",
+            code="out-is-folder",
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
+    columns = load_rand_hie()
+    owner = np.random.default_rng(0).permutation(len(columns["site"])) % n_sites
+    sites = []
+    for number in range(n_sites):
+        place, name = file_of_partition(folder, number).parent, f"site-{number}"
+        place.mkdir(mode=0o700)
+        sites.append(create_identity(place, name, Role.SITE)[0].public)
+        rows = pa.table({name: values[owner == number] for name, values in columns.items()})
+        arrow_csv.write_csv(rows, place / "rows.csv")
+        (place / "policy.toml").write_text(_POLICY.format(name=name, n_sites=SMALLEST_COHORT), encoding="utf-8")
+        (place / "site.toml").write_text(_SITE.format(name=name), encoding="utf-8")
+    (folder / "plan.toml").write_text(_plan(n_sites, model), encoding="utf-8")
+    (folder / "coordinator.toml").write_text(_COORDINATOR, encoding="utf-8")
+    (folder / "roster.toml").write_text(build_roster(coordinator.public, sites).to_toml(), encoding="utf-8")
+
+
+def file_of_partition(folder: Path, number: int) -> Path:
+    """The site's file of one partition."""
+    return folder / f"site-{number}" / "site.toml"
+
+
+def _plan(n_sites: int, model: Mapping[str, int]) -> str:
+    """The demonstration's plan for all rows, for so many sites, with patience for so many nodes on one machine."""
+    text = rand_hie_plan_text()
+    federation = f"min_sites = {max(SMALLEST_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
+    for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
+        if text.count(old) != 1:
+            raise UsageError(f"The demonstration's plan no longer says {old!r} once.", code="plan-field")
+        text = text.replace(old, new)
+    return text + "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())

@@ -1,0 +1,80 @@
+"""A site's node from its `site.toml`: made anew for every message that Flower brings."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
+from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.node import BUDGET_FILE, loader
+from hedgerow.client.flower_link import FlowerNode
+from hedgerow.client.node import SiteData
+from hedgerow.client.node_run import NodeSetup
+from hedgerow.flower.files import SiteFile, read_site_file
+from hedgerow.privacy.noise import SystemNoise
+from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.plan import Plan
+from hedgerow.threads import available_threads, use_threads
+from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.roster_file import read_roster
+
+LOG_FILE = "flower.log"
+_ROWS = "rows-"
+
+
+def answer(path: Path, request: bytes) -> bytes:
+    """The reply of the site whose file this is to one request; raises as `FlowerNode.answer`, and UsageError."""
+    file = read_site_file(path)
+    identity, roster = read_private(Path(file.identity)), read_roster(Path(file.roster))
+    folder = Path(file.state)
+    with use_threads(file.threads or available_threads()) as n_threads:
+        setup = NodeSetup(
+            identity.public.name, signing_key(identity), signing_roster(roster), read_policy(file.policy), os.urandom,
+            SystemNoise(os.urandom), lambda plan: load_rows(file, plan), read_plan(file.plan) if file.plan else None,
+            n_threads,
+        )  # fmt: skip
+        budget = Path(file.budget) if file.budget else folder / BUDGET_FILE
+        node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))
+        return node.answer(request)
+
+
+def load_rows(file: SiteFile, plan: Plan) -> SiteData:
+    """The site's rows, binned: read once for a plan and a table, then from the node's own folder.
+
+    Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
+    per value, in a file of mode 0600; a table that was changed has another size or time, and is read again.
+    """
+    read = loader(file.data, file.query or None)
+    if file.query:
+        return read(plan)
+    status = Path(file.data).stat() if Path(file.data).is_file() else None
+    if status is None:
+        return read(plan)  # It says in its own words that there is no such file.
+    told = f"{plan.digest} {file.data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    kept = Path(file.state) / f"{_ROWS}{sha256(told.encode()).hexdigest()[:32]}.npz"
+    if kept.is_file():
+        with np.load(kept, allow_pickle=False) as arrays:
+            return SiteData(arrays["codes"], arrays["labels"])
+    rows = read(plan)
+    for old in kept.parent.glob(f"{_ROWS}*.npz"):
+        old.unlink()
+    part = kept.with_suffix(".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        np.savez(stream, codes=rows.codes, labels=rows.labels)
+    part.replace(kept)
+    return rows
+
+
+def report(folder: Path, fault: HedgerowError) -> None:
+    """Tell the owner of a failure: in full in the node's own folder, by its code word where a SuperNode logs."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = folder / LOG_FILE
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
+        stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {fault} ({fault.code})\n")
+    print(f"hedgerow: {fault.code}; the rest stands in {log}", file=sys.stderr, flush=True)

@@ -1,0 +1,126 @@
+"""The repository as a Flower app: what travels, of which version, and what docs/flower.md tells operators."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hedgerow import __version__
+from hedgerow.cli.parser import build_parser
+from hedgerow.flower.files import read_coordinator_file, read_site_file
+from hedgerow.flower.version import require_version
+from hedgerow.protocol.errors import RemoteProtocolError
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+DOCUMENT = (ROOT / "docs" / "flower.md").read_text(encoding="utf-8")
+needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="flwr is not installed (the extra `flower`)")
+
+
+def test_app_project_and_package_are_of_one_version() -> None:
+    """The shim compares itself with the installed package: a release that forgot one would refuse itself."""
+    tree = ast.parse((ROOT / "flower_app.py").read_text(encoding="utf-8"))
+    (said,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "VERSION"
+    ]
+    assert said == PROJECT["project"]["version"] == __version__
+
+
+def test_the_shim_imports_nothing_of_hedgerow_before_it_runs() -> None:
+    """A node without Hedgerow, or with another version, must be able to say so."""
+    tree = ast.parse((ROOT / "flower_app.py").read_text(encoding="utf-8"))
+    names = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert {name.split(".")[0] for name in names} == {"__future__", "flwr"}
+
+
+@pytest.mark.parametrize("version", ["0.0.9", "", None, 3])
+def test_another_version_is_refused(version: object) -> None:
+    """Whatever a coordinator or an app says that is not the installed version."""
+    with pytest.raises(RemoteProtocolError) as refused:
+        require_version(version, "The app")
+    assert refused.value.code == "flower-version"
+    require_version(__version__, "The app")
+
+
+@needs_flower
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of what flwr's command line uses.
+def test_only_the_shim_travels() -> None:
+    """What `flwr run` sends: the project's file and the shim, no package, no data, no tests."""
+    import zipfile
+    from io import BytesIO
+
+    from flwr.cli.build import build_fab_from_files
+
+    files = {name: ROOT / name for name in ("pyproject.toml", "flower_app.py", "README.md", "client/session.py")}
+    content, _ = build_fab_from_files(files)
+    assert set(zipfile.ZipFile(BytesIO(content)).namelist()) == {"pyproject.toml", "flower_app.py", ".info/CONTENT"}
+
+
+@needs_flower
+def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
+    """A run's configuration comes from whoever starts runs: it cannot point a SuperNode at another site's file."""
+    from hedgerow.flower.app import SITE_KEY, site_path
+    from hedgerow.protocol.errors import UsageError
+
+    def path(node: dict[str, Any], run: dict[str, Any]) -> Path:
+        return site_path(SimpleNamespace(node_config=node, run_config=run))  # type: ignore[arg-type]
+
+    theirs = {SITE_KEY: "/theirs.toml", "simulation": "/theirs"}
+    partition = {"partition-id": 3, "num-partitions": 4}
+    assert path({SITE_KEY: "/ours.toml", **partition}, theirs) == Path("/ours.toml")
+    assert path(partition, {"simulation": str(tmp_path)}) == tmp_path / "site-3" / "site.toml"
+    for node, run in (({}, theirs), (partition, {SITE_KEY: "/theirs.toml"}), (partition, {"simulation": ""})):
+        with pytest.raises(UsageError) as refused:
+            path(node, run)
+        assert refused.value.code == "flower-no-site"
+
+
+@needs_flower
+def test_a_node_answers_what_it_cannot_use_with_a_code_word() -> None:
+    """Another version, no request, no site: the coordinator gets one word, and no text that could quote a file."""
+    from hedgerow.flower.app import content_for
+    from hedgerow.transport.flower_grid import RECORD
+
+    def refusal(app: str, **content: Any) -> object:
+        context = SimpleNamespace(node_config={}, run_config={})
+        return content_for(content, context, app)[RECORD]["refused"]  # type: ignore[arg-type]
+
+    assert refusal("0.0.1", version=__version__, request=b"x") == "flower-version"
+    assert refusal(__version__, version="0.0.1", request=b"x") == "flower-version"
+    assert refusal(__version__, version=__version__) == "malformed-message"
+    assert refusal(__version__, version=__version__, request=b"x") == "flower-no-site"
+
+
+def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> None:
+    """The files to begin with hold every field that is needed; the commands have the options that they name."""
+    blocks = re.findall(r"^cat > (\S+) <<END\n(.*?)^END$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    found = {name.split("/")[-1]: text.replace("$site", "north") for name, text in blocks}
+    for name in ("$site.toml", "coordinator.toml"):
+        (tmp_path / "file.toml").write_text(found[name])
+        (read_site_file if "site" in name else read_coordinator_file)(tmp_path / "file.toml")
+    names = "flower-node|identity|roster|ledger|evaluate"
+    pattern = rf"\bhedgerow ((?:{names}) (?:\\\n|[^`#;|\n])*?)(?: #| &|;|$|`)"
+    commands = re.findall(pattern, DOCUMENT, re.MULTILINE)
+    assert len(commands) >= 6
+    for words in commands:
+        build_parser().parse_args(words.replace("$site", "north").replace("\\\n", " ").split())
+
+
+def test_every_word_of_the_document_is_one_that_the_code_says() -> None:
+    """An operator searches the table for the word in the log."""
+    modules = (*ROOT.glob("transport/*.py"), *ROOT.glob("src/hedgerow/flower/*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in modules)
+    errors = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"`(flower-(?:version|no-site|node-absent|file))`", DOCUMENT))
+    assert len(words) == 4
+    for word in words:
+        assert f'"{word}"' in sources and f"`{word}`" in errors

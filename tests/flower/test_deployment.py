@@ -1,0 +1,181 @@
+"""A real SuperLink and real SuperNodes, with TLS and SuperNode authentication, as docs/flower.md has them.
+
+Slow: Flower starts a process for every message of every node. A run is one test and is looked at from all sides.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.node import Node
+from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
+from hedgerow.protocol.plan import parse_plan
+from hedgerow.protocol.run_codec import MessageWriter
+from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.site_data import read_site_data
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import resolve
+from hedgerow.transport.flower_envelope import MAGIC, Kind
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
+PATIENCE = 600.0
+"""Seconds; no test measures time, this only bounds one that fails."""
+CANARY = "canary-5d1f0c"
+
+
+class Watcher:
+    """Everything that a SuperLink's database holds at any time while it is watched."""
+
+    def __init__(self, database: Path) -> None:
+        self._database, self.seen = database, set[bytes]()
+        self._stops = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stops.wait(0.1):
+            try:
+                self._look()
+            except sqlite3.Error:
+                continue  # It is being written; the next look comes at once.
+
+    def _look(self) -> None:
+        connection = sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
+        try:
+            for (table,) in connection.execute("select name from sqlite_master where type = 'table'").fetchall():
+                for row in connection.execute(f'select * from "{table}"'):
+                    self.seen.update(value if isinstance(value, bytes) else str(value).encode() for value in row)
+        finally:
+            connection.close()
+
+    def close(self) -> bytes:
+        self._stops.set()
+        self._thread.join()
+        self._look()
+        return b"\0".join(self.seen)
+
+
+@pytest.fixture
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One deployment at a time, however many workers the tests have: each of them keeps several processors busy."""
+    with (tmp_path_factory.getbasetemp().parent / "flower.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, alone: None) -> Iterator[Callable[..., Deployment]]:
+    """Start a SuperLink and a SuperNode for every site; all of it is killed at the end."""
+    started: list[Deployment] = []
+
+    def start(federation: Any, *residents: str) -> Deployment:
+        files = {site: federation.folder / f"{site}.toml" for site in federation.sites}
+        deployment = Deployment(tmp_path / "flower", files, residents)
+        started.append(deployment)
+        for site in federation.sites:
+            deployment.start_node(site)
+        return deployment
+
+    yield start
+    for deployment in started:
+        deployment.close()
+
+
+def secrets_of(federation: Any) -> dict[str, bytes]:
+    """What must stay where it is: keys, rows, and each site's and all sites' sums before the noise."""
+    found: dict[str, bytes] = {"a row": CANARY.encode()}
+    for name in ("hub", *federation.sites):
+        content = json.loads((federation.folder / f"{name}.private.json").read_text())
+        found[f"{name}'s signing key"] = base64.b64decode(content["identity_seed"])
+        found[f"{name}'s TLS key"] = content["tls_key"].splitlines()[1].encode()
+    for site in federation.sites:
+        with sqlite3.connect(federation.folder / f"{site}-state" / "flower.db") as connection:
+            ((found[f"{site}'s key of the link"],),) = connection.execute("select secret from link").fetchall()
+        connection.close()
+    plan = parse_plan((federation.folder / "plan.toml").read_text())
+    query = Replica(plan, resolve(plan)).query
+    assert query is not None
+    total = np.zeros(query.length, dtype=np.int64)
+    for site in federation.sites:
+        data = read_site_data(federation.path(f"{site}.csv"), plan)[0]
+        vector = Node(site, data, plan, resolve(plan)).answer(query)
+        total += vector
+        found[f"{site}'s sums"] = MessageWriter(0).vector(vector).bytes()[10:]
+    found["all sites' sums"] = MessageWriter(0).vector(total).bytes()[10:]
+    return found
+
+
+def written(secret: bytes) -> list[bytes]:
+    """The ways in which bytes are written down."""
+    return [secret, secret.hex().encode(), base64.b64encode(secret).rstrip(b"=")]
+
+
+def test_three_supernodes_make_the_local_engines_model_and_the_superlink_learns_nothing(
+    in_files: Callable[..., Any], deploy: Callable[..., Deployment]
+) -> None:
+    """The bytes of `hedgerow train`; a monitor watches; no secret and no private number is stored or logged."""
+    federation = in_files(n_sites=3, monitor=f"127.0.0.1:{(port := free_port())}")
+    for site in federation.sites:
+        table = federation.folder / f"{site}.csv"
+        lines = table.read_text().splitlines()
+        table.write_text("\n".join([lines[0] + ",note", *(f"{line},{CANARY}" for line in lines[1:])]) + "\n")
+    deployment = deploy(federation)
+    watcher = Watcher(deployment.database)
+    run = deployment.run(federation.folder / "coordinator.toml")
+    run.wait_for("round 1 of 2 released", patience=PATIENCE)
+    monitor = subprocess.run(
+        [sys.executable, "-m", "hedgerow", "monitor", "--roster", federation.path("roster.toml"), "--identity",
+         federation.path("watch.private.json"), "--connect", f"127.0.0.1:{port}", "--once", "--json"],
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    run.wait_for("Requests to a site: 10 at most", patience=PATIENCE)
+    stored = watcher.close()
+
+    assert federation.model() == federation.local_model()
+    assert monitor.returncode == 0, monitor.stderr
+    assert '"rounds_done": 1' in monitor.stdout or '"rounds_done": 2' in monitor.stdout
+    logs = b"".join(path.read_bytes() for path in deployment.folder.glob("*.log"))
+    # The search would see what is there: the plan travels in the open, and sealed requests and replies were stored.
+    assert b'"ward"' in stored and b"is ready" in logs
+    for kind in (Kind.REQUEST, Kind.REPLY):
+        assert MAGIC + bytes([kind]) in stored
+    for kind in set(MessageKind) - {MessageKind.INVITATION}:
+        assert b"HRM\x01" + bytes([kind]) not in stored
+    for name, secret in secrets_of(federation).items():
+        assert len(secret) >= len(CANARY), name
+        for text in written(secret):
+            assert text not in stored and text not in logs, name
+
+
+def test_a_killed_supernode_is_done_without_and_a_restarted_one_goes_on(
+    in_files: Callable[..., Any], deploy: Callable[..., Deployment]
+) -> None:
+    """Four sites: one is killed for good after the set-up, one is killed and started again in the middle of the run.
+
+    Two of the nodes are resident behind sockets. The model is, byte for byte, the local engine's over the three sites
+    that were left.
+    """
+    federation = in_files(n_sites=4, n_trees=2)
+    deployment = deploy(federation, "site-0", "site-2")
+    run = deployment.run(federation.folder / "coordinator.toml")
+    run.wait_for("site-1 is ready", patience=PATIENCE)
+    # Greeting, keys, nonces, shares, acknowledgement.
+    deployment.nodes["site-3"].wait_for("Sent successfully", 5, patience=PATIENCE)
+    deployment.nodes["site-3"].end()
+    deployment.nodes["site-1"].wait_for("Sent successfully", 5, patience=PATIENCE)
+    deployment.restart_node("site-1")
+    run.wait_for("site-3 is gone", patience=PATIENCE)
+    run.wait_for("written to", patience=PATIENCE)
+    assert federation.model() == federation.local_model("site-3")

@@ -1,0 +1,340 @@
+"""The engine `flower` without Flower: real files, sessions, stores and seals over a post office in memory."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hedgerow.client.flower_link import LinkStore
+from hedgerow.flower import coordinator, site
+from hedgerow.flower.files import read_coordinator_file, read_site_file
+from hedgerow.model import Model
+from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.wire.refusals import WireRefusal
+from hedgerow.transport.flower_envelope import Kind, parse
+from hedgerow.transport.flower_hub import Fetched, FlowerHub, Patience
+from hedgerow.transport.flower_socket import NodeSocket, ask
+
+QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
+FIRST_NODE = 7000
+
+
+class Office:
+    """Posts to nodes that answer at once, each in what stands for a process of its own; a test bends it."""
+
+    def __init__(self, federation: object, names: Sequence[str], folder: Path) -> None:
+        self.places = {FIRST_NODE + number: folder / f"{name}.toml" for number, name in enumerate(names)}
+        self.away: set[int] = set()
+        self.replies: list[Fetched] = []
+        self.seen: list[bytes] = []
+        self.bend: Callable[[int, bytes, Callable[[], bytes]], Fetched | None] = self.plainly
+        self._n_letters = 0
+
+    def nodes(self) -> Sequence[int]:
+        return sorted(set(self.places) - self.away)
+
+    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        numbers: list[str | None] = []
+        for node, data in letters:
+            self._n_letters += 1
+            number = str(self._n_letters)
+            numbers.append(number)
+            self.seen.append(data)
+            found = None if node in self.away else self.bend(node, data, partial(self.answer, node, data))
+            if found is not None:
+                self.replies.append(Fetched(number, found.data, found.code))
+                self.seen.append(found.data or b"")
+        return numbers
+
+    def answer(self, node: int, data: bytes) -> bytes:
+        return site.answer(self.places[node], data)
+
+    def plainly(self, node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        try:
+            return Fetched("", answer())
+        except HedgerowError as fault:
+            return Fetched("", None, fault.code)
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        wanted = set(numbers)
+        found = [reply for reply in self.replies if reply.number in wanted]
+        self.replies = [reply for reply in self.replies if reply.number not in wanted]
+        return found
+
+
+def run(federation: object, office: Office) -> tuple[Model, FlowerHub]:
+    file = read_coordinator_file(Path(federation.path("coordinator.toml")))  # type: ignore[attr-defined]
+    return coordinator.coordinate(file, office, QUICK)
+
+
+@pytest.fixture
+def office(in_files: Callable[..., ModuleType]) -> Office:
+    federation = in_files()
+    office = Office(federation, federation.sites, federation.folder)
+    office.federation = federation  # type: ignore[attr-defined]
+    return office
+
+
+def test_the_model_is_the_local_engines_in_few_exchanges(office: Office) -> None:
+    """One greeting that invites, four of the set-up, two a round, one to finish; and the bytes of `hedgerow train`."""
+    federation = office.federation  # type: ignore[attr-defined]
+    _, hub = run(federation, office)
+    assert federation.model() == federation.local_model()
+    n_rounds = 2
+    assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 4 + 2 * n_rounds + 1)
+
+
+def test_whoever_carries_the_messages_reads_the_plan_and_nothing_else(office: Office) -> None:
+    """The bodies of all envelopes but greetings are sealed: no message of a run can be found in what was carried."""
+    run(office.federation, office)  # type: ignore[attr-defined]
+    kinds = {parse(data).kind for data in office.seen}
+    assert kinds == {Kind.GREETING, Kind.REQUEST, Kind.REPLY}
+    for data in office.seen:
+        if parse(data).kind is not Kind.GREETING:
+            assert not any(b"HRM\x01" + bytes([kind]) in data for kind in MessageKind)
+
+
+def test_what_the_node_keeps_is_its_own(office: Office) -> None:
+    """Every file of the node's folder is closed to others; the binned rows too."""
+    federation = office.federation  # type: ignore[attr-defined]
+    run(federation, office)
+    folder = federation.folder / "site-0-state"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    names = {path.name for path in folder.iterdir()}
+    assert {"node.db", "flower.db", "budget.db", "counter.json"} <= names and any("rows-" in name for name in names)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("is_lost_before", [True, False])
+def test_every_request_lost_once_changes_nothing(office: Office, is_lost_before: bool) -> None:
+    """Requests that never arrive, or whose replies never do, are repeated and answered from the node's store."""
+    federation = office.federation  # type: ignore[attr-defined]
+    seen: set[bytes] = set()
+
+    def lose(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        if data not in seen:
+            seen.add(data)
+            if not is_lost_before:
+                answer()
+            return None
+        return Fetched("", answer())
+
+    office.bend = lose
+    _, hub = run(federation, office)
+    assert federation.model() == federation.local_model()
+    assert set(hub.n_requests.values()) == {10}
+
+
+def test_a_repeated_request_gets_the_same_bytes(office: Office) -> None:
+    """Not even a nonce is drawn again: what left once leaves again, byte for byte."""
+    federation = office.federation  # type: ignore[attr-defined]
+    n_compared = 0
+
+    def twice(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        nonlocal n_compared
+        first = answer()
+        assert answer() == first
+        n_compared += 1
+        return Fetched("", first)
+
+    office.bend = twice
+    run(federation, office)
+    assert n_compared == 30
+
+
+class Killed(BaseException):
+    """The process of a ClientApp is gone."""
+
+
+@pytest.mark.parametrize("number", [1, 3, 5, 6, 9])
+def test_a_process_killed_before_its_reply_was_kept_costs_no_more_than_a_new_link(
+    office: Office, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Killed with the session's state written and the reply not: the node says so, is greeted anew and goes on."""
+    federation = office.federation  # type: ignore[attr-defined]
+    save = LinkStore.save
+    is_armed = [True]
+
+    def dying(store: LinkStore, link: object) -> None:
+        is_last = link.number == number and link.reply is not None  # type: ignore[attr-defined]
+        if is_armed[0] and is_last and "site-1" in str(store._database.path):
+            is_armed[0] = False
+            raise Killed
+        save(store, link)  # type: ignore[arg-type]
+
+    def survive(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        try:
+            return Fetched("", answer())
+        except Killed:
+            return None
+
+    monkeypatch.setattr(LinkStore, "save", dying)
+    office.bend = survive
+    run(federation, office)
+    assert not is_armed[0]
+    assert federation.model() == federation.local_model()
+
+
+def test_a_node_that_is_away_for_a_while_comes_back_into_the_run(office: Office) -> None:
+    """Its SuperNode is offline after the third request: the link ends, and a greeting finds it where it was."""
+    federation = office.federation  # type: ignore[attr-defined]
+    counts: dict[int, int] = {}
+    asked = [0]
+
+    def leave(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        counts[node] = counts.get(node, 0) + 1
+        if node == FIRST_NODE and counts[node] == 8:
+            office.away.add(node)
+            return None
+        return Fetched("", answer())
+
+    nodes = office.nodes
+
+    def roll() -> Sequence[int]:
+        there = nodes()
+        asked[0] += bool(office.away)
+        if asked[0] > 5:
+            office.away.clear()
+        return there
+
+    office.bend, office.nodes = leave, roll  # type: ignore[method-assign]
+    run(federation, office)
+    assert asked[0] > 5
+    assert federation.model() == federation.local_model()
+
+
+def test_a_coordinator_started_again_goes_on_from_its_journal(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ServerApp dies after the first release; a new `flwr run` finishes the run, with the same model."""
+    federation = office.federation  # type: ignore[attr-defined]
+    n_requests = [0]
+
+    def die(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        n_requests[0] += 1
+        if n_requests[0] == 25:
+            raise Killed
+        return Fetched("", answer())
+
+    office.bend = die
+    monkeypatch.setattr(FlowerHub, "close", lambda hub: None)
+    with pytest.raises(Killed):
+        run(federation, office)
+    office.bend = office.plainly
+    run(federation, office)
+    assert federation.model() == federation.local_model()
+
+
+def test_another_coordinator_is_not_answered(office: Office, tmp_path: Path) -> None:
+    """A SuperLink's owner with a key of his own gets nothing out of a node: the roster's key has not signed."""
+    federation = office.federation  # type: ignore[attr-defined]
+    codes: list[str] = []
+
+    def forge(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        forged = data[:-1] + bytes([data[-1] ^ 1])
+        with pytest.raises(WireRefusal) as refused:
+            site.answer(office.places[node], forged)
+        codes.append(refused.value.code)
+        return Fetched("", answer())
+
+    office.bend = forge
+    run(federation, office)
+    assert set(codes) == {"unpinned"}
+
+
+def test_a_reply_that_was_altered_is_not_read(office: Office) -> None:
+    """Whoever carries a reply and changes it is found out; the site is greeted anew, and the model is the same."""
+    federation = office.federation  # type: ignore[attr-defined]
+    n_altered = [0]
+
+    def alter(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        reply = answer()
+        if node == FIRST_NODE + 2 and parse(data).number == 3 and not n_altered[0]:
+            n_altered[0] += 1
+            return Fetched("", reply[:200] + bytes([reply[200] ^ 1]) + reply[201:])
+        return Fetched("", reply)
+
+    office.bend = alter
+    _, hub = run(federation, office)
+    assert hub.refusals["unpinned"] == 1
+    assert federation.model() == federation.local_model()
+
+
+def test_a_second_node_of_a_site_is_turned_away(office: Office) -> None:
+    """A SuperNode started twice with one site's file: the first one stays."""
+    federation = office.federation  # type: ignore[attr-defined]
+    office.places[FIRST_NODE + 9] = office.places[FIRST_NODE]
+    _, hub = run(federation, office)
+    assert hub.refusals["duplicate-node"] == 1
+    assert federation.model() == federation.local_model()
+
+
+def test_two_processes_do_not_answer_for_one_site(office: Office) -> None:
+    """While one process works on a request, another one that has the same file is refused by the database's lock."""
+    federation = office.federation  # type: ignore[attr-defined]
+    store = LinkStore(federation.folder / "site-0-state")
+    try:
+        with pytest.raises(EnvironmentFault) as refused:
+            LinkStore(federation.folder / "site-0-state")
+        assert refused.value.code == "database-locked"
+    finally:
+        store.close()
+
+
+def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
+    """The binned rows belong to one table and one plan; a table that was edited is not answered from old rows."""
+    federation = office.federation  # type: ignore[attr-defined]
+    file = read_site_file(federation.folder / "site-0.toml")
+    (federation.folder / "site-0-state").mkdir()
+    plan = coordinator.read_plan(federation.path("plan.toml"))
+    assert site.load_rows(file, plan).n_records == site.load_rows(file, plan).n_records == 100
+    with (federation.folder / "site-0.csv").open("a") as table:
+        table.write("50,a,1\n")
+    assert site.load_rows(file, plan).n_records == 101
+    assert len(list((federation.folder / "site-0-state").glob("rows-*.npz"))) == 1
+
+
+@pytest.mark.parametrize("text", ["version = 1\n", "version = 2\n", "no toml", 'version = 1\nsurprise = "x"\n'])
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    """A missing, unknown or wrong field of a site's or coordinator's file has one code word."""
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    for read in (read_site_file, read_coordinator_file):
+        with pytest.raises(UsageError) as refused:
+            read(path)
+        assert refused.value.code == "flower-file"
+
+
+def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
+    """What a SuperNode's user sees of the node: replies, code words, and nothing when nobody listens."""
+
+    def answer(version: str, request: bytes) -> bytes:
+        if request == b"bad":
+            raise EnvironmentFault("The disk is full.", code="disk-full")
+        return version.encode() + request
+
+    place = tmp_path / "s"
+    listener = NodeSocket(place)
+    thread = threading.Thread(target=lambda: [listener.take(answer) for _ in range(3)])
+    thread.start()
+    try:
+        assert stat.S_IMODE(place.stat().st_mode) == 0o660
+        assert ask(place, "1.0", b"x" * 3_000_000) == b"1.0" + b"x" * 3_000_000
+        with pytest.raises(HedgerowError) as refused:
+            ask(place, "1.0", b"bad")
+        assert refused.value.code == "disk-full" and "disk is full" not in str(refused.value)
+        # A second node of the site finds the first one.
+        with pytest.raises(EnvironmentFault) as refused:
+            NodeSocket(place)
+        assert refused.value.code == "address-in-use"
+    finally:
+        thread.join()
+        listener.close()
+    with pytest.raises(EnvironmentFault) as absent:
+        ask(place, "1.0", b"")
+    assert absent.value.code == "flower-node-absent"

@@ -1,0 +1,353 @@
+"""Engine `flower`, the coordinator's end: a hub over whatever posts envelopes to nodes and fetches their replies.
+
+Nodes cannot speak first: whatever they have to say is the reply to a request. So messages for a site wait until the
+coordinator waits, and go together as one request; a site has one request at a time, and the next one waits for its
+reply. A request without a reply is posted again, byte for byte: a node answers a repeated one from its store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.flower_envelope import (
+    HASH_BYTES,
+    KEY_BYTES,
+    LINK_BYTES,
+    NONCE_BYTES,
+    Envelope,
+    Kind,
+    LinkKeys,
+    pack,
+    parse,
+    public_key,
+    require_signature,
+    seal,
+    sign,
+    unseal,
+)
+from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
+from hedgerow.transport.roster_file import PinnedRoster, require_pinned
+
+_log = logging.getLogger(__name__)
+_NO_HASH = bytes(HASH_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came back for one letter.
+
+    Args: number; data: the reply, or None; code: why there is none; is_away: because the node is not there now.
+    """
+
+    number: str
+    data: bytes | None
+    code: str = ""
+    is_away: bool = False
+
+
+class Post(Protocol):
+    """What carries envelopes: Flower's grid, or a table in memory."""
+
+    def nodes(self) -> Sequence[int]:
+        """The nodes that are there now."""
+
+    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        """Post one envelope to each of these nodes; the number of each letter, None for one that was not taken."""
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        """The replies that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the hub waits, in seconds.
+
+    Args: poll, longest_poll: between two looks for replies, longer while none comes; roll_call: between two looks for
+        new nodes; repeat: before a request without a reply is posted again, doubled each time up to longest_repeat;
+        closing: for the last messages to be taken; max_failures: of one request, before its node counts as gone.
+    """
+
+    poll: float = 0.1
+    longest_poll: float = 0.5
+    roll_call: float = 2.0
+    repeat: float = 30.0
+    longest_repeat: float = 300.0
+    closing: float = 15.0
+    max_failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time and chance, given from outside: seconds that never go back, a way to wait, random bytes."""
+
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+    entropy: Callable[[int], bytes]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of envelopes, each way."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(eq=False)
+class _Peer:
+    """One node: the link to it, and the request that is under way."""
+
+    node: int
+    link: bytes
+    secret: bytes = field(repr=False)
+    site: str = ""
+    keys: LinkKeys | None = None
+    number: int = 0
+    request: Envelope | None = None
+    raw: bytes = b""
+    letters: set[str] = field(default_factory=set)
+    posted_at: float = 0.0
+    repeat_after: float = 0.0
+    failures: int = 0
+    rests_until: float = 0.0
+    twin: int | None = None
+    outbox: list[bytes] = field(default_factory=list)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.raw)
+
+
+class FlowerHub:
+    """See `transport.interface.Hub`.
+
+    Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
+        greeting carries, open for whoever carries it to read; needs_reply: whether what waits for a site must go now,
+        or may wait for the next message; patience.
+    """
+
+    def __init__(
+        self,
+        identity: PrivateIdentity,
+        roster: PinnedRoster,
+        post: Post,
+        clock: Clock,
+        greeting: Callable[[], list[bytes]] = list,
+        needs_reply: Callable[[str, Sequence[bytes]], bool] = lambda site, messages: bool(messages),
+        patience: Patience | None = None,
+    ) -> None:
+        require_pinned(identity, roster)
+        self._identity, self._roster, self._post, self._clock = identity, roster, post, clock
+        self._greeting, self._needs_reply = greeting, needs_reply
+        self._patience = patience or Patience()
+        self._peers: dict[int, _Peer] = {}
+        self._by_site: dict[str, _Peer] = {}
+        self._events: deque[HubEvent] = deque()
+        self._next_roll_call = -1.0
+        self._traffic = Traffic()
+        self.refusals: dict[str, int] = defaultdict(int)
+        """How many replies and nodes were refused, by code."""
+        self.n_requests: dict[str, int] = defaultdict(int)
+        """How many requests each site was sent, greetings included and repetitions not."""
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`."""
+        peer = self._by_site.get(site)
+        if peer is None:
+            return False
+        peer.outbox.append(message)
+        return True
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`. What waits for the sites leaves when there is no event left to hand over."""
+        deadline, poll = self._clock.now() + timeout, self._patience.poll
+        while not self._events:
+            self._flush()
+            self._call_roll()
+            self._collect()
+            rest = deadline - self._clock.now()
+            if self._events or rest <= 0:
+                break
+            self._clock.sleep(min(poll, rest))
+            poll = min(1.2 * poll, self._patience.longest_poll)
+        return self._events.popleft() if self._events else None
+
+    def connected(self) -> tuple[str, ...]:
+        """The sites that are linked now, sorted."""
+        return tuple(sorted(self._by_site))
+
+    def traffic(self) -> Traffic:
+        """Bytes of envelopes since the hub was made."""
+        return Traffic(self._traffic.sent, self._traffic.received)
+
+    def close(self) -> None:
+        """See `Hub.close`: what was sent before is delivered first, to those who take it in time."""
+        deadline = self._clock.now() + self._patience.closing
+        while any(peer.is_busy or peer.outbox for peer in self._by_site.values()) and self._clock.now() < deadline:
+            self._flush(everything=True)
+            self._collect()
+            self._clock.sleep(self._patience.poll)
+        self._peers.clear()
+        self._by_site.clear()
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _flush(self, *, everything: bool = False) -> None:
+        """Post what waits for sites whose last request was answered, and what has waited too long for a reply."""
+        now, due = self._clock.now(), []
+        for peer in self._peers.values():
+            if now < peer.rests_until or peer.twin in self._peers:
+                continue
+            if peer.is_busy:
+                if now - peer.posted_at >= peer.repeat_after:
+                    due.append(peer)
+            elif peer.site and peer.outbox and (everything or self._needs_reply(peer.site, peer.outbox)):
+                self._write_request(peer)
+                due.append(peer)
+            elif not peer.site:
+                self._write_greeting(peer)
+                due.append(peer)
+        self._post_all(due)
+
+    def _post_all(self, peers: list[_Peer]) -> None:
+        if not peers:
+            return
+        numbers = self._post.push([(peer.node, peer.raw) for peer in peers])
+        now = self._clock.now()
+        for peer, number in zip(peers, numbers, strict=True):
+            is_first = not peer.letters
+            peer.posted_at = now
+            grown = self._patience.repeat if is_first else 2 * peer.repeat_after
+            peer.repeat_after = min(grown, self._patience.longest_repeat)
+            if number is not None:
+                peer.letters.add(number)
+                self._traffic.sent += len(peer.raw)
+
+    def _write_greeting(self, peer: _Peer) -> None:
+        peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
+        peer.number, peer.keys = 0, None
+        body = pack(self._greeting())
+        peer.request = Envelope(Kind.GREETING, "", peer.link, 0, public_key(peer.secret), _NO_HASH, body)
+        self._sign(peer)
+
+    def _write_request(self, peer: _Peer) -> None:
+        if peer.keys is None:
+            return
+        peer.number += 1
+        bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH, b"")
+        body = seal(peer.keys.to_node, peer.outbox, bare.head, self._clock.entropy(NONCE_BYTES))
+        peer.outbox = []
+        peer.request = Envelope(bare.kind, bare.site, bare.link, bare.number, bare.key, _NO_HASH, body)
+        self._sign(peer)
+        self.n_requests[peer.site] += 1
+
+    def _sign(self, peer: _Peer) -> None:
+        if peer.request is not None:
+            peer.raw, peer.letters, peer.failures = sign(peer.request, self._identity.seed), set(), 0
+            peer.request = parse(peer.raw)
+
+    def _call_roll(self) -> None:
+        if self._clock.now() < self._next_roll_call:
+            return
+        self._next_roll_call = self._clock.now() + self._patience.roll_call
+        there = set(self._post.nodes())
+        for node in sorted(there - set(self._peers)):
+            self._peers[node] = _Peer(node, b"", b"")
+        for node in sorted(set(self._peers) - there):
+            self._drop(self._peers.pop(node), WireCode.SILENT)
+
+    # Replies -----------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        waiting = {letter: peer for peer in self._peers.values() for letter in peer.letters}
+        if not waiting:
+            return
+        for fetched in self._post.pull(list(waiting)):
+            peer = waiting.get(fetched.number)
+            if peer is None or fetched.number not in peer.letters:
+                continue
+            peer.letters.discard(fetched.number)
+            if fetched.data is None:
+                self._failed(peer, fetched)
+                continue
+            self._traffic.received += len(fetched.data)
+            try:
+                self._take(peer, fetched.data)
+            except WireRefusal as refusal:
+                self.refusals[refusal.code] += 1
+                _log.warning("A reply of node %d is refused: %s (%s)", peer.node, refusal.what, refusal.code)
+                self._begin_anew(peer, WireCode.CONNECTION_LOST)
+
+    def _take(self, peer: _Peer, data: bytes) -> None:
+        """A reply to the request that is under way; raises WireRefusal for one that cannot be."""
+        reply = parse(data)
+        site = self._roster.site(reply.site)
+        if site is None:
+            raise WireRefusal(WireCode.UNPINNED)
+        require_signature(data, site.identity_key)
+        request = peer.request
+        if request is None or reply.request != request.digest:
+            return  # It answers an earlier link; the request of this one is under way.
+        if peer.site not in ("", reply.site) or reply.link != peer.link or reply.number != peer.number:
+            raise WireRefusal(WireCode.SITE_MISMATCH)
+        peer.raw, peer.letters = b"", set()
+        if reply.kind is Kind.LOST:
+            self._begin_anew(peer, WireCode.CONNECTION_LOST)
+            return
+        if reply.kind is not Kind.REPLY:
+            raise WireRefusal(WireCode.UNEXPECTED_FRAME)
+        if request.kind is Kind.GREETING:
+            self._join(peer, reply)
+        if peer.keys is None:
+            return
+        messages = unseal(peer.keys.to_hub, reply.body, reply.head)
+        self._events.extend(Arrived(reply.site, message) for message in messages)
+
+    def _join(self, peer: _Peer, reply: Envelope) -> None:
+        other = self._by_site.get(reply.site)
+        if other is not None and other is not peer:
+            # Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine.
+            self.refusals[WireCode.DUPLICATE_NODE] += 1
+            _log.warning("A second node of %s is left alone (%s).", reply.site, WireCode.DUPLICATE_NODE)
+            peer.twin = other.node
+            return
+        peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
+        peer.site, peer.outbox = reply.site, []
+        self._by_site[reply.site] = peer
+        self.n_requests[reply.site] += 1
+        self._events.append(Joined(reply.site))
+
+    def _failed(self, peer: _Peer, fetched: Fetched) -> None:
+        """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
+        if fetched.is_away:
+            self._begin_anew(peer, WireCode.SILENT)
+            peer.rests_until = self._clock.now() + self._patience.roll_call
+            return
+        if peer.letters:
+            return  # The same request is under way once more.
+        peer.failures += 1
+        self.refusals[fetched.code] += 1
+        who = peer.site or f"node {peer.node}"
+        _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, peer.failures)
+        if peer.failures >= self._patience.max_failures:
+            self._begin_anew(peer, WireCode.CONNECTION_LOST)
+            peer.rests_until = self._clock.now() + self._patience.repeat
+        else:
+            peer.posted_at, peer.repeat_after = self._clock.now(), min(peer.repeat_after, 2.0)
+
+    def _begin_anew(self, peer: _Peer, reason: WireCode) -> None:
+        """The link is over; the node is greeted again."""
+        self._drop(peer, reason)
+        peer.site, peer.keys, peer.raw, peer.letters, peer.outbox = "", None, b"", set(), []
+
+    def _drop(self, peer: _Peer, reason: WireCode) -> None:
+        if peer.site and self._by_site.get(peer.site) is peer:
+            del self._by_site[peer.site]
+            self._events.append(Left(peer.site, reason.value))
+

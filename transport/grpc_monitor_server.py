@@ -1,0 +1,56 @@
+"""A port for monitors alone: for engines whose nodes do not dial the coordinator."""
+
+from __future__ import annotations
+
+from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES
+from hedgerow.transport.grpc_core import DEFAULTS, background, channel_options, grpc
+from hedgerow.transport.grpc_hub import HubAddress
+from hedgerow.transport.grpc_monitor import Monitors
+from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.roster_file import PinnedRoster, require_pinned
+
+_STOPPING_SECONDS = 1.0
+
+
+class MonitorServer:
+    """Serves `monitors` over mutual TLS, as `GrpcHub` does beside the nodes.
+
+    Raises EnvironmentFault `address-in-use`, and `identity-not-pinned` when the roster pins another coordinator.
+    """
+
+    def __init__(
+        self, identity: PrivateIdentity, roster: PinnedRoster, address: HubAddress, monitors: Monitors
+    ) -> None:
+        require_pinned(identity, roster)
+        self._identity, self._roster, self._monitors = identity, roster, monitors
+        self.port = background.start(self._start(address)).result()
+        """The port it listens on."""
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        background.start(self._server.stop(grace=_STOPPING_SECONDS)).result()
+
+    async def _start(self, address: HubAddress) -> int:
+        trusted = b"".join(monitor.certificate_pem for monitor in self._roster.monitors)
+        credentials = grpc.ssl_server_credentials(
+            [(self._identity.tls_key, self._identity.public.certificate_pem)],
+            # gRPC wants at least one; the coordinator's own certificate opens no method.
+            root_certificates=trusted or self._identity.public.certificate_pem,
+            require_client_auth=True,
+        )
+        self._server = grpc.aio.server(options=channel_options(DEFAULTS, MAX_FRAME_BYTES))
+        self._server.add_generic_rpc_handlers((self._monitors.handler(),))
+        try:
+            port = self._server.add_secure_port(str(address), credentials)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise EnvironmentFault(
+                f"Monitors cannot be served on {address}.",
+                cause="Another program listens there, or the address is not one of this machine.",
+                remedy="Stop the other program, or give another address.",
+                code="address-in-use",
+            )
+        await self._server.start()
+        return int(port)
