@@ -8,20 +8,23 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from hedgerow.experiments import paper
+from hedgerow.experiments.catalogue import EXPERIMENTS
 from hedgerow.protocol.errors import HedgerowError
 
 HERE = Path(__file__).parent
 
 
 def available() -> dict[str, str]:
-    """The experiments by name, with the first line of each module's docstring; found without importing them."""
+    """The experiments by name, with a line on each: modules, found without importing them, and the catalogue."""
     found = {}
     for path in sorted(HERE.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
         if has_main and not path.stem.startswith("_"):
             found[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
-    return found
+    found |= {name: experiment.title for name, experiment in EXPERIMENTS.items()}
+    return dict(sorted(found.items()))
 
 
 def run(argv: list[str]) -> int:
@@ -38,6 +41,8 @@ def run(argv: list[str]) -> int:
         print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
         return 2
     try:
+        if name in EXPERIMENTS:
+            return paper.run(name, argv[1:])
         module = importlib.import_module(f"hedgerow.experiments.{name}")
         return int(module.main(argv[1:]))
     except HedgerowError as error:

@@ -95,7 +95,7 @@ class Model:
     split_method: str = checked(one_of("totally_random", "hist", "partially_random"), "totally_random")
     weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
     split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian"), "adaptive")
-    candidate_rounds: int = checked(integer(1, 7), 5)
+    candidate_rounds: int = checked(integer(1, 100), 5)
     interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
     interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
     batch_size: int | str = checked(integer(1, 100_000, "all"), 1)

@@ -44,7 +44,7 @@ class CandidateSource:
             return self._adaptive[index].cuts(self._n_candidates)
         if self._method == "iterative_hessian":
             low, high = self._lowest[index], self._highest[index]
-            uniform = low + (high - low) * np.arange(1, self._n_candidates) / self._n_candidates
+            uniform = low + (high - low) * np.arange(self._n_candidates) / self._n_candidates
             cuts = np.unique(np.searchsorted(feature.edges, uniform.astype(np.float32)))
             return [int(cut) for cut in cuts if cut < len(feature.edges)]
         return list(range(feature.n_cells - 1))
@@ -93,7 +93,7 @@ class CandidateSource:
             return
         if self._method == "iterative_hessian" and self._free_rounds_left[feature] > 0:
             self._free_rounds_left[feature] -= 1
-            self._refine(feature, hessians)
+            self._refine(feature, hessians, float(hessians.sum()))
         elif self._method == "adaptive":
             bin_of_cell = self.bin_of_code(feature)[: self._grid.features[feature].n_cells]
             self._adaptive[feature] = self._adaptive[feature].refined(bin_of_cell, hessians, int(sigma))
@@ -102,20 +102,22 @@ class CandidateSource:
     def take_histogram(self, sums: IntVector) -> None:
         """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2)."""
         self._rounds_left -= 1
+        # Every feature's bins hold all records, so the mean of their totals is the best guess at it.
+        total = float(sums.sum()) / self._grid.n_features
         position = 0
         for index, grid in enumerate(self._grid.features):
             n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
             if not grid.is_categorical:
-                hessians = sums[position : position + n_bins - 1]
-                self._refine(index, hessians)
+                self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
 
-    def _refine(self, index: int, hessians: IntVector) -> None:
-        """One round of iterative Hessian splitting; midpoints are moved to the nearest edge of the grid."""
+    def _refine(self, index: int, hessians: IntVector, total: float) -> None:
+        """One round of iterative Hessian splitting; candidates are moved to the nearest edge of the grid."""
         edges = self._grid.features[index].edges.astype(np.float64)
-        low = self._lowest[index]
-        borders = [low, *(float(edges[cut]) for cut in self._cuts[index])]
-        wanted = np.array(iterative_hessian(borders, hessians, self._n_candidates)[1:])
+        candidates = [float(edges[cut]) for cut in self._cuts[index]]
+        if not candidates:
+            return
+        wanted = np.array(iterative_hessian(candidates, hessians, total, self._n_candidates))
         after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
         before = np.maximum(after - 1, 0)
         nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
@@ -141,28 +143,38 @@ class CandidateSource:
             self._cuts[feature] = refined.cuts(self._n_candidates)
 
 
-def iterative_hessian(borders: list[float], hessians: IntVector, n_candidates: int) -> list[float]:
-    """One round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, fill up by splitting evenly.
+def iterative_hessian(
+    candidates: list[float], hessians: IntVector, total: float, n_candidates: int
+) -> list[float]:
+    """One round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, fill up by dividing evenly.
+
+    A bin is heavy when it holds, with the light ones that were merged into it, more than its share. Both its ends stay,
+    and the last candidate always. Its midpoint joins where there is room, as in the published code: else noise could
+    double the candidates in every round.
 
     Args:
-        borders: ascending; bin i runs from borders[i] to the next border, the last one to the feature's maximum. The
-            first border is the feature's minimum.
-        hessians: int64 [len(borders)], the noisy Hessian of each bin.
-        n_candidates: Q, the number of bins wanted.
+        candidates: ascending; bin i holds the values up to candidates[i] and above the one before.
+        hessians: int64 [len(candidates) + 1], the noisy Hessian of each bin, the last one of all values above.
+        total: of all bins, as best known; a bin's share is total / n_candidates.
+        n_candidates: Q, the number of candidates wanted.
 
     Returns:
-        The new borders, ascending, the feature's minimum first.
+        The new candidates, ascending: at most twice as many as wanted.
     """
-    target = sum(max(0, hessian) for hessian in hessians.tolist()) / n_candidates
-    kept = [borders[0]]
+    last = len(candidates) - 1
+    has_room = len(candidates) < n_candidates
+    kept: list[float] = []
     carried = 0
-    for index, hessian in enumerate(hessians.tolist()):
+    for index, hessian in enumerate(hessians[:-1].tolist()):
         carried += max(0, hessian)
-        if index == len(borders) - 1:
-            kept.append(borders[index])
-        elif carried > target:
-            kept += [borders[index], (borders[index] + borders[index + 1]) / 2]
+        if index == last:
+            kept.append(candidates[index])
+        elif carried > total / n_candidates:
+            below = candidates[max(0, index - 1)]
+            kept += [below, candidates[index]]
             carried = 0
+            if has_room:
+                kept.append((below + candidates[index]) / 2)
     kept = sorted(set(kept))
     pieces = -(-n_candidates // len(kept))
     filled = {low + (high - low) * piece / pieces for low, high in pairwise(kept) for piece in range(pieces)}

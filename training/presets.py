@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.plan_algorithms import SECTIONS, section_of
 
 Values = Mapping[str, Any]
 
@@ -46,6 +47,7 @@ class Preset:
         source: where it is described.
         model: the plan's [model]; what is left out keeps the plan format's default.
         accountant: of the plan's [privacy].
+        privacy: further fields of the plan's [privacy].
         trees_per_feature: instead of `n_trees`: so many for each feature of the plan; 0 if it does not depend on it.
         private: False for a reference without privacy, which sets epsilon to infinity.
     """
@@ -57,6 +59,7 @@ class Preset:
     accountant: str = "rdp"
     trees_per_feature: int = 0
     private: bool = True
+    privacy: Values = field(default_factory=dict)
 
 
 _LIST = (
@@ -173,9 +176,10 @@ def apply_preset(preset: Preset, plan: Plan) -> Plan:
     """
     table = plan.to_dict()
     table["model"] = {**model_of(preset, len(plan.features)), "structure_seed": plan.model.structure_seed}
-    table["privacy"] = {**table["privacy"], "accountant": preset.accountant}
-    # Options of the algorithm that the preset replaces.
-    table.pop("s_gbdt", None)
+    table["privacy"] = {**table["privacy"], "accountant": preset.accountant, **preset.privacy}
+    for algorithm in SECTIONS:
+        # Options of the algorithm that the preset replaces.
+        table.pop(section_of(algorithm), None)
     if not preset.private:
         table["privacy"]["epsilon"] = math.inf
     return Plan.from_dict(table)

@@ -65,13 +65,18 @@ class SplitRule:
     leaf_clip: float
     gradient_noise: float
 
+    @property
+    def counts_classes(self) -> bool:
+        """Whether the statistics are class counts, rather than the two parts of a leaf's value."""
+        return self.is_averaging and self.loss.kind == "table" and not self.loss.is_share
+
     def gain(self, sums: IntArray, n_releases: NDArray[np.integer]) -> FloatArray:
         """What a leaf with these sums is worth: float64 [...].
 
-        With w = min(abs(G) / (H + ridge), leaf_clip), the sum over the outputs of 2 abs(G) w - (H + ridge) w**2, which
+        With w = -G / (H + ridge), cut off at leaf_clip, the sum over the outputs of -(2 G w + (H + ridge) w**2), that
         is G**2 / (H + ridge) where nothing is clipped (equation 5; with the clip as XGBoost has it, src/tree/param.h).
-        Without the clip a side with hardly any Hessian would win by its noise alone. For "averaging",
-        (class counts)**2 / count.
+        Without the clip a side with hardly any Hessian would win by its noise alone; one whose noisy Hessian is below
+        zero is worth less than nothing. For "averaging" of class counts, (class counts)**2 / count.
 
         Args:
             sums: int64 [..., n_statistics].
@@ -80,7 +85,7 @@ class SplitRule:
         real = sums / self.loss.scales
         ridge = self.leaf_ridge + self.noise_ridge * self.gradient_noise * np.sqrt(n_releases)
         n_outputs = max(1, self.loss.n_outputs)
-        if self.is_averaging and self.loss.kind == "table":
+        if self.counts_classes:
             numerators = np.maximum(real, 0)
             total = ridge.copy()
             for column in range(real.shape[-1]):
@@ -89,14 +94,14 @@ class SplitRule:
         else:
             numerators = real
             columns = [min(n_outputs + k, real.shape[-1] - 1) for k in range(n_outputs)]
-            denominators = [np.maximum(real[..., column], 0) + ridge for column in columns]
+            denominators = [real[..., column] + ridge for column in columns]
         result = np.zeros(real.shape[:-1])
         # Column after column: numpy's own sums may add in another order on another machine.
         for column, denominator in enumerate(denominators):
             size = np.abs(numerators[..., column])
-            value = np.divide(size, denominator, out=np.zeros_like(result), where=denominator > 0)
-            if not self.is_averaging:
-                value = np.minimum(value, self.leaf_clip)
+            value = np.divide(size, denominator, out=np.zeros_like(result), where=denominator != 0)
+            if not self.counts_classes:
+                value = np.clip(value, -self.leaf_clip, self.leaf_clip)
             result += value * (2 * size - denominator * value)
         return result
 
@@ -104,7 +109,7 @@ class SplitRule:
         """What categories are ordered by: the value that a leaf of each would have, up to a factor; float64 [...]."""
         real = sums / self.loss.scales
         n_outputs = max(1, self.loss.n_outputs)
-        if self.is_averaging and self.loss.kind == "table":
+        if self.counts_classes:
             top, below = np.maximum(real[..., -1], 0), np.maximum(real[..., 0], 0)
             for column in range(1, real.shape[-1]):
                 below = below + np.maximum(real[..., column], 0)

@@ -178,22 +178,23 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
         return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
-    if method == "log":
-        return FeatureGrid(_distinct(_log_edges(low, high, n_candidates)))
     if method == "iterative_hessian":
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
-    return FeatureGrid(_uniform_candidates(low, high, n_candidates))
+    return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
 
 
-def _uniform_candidates(low: float, high: float, n_candidates: int) -> FloatArray:
-    """Edges right above s_q = low + (q - 1) (high - low) / (Q - 1): "x <= s_q" (CCS'22, section 4.5.1).
+def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) -> FloatArray:
+    """Edges right above candidates s_q, q = 0 .., for splits "x <= s_q" (CCS'22, section 4.5.1).
 
-    The first candidate is the lower bound itself. Where most records lie on it, as counts of rare things do, it is the
-    most useful one of all. The last one, the upper bound, divides nothing.
+    Uniform ones are low + q span / (Q - 1). Log ones are uniform in log(1 + x - low), as in the published code. The
+    first candidate is the lower bound itself: where most records lie on it, as counts of rare things do, it is the most
+    useful one of all. The upper bound is none: it divides nothing.
     """
-    steps = max(1, n_candidates - 1)
-    span = high - low
-    candidates = low + span * np.arange(steps) / steps
+    if logarithmic:
+        candidates = low + np.expm1(np.log1p(span) * np.arange(n_candidates) / n_candidates)
+    else:
+        steps = max(1, n_candidates - 1)
+        candidates = low + span * np.arange(steps) / steps
     # The next number after zero is denormal, which not every machine tells from zero; a billionth of a step is not.
     following = np.nextafter(candidates.astype(np.float32), np.float32(np.inf))
     return _distinct(np.maximum(following, candidates + span * 1e-12).astype(np.float32))

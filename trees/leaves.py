@@ -1,6 +1,7 @@
 """From a noisy leaf sum to a leaf's value: post-processing, so every choice here is free of privacy cost.
 
-    newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4
+    newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4;
+                       0 where the noisy H is not positive: the leaf may well be empty  (the authors' code)
     averaging          value = share of the class (or mean label) in the leaf            CCS'22, section 4.4.1
 
 ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
@@ -86,7 +87,9 @@ def leaf_values(
     if rule.smooths:
         ratio = _smoothed(leaves, trees, rule)
     else:
-        ratio = _quotient(leaves.gradients, leaves.hessians + rule.ridge(leaves.gradient_noise))
+        ridge = rule.ridge(leaves.gradient_noise)
+        # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
+        ratio = np.where(leaves.hessians > 0, _quotient(leaves.gradients, leaves.hessians + ridge), 0)
     reach = rule.divisor * rule.largest / SCORE_UNIT
     values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
     return _to_units(values / rule.divisor)
@@ -119,13 +122,16 @@ def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_updat
     The noisy Hessians (counts, for "averaging"), added over the classes; negative noise is cut off at zero.
     """
     per_tree = sums.reshape(n_trees, -1, loss.n_statistics)
-    only_counts = weight_update == "averaging" and loss.kind == "table"
+    only_counts = weight_update == "averaging" and loss.kind == "table" and not loss.is_share
     first = 0 if only_counts else max(1, loss.n_outputs)
     return np.asarray(np.maximum(per_tree[:, :, first:].sum(axis=2), 0))
 
 
 def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.float64]:
     real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
+    if loss.is_share:
+        share = np.divide(real[..., :1], real[..., 1:], out=np.full_like(real[..., :1], 0.5), where=real[..., 1:] > 0)
+        return np.clip(share, 0, 1)
     if loss.kind == "squared":
         count = np.maximum(real[:, :, 1:], 1.0)
         return np.clip(-real[:, :, :1] / count, -1, 1)

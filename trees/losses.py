@@ -9,6 +9,7 @@ that table: a maximum over numbers that exist, not a bound on a formula. The ker
     newton          (g, c h)               (g_1..g_K, c h_1..c h_K)            (clip(g), c)
     gradient        (g, c)                 (g_1..g_K, c)                       (clip(g), c)
     averaging       (1{y=0}, 1{y=1})       (1{y=1}..1{y=K})                    (y, c)
+                    (1{y=1}, c) where the plan gives c: CCS'22, section 4.4.1, with more noise than the class counts
 
 Source: Maddock et al., CCS'22, section 4.4; the scaling c of the Hessian and the joint clipping of (g, c h) are
 explained in docs/privacy.md.
@@ -17,7 +18,7 @@ explained in docs/privacy.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class Loss:
         table: int16 [n_classes, STEPS, n_statistics]; for kind "table", else of length 0.
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
         clip: largest gradient magnitude, in integer units (kind "squared").
+        is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
     """
 
@@ -68,6 +70,7 @@ class Loss:
     norm_squared: int
     clip: int = 0
     constant: int = 0
+    is_share: bool = False
 
     def sensitivity_squared(self, score_bound: int) -> int:
         """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
@@ -105,7 +108,7 @@ def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float
         PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.
     """
     if plan.model.weight_update == "averaging":
-        return _averaging(plan)
+        return _averaging(plan, hessian_scale)
     if plan.label.type == "binary":
         return _logistic(plan.model.weight_update == "newton", joint_clip, hessian_scale)
     if plan.label.type == "multiclass":
@@ -126,7 +129,7 @@ def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | Non
     return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 
-def _averaging(plan: Plan) -> Loss:
+def _averaging(plan: Plan, hessian_scale: float | None) -> Loss:
     if plan.label.type == "regression":
         c = 0.5
         scales = RECORD_NORM / math.hypot(1, c) * np.array([1.0, c])
@@ -134,14 +137,20 @@ def _averaging(plan: Plan) -> Loss:
         empty = np.empty((0, STEPS, 2), dtype=np.int16)
         norm_squared = int(units[0] ** 2 + units[1] ** 2)
         return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
+    if plan.label.type == "binary" and hessian_scale is not None:
+        scale = RECORD_NORM / math.hypot(1, hessian_scale)
+        _check_units(scale, hessian_scale * scale)
+        pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
+        table = np.repeat(pairs[:, None, :], STEPS, axis=1)
+        return replace(_from_table(table, scale, np.array([1.0, hessian_scale])), is_share=True)
     counts = np.repeat(np.eye(len(plan.label.classes))[:, None, :], STEPS, axis=1)
     return _from_table(counts, float(RECORD_NORM), np.ones(counts.shape[-1]), n_outputs=0)
 
 
-def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int) -> Loss:
+def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int = 0) -> Loss:
     """Round towards zero, so that no entry's norm grows; the norm is then read off the integers."""
     table = np.trunc(values * scale * (1 - 1e-12)).astype(np.int16)
-    if n_outputs == 0:
+    if n_outputs == 0 and scale == RECORD_NORM:
         table = np.rint(values * scale).astype(np.int16)
     norm_squared = int((table.astype(np.int64) ** 2).sum(axis=-1).max())
     return Loss("table", n_outputs, values.shape[-1], scale * weights, table, norm_squared)

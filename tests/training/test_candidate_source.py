@@ -23,23 +23,25 @@ def source_of(factory: ModuleType, feature: dict[str, object], n_candidates: int
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_a_round_of_halving_keeps_its_promises(data: st.DataObject) -> None:
-    """Ascending, distinct, within the range, as many bins as wanted and at most twice as many; any noise at all."""
-    inner = data.draw(st.lists(st.floats(-0.99, 0.99), unique=True, max_size=40))
-    borders = [-1.0, *sorted(inner)]
-    n_candidates = data.draw(st.integers(1, 50))
-    hessians = np.array(data.draw(st.lists(SUMS, min_size=len(borders), max_size=len(borders))), dtype=np.int64)
-    refined = iterative_hessian(borders, hessians, n_candidates)
-    assert refined == sorted(set(refined)) and refined[0] == -1.0 and refined[-1] < 1.0
-    assert len(refined) <= 2 * n_candidates + 2
+def test_a_round_of_splitting_keeps_its_promises(data: st.DataObject) -> None:
+    """Ascending, distinct, within the old ones, at most twice as many as wanted; whatever the noise."""
+    candidates = sorted(data.draw(st.lists(st.floats(-0.99, 0.99), unique=True, min_size=1, max_size=40)))
+    n_candidates = data.draw(st.integers(len(candidates) // 2 + 1, 50))
+    n_bins = len(candidates) + 1
+    hessians = np.array(data.draw(st.lists(SUMS, min_size=n_bins, max_size=n_bins)), dtype=np.int64)
+    refined = iterative_hessian(candidates, hessians, data.draw(st.floats(-1e18, 1e18)), n_candidates)
+    assert refined == sorted(set(refined)) and candidates[0] <= refined[0] and refined[-1] == candidates[-1]
+    assert len(refined) <= 2 * n_candidates
 
 
-def test_heavy_bins_are_halved_and_light_ones_merged() -> None:
-    """The worked case: of four bins one holds nearly all; it is cut in two, and its light neighbours become one."""
-    refined = iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([1, 97, 1, 1]), 3)
-    assert {0.0, 1.0, 1.5, 3.0} == set(refined)
-    # Nothing is known: the range is divided evenly up to the last border that is kept.
-    assert iterative_hessian([0.0, 2.0], np.array([0, 0]), 4) == [0.0, 1.0, 2.0]
+def test_light_bins_are_merged_and_what_is_left_is_divided() -> None:
+    """The worked case: nearly all lies above 0 and up to 1; both stay, with the last, and the gaps are divided."""
+    refined = iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([1, 97, 1, 1, 0]), 100.0, 4)
+    assert refined == [0.0, 0.5, 1.0, 2.0, 3.0]
+    # With room for more candidates than there were, the heavy bin's midpoint joins.
+    assert iterative_hessian([0.0, 1.0, 2.0, 3.0], np.array([0, 0, 99, 1, 0]), 100.0, 5)[:3] == [1.0, 1.25, 1.5]
+    # Nothing is known of the bins: only the last candidate stays.
+    assert iterative_hessian([0.0, 2.0], np.array([0, 0, 0]), 0.0, 4) == [2.0]
 
 
 @settings(max_examples=80)

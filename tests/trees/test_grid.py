@@ -138,10 +138,14 @@ def fixed_edges(factory: ModuleType, method: str, low: float, high: float) -> ND
     return edges
 
 
-def test_log_candidates_are_the_edges(factory: ModuleType) -> None:
-    """The grid holds exactly the Q wanted ones, inside the range."""
-    edges = fixed_edges(factory, "log", 2, 10)
-    assert len(edges) == 7 and (edges > 2).all() and (edges < 10).all()
+@pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 60_000), (-3, 0), (-1e6, 1e6)])
+def test_log_candidates_are_uniform_in_the_logarithm(factory: ModuleType, low: float, high: float) -> None:
+    """x <= s_q with log(1 + s_q - a) = q / Q log(1 + b - a), q from 0: the lower bound is the first candidate."""
+    edges = fixed_edges(factory, "log", low, high)
+    assert len(edges) == 7 and edges[0] > low and (edges < high).all()
+    spaced = np.log1p(edges.astype(np.float64) - low)
+    rounding = 0.1 if low == -1e6 else 1e-5  # of single precision, near -1e6
+    np.testing.assert_allclose(spaced, np.log1p(high - low) * np.arange(7) / 7, rtol=1e-5, atol=rounding)
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 60_000), (-3, 0), (0, 1e-20), (-1e6, 1e6)])

@@ -60,14 +60,14 @@ def test_values_are_bounded_whatever_is_released(factory: ModuleType, data: st.D
 
 
 def test_newton_values_equal_the_equation(factory: ModuleType) -> None:
-    """-rate G / (H + ridge) with the ridge raised by the noise: CCS'22, equation 4, and the noise-aware term."""
+    """-rate G / (H + ridge) with the ridge raised by the noise: CCS'22, equation 4; 0 where noise has taken the H."""
     loss = loss_of(factory, "binary", "newton")
     real = np.array([[3.0, 5.0], [-4.0, 2.0], [100.0, 1.0], [1.0, -3.0]])
     sums = np.rint(real * loss.scales).astype(np.int64)
     sigma = 0.25 * float(loss.scales[0])
     values = values_of(sums, sigma, loss, rule("newton"))[0, :, 0] / SCORE_UNIT
     ridge = 1.0 + 2.0 * 0.25
-    wanted = [-0.5 * 3 / (5 + ridge), 0.5 * 4 / (2 + ridge), -0.5 * 2.0, -0.5 * 1 / ridge]
+    wanted = [-0.5 * 3 / (5 + ridge), 0.5 * 4 / (2 + ridge), -0.5 * 2.0, 0.0]
     np.testing.assert_allclose(values, wanted, atol=2e-4)
 
 
@@ -86,6 +86,17 @@ def test_averages_are_shares_of_the_classes(factory: ModuleType) -> None:
     sums = np.array([[3, 1, 0, 0], [2, 2, -5, 4], [0, 0, 0, 0], [-1, -1, -1, -1]]) * unit
     shares = values_of(sums, 1.0, loss, rule("averaging"))[0] / SCORE_UNIT
     np.testing.assert_allclose(shares, [[0.75, 0.25, 0, 0], [0.25, 0.25, 0, 0.5], [0.25] * 4, [0.25] * 4], atol=1e-4)
+
+
+def test_a_share_is_the_ratio_of_its_two_sums(factory: ModuleType) -> None:
+    """With a Hessian scale, averaging sums (1{y=1}, c) as in CCS'22, section 4.4.1; noise cannot leave [0, 1]."""
+    plan = factory.make_plan("binary", model={"weight_update": "averaging"})
+    loss = build_loss(plan, hessian_scale=1.0)
+    np.testing.assert_allclose(loss.norm_squared, 2**28, rtol=1e-3)
+    assert loss.table[0, 0].tolist() == [0, loss.table[1, 0, 1]] and loss.table[1, 0, 0] == loss.table[1, 0, 1]
+    sums = np.rint(np.array([[30.0, 40.0], [5.0, 4.0], [-1.0, 4.0], [2.0, -1.0]]) * loss.scales).astype(np.int64)
+    shares = values_of(sums, 1.0, loss, rule("averaging"))[0, :, 0] / SCORE_UNIT
+    np.testing.assert_allclose(shares, [0.75, 1.0, 0.0, 0.5], atol=1e-4)
 
 
 def test_regression_averages_are_the_mean_label(factory: ModuleType) -> None:
