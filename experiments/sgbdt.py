@@ -236,7 +236,9 @@ def _ablations(bench: Bench, name: str, base: Variant, repeats: int, lines: list
         plain,
         replace(plain, name="the same, static leaf noise", is_static=True),
         replace(whole_sample, model={**base.model, **ridge}),
-        plain.with_section("the same, no initial score", initial_score_share=0.0),
+        plain.with_section("the same, no initial score", initial_score_share=0.0)
+        if base.section.get("initial_score_share", 0.1)
+        else plain.with_section("the same, with an initial score", initial_score_share=0.1),
         plain.with_section("the same, general amplification bound", bound="general"),
         replace(kept, name=f"filter: {kept.model['n_trees']} rounds and {kept.section['extra_rounds']} extra ones"),
         replace(as_many, model={**kept.model, "n_trees": n_rounds}, section={**as_many.section, "extra_rounds": 0}),

@@ -139,7 +139,7 @@ def _averaging(plan: Plan, hessian_scale: float | None) -> Loss:
         return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
     if plan.label.type == "binary" and hessian_scale is not None:
         scale = RECORD_NORM / math.hypot(1, hessian_scale)
-        _check_units(scale, hessian_scale * scale)
+        check_units(scale, hessian_scale * scale)
         pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
         table = np.repeat(pairs[:, None, :], STEPS, axis=1)
         return replace(_from_table(table, scale, np.array([1.0, hessian_scale])), is_share=True)
