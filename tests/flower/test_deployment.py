@@ -27,6 +27,7 @@ from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.site_data import read_site_data
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.flower_envelope import MAGIC, Kind
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
@@ -105,7 +106,7 @@ def secrets_of(federation: Any) -> dict[str, bytes]:
             ((found[f"{site}'s key of the link"],),) = connection.execute("select secret from link").fetchall()
         connection.close()
     plan = parse_plan((federation.folder / "plan.toml").read_text())
-    query = Replica(plan, resolve(plan)).query
+    query = Replica(TrainingTask(plan)).query
     assert query is not None
     total = np.zeros(query.length, dtype=np.int64)
     for site in federation.sites:

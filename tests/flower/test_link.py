@@ -108,7 +108,7 @@ def test_what_the_node_keeps_is_its_own(office: Office) -> None:
     folder = federation.folder / "site-0-state"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     names = {path.name for path in folder.iterdir()}
-    assert {"node.db", "flower.db", "budget.db", "counter.json"} <= names and any("rows-" in name for name in names)
+    assert {"node.db", "flower.db", "counter.json"} <= names and any("rows-" in name for name in names)
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import note
+from hedgerow.cli.serving import RunLines
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.forecasting import forecast
 from hedgerow.model import Model
@@ -65,7 +65,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
             hub.close()
     finally:
         journal.close()
-    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
     model.save(out)
     note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
     note(f"Requests to a site: {max(hub.n_requests.values(), default=0)} at most.")

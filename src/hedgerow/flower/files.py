@@ -26,7 +26,7 @@ class SiteFile:
         identity, roster, policy: as for `hedgerow node`.
         plan: the only plan to take part in, or "".
         state: the node's own folder, made with mode 0700.
-        budget: the budget book's file; "" for budget.db in `state`.
+        budget: the budget book's file; "" for NAME-budget.db beside the policy.
         threads: threads to sum with; 0 for all.
     """
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node import BUDGET_FILE, loader
+from hedgerow.cli.budget_place import OLD_BOOK, note_book
+from hedgerow.cli.node import loader
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
@@ -39,9 +40,18 @@ def answer(path: Path, request: bytes) -> bytes:
             SystemNoise(os.urandom), lambda plan: load_rows(file, plan), read_plan(file.plan) if file.plan else None,
             n_threads,
         )  # fmt: skip
-        budget = Path(file.budget) if file.budget else folder / BUDGET_FILE
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        budget = note_book(folder, _book_file(file, identity.public.name))
         node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))
         return node.answer(request)
+
+
+def _book_file(file: SiteFile, name: str) -> Path:
+    """As for `hedgerow node`: as told, else the book of an older version, else beside the policy."""
+    old = Path(file.state) / OLD_BOOK
+    if file.budget:
+        return Path(file.budget)
+    return old if old.exists() else Path(file.policy).parent / f"{name}-budget.db"
 
 
 def load_rows(file: SiteFile, plan: Plan) -> SiteData:
