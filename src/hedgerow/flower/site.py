@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.node import loader
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
