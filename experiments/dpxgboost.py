@@ -8,7 +8,8 @@ keeps no promise. The exit code is 1 when Adult's error exceeds the paper's.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hedgerow.experiments.harness import (
     labels_of,
     stratified_split,
 )
+from hedgerow.protocol.plan import Plan
 from hedgerow.trees.losses import SCORE_UNIT
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -35,7 +37,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "no choice from exact sums (noisy histograms)": {"splits": "histogram", "split_share": 0.7},
     "a tenth of the records per release": {"subsampling_ratio": 0.1},
     "gradients filtered, as published": {"gradient": "filter"},
-    "half of epsilon for the leaves' counts": {"count_weight": 1.0},
+    "a count weighs as much as a gradient": {"count_weight": 1.0},
     "no sketch": {"sketch_rounds": 0, "sketch_share": 0.0},
 }
 WITH_DELTA = "leaks closed, delta = 1e-5 (privacy loss distributions)"
@@ -48,16 +50,21 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments dpxgboost", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=3, help="random splits per cell (default 3)")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for figures and report")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for figures, report and single runs")
+    parser.add_argument("--most", type=int, default=10**9, help="stop after so many runs; started again, it goes on")
     options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs = Runs(options.out / "dpxgboost.csv", options.most)
     folder, seeds = data_folder(options.data), range(options.splits)
     tables = [load("adult", folder), load("abalone", folder), generated_classes(20_000)]
     parts, rows = [], {}
     for table in tables:
-        rows[table.name] = _rows(Prepared(table), seeds, with_ablations=table.name == "adult")
+        rows[table.name] = _rows(Prepared(table), seeds, runs, with_ablations=table.name == "adult")
+        if runs.left < 0:
+            print("stopped: start it again to go on")
+            return 1
         parts.append(_shown(table, rows[table.name]))
         print(parts[-1], flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "dpxgboost.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
     _draw(rows, options.out / "dpxgboost.png")
     ours = rows["adult"]["leaks closed"]
@@ -66,36 +73,72 @@ def main(argv: list[str]) -> int:
     return 0 if is_good else 1
 
 
-def _rows(prepared: Prepared, seeds: range, with_ablations: bool) -> dict[str, Row]:
+class Runs:
+    """Single runs that are written down one by one, so that a table can be taken up again.
+
+    Attributes:
+        left: runs that may still be made; below 0 when one was wanted and not made.
+    """
+
+    def __init__(self, path: Path, most: int) -> None:
+        self._path, self.left = path, most
+        self._found: dict[tuple[str, ...], float] = {}
+        if path.exists():
+            with open(path, encoding="utf-8", newline="") as file:
+                self._found = {tuple(line[:-1]): float(line[-1]) for line in csv.reader(file)}
+
+    def get(self, key: tuple[str, ...], make: Callable[[], float]) -> float:
+        """The result of a run; made when it is not there yet."""
+        if key not in self._found:
+            self.left -= 1
+            if self.left < 0:
+                return float("nan")
+            self._found[key] = make()
+            with open(self._path, "a", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerow([*key, self._found[key]])
+        return self._found[key]
+
+
+def _rows(prepared: Prepared, seeds: range, runs: Runs, with_ablations: bool) -> dict[str, Row]:
     names = list(VARIANTS) if with_ablations else list(VARIANTS)[:2]
-    found = {name: [_error(prepared, epsilon, VARIANTS[name], seeds) for epsilon in EPSILONS] for name in names}
+    found = {name: [_error(prepared, epsilon, VARIANTS[name], seeds, runs) for epsilon in EPSILONS] for name in names}
     if with_ablations:
         promise = {"accountant": "pld", "delta": 1e-5}
-        found[WITH_DELTA] = [_error(prepared, epsilon, {}, seeds, **promise) for epsilon in EPSILONS]
-    found[AS_PUBLISHED] = [_published(prepared.table, epsilon, seeds) for epsilon in EPSILONS]
+        found[WITH_DELTA] = [_error(prepared, epsilon, {}, seeds, runs, **promise) for epsilon in EPSILONS]
+    found[AS_PUBLISHED] = [_published(prepared.table, epsilon, seeds, runs) for epsilon in EPSILONS]
     return found
 
 
-def _error(prepared: Prepared, epsilon: float, own: Mapping[str, Any], seeds: range, **privacy: Any) -> float:
+def _error(
+    prepared: Prepared, epsilon: float, own: Mapping[str, Any], seeds: range, runs: Runs, **privacy: Any
+) -> float:
     """Mean error in percent over splits; RMSE in units of the label for a regression."""
     errors = []
     for seed in seeds:
         train = stratified_split(prepared.table.label, seed)
         promise = {"accountant": "pure", **privacy}
         plan = algorithm_plan(prepared.table, epsilon, int(train.sum()), "dp-xgboost", own, **promise)
-        labels, scores, _ = held_out_scores(prepared, plan, train, seed)
-        errors.append(_measure(prepared.table, labels, scores))
+
+        def made(plan: Plan = plan, train: NDArray[np.bool_] = train, seed: int = seed) -> float:
+            labels, scores, _ = held_out_scores(prepared, plan, train, seed)
+            return _measure(prepared.table, labels, scores)
+
+        errors.append(runs.get((prepared.table.name, plan.digest, str(seed)), made))
     return float(np.mean(errors))
 
 
-def _published(table: Table, epsilon: float, seeds: range) -> float:
+def _published(table: Table, epsilon: float, seeds: range, runs: Runs) -> float:
     labels = labels_of(table) / SCORE_UNIT if table.is_regression else labels_of(table)
-    y = labels if table.is_regression else 2.0 * labels - 1
+    y = np.asarray(labels if table.is_regression else 2.0 * labels - 1, dtype=np.float64)
     errors = []
     for seed in seeds:
         train = stratified_split(table.label, seed)
-        scores = published_scores(table, train, np.asarray(y, dtype=np.float64), Published(epsilon), seed)
-        errors.append(_measure(table, labels[~train], scores[~train]))
+
+        def made(train: NDArray[np.bool_] = train, seed: int = seed) -> float:
+            scores = published_scores(table, train, y, Published(epsilon), seed)
+            return _measure(table, labels[~train], scores[~train])
+
+        errors.append(runs.get((table.name, f"{AS_PUBLISHED}, {epsilon:g}", str(seed)), made))
     return float(np.mean(errors))
 
 
@@ -122,17 +165,18 @@ def _draw(rows: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(rows), figsize=(5 * len(rows), 4.5), constrained_layout=True)
+    figure, axes = pyplot.subplots(1, len(rows), figsize=(5 * len(rows), 4.8), constrained_layout=True)
+    known = (*list(VARIANTS)[:2], WITH_DELTA, AS_PUBLISHED)
     for axis, (name, variants) in zip(axes, rows.items(), strict=True):
         if name in PAPER:
             axis.plot(EPSILONS, PAPER[name], marker="s", color="black", linestyle="--", label="the paper")
-        shown = [label for label in variants if label in (*list(VARIANTS)[:2], WITH_DELTA, AS_PUBLISHED)]
-        for label in shown:
-            axis.plot(EPSILONS, variants[label], marker="o", label=label)
+        for number, label in enumerate(known):
+            if label in variants:
+                axis.plot(EPSILONS, variants[label], marker="o", color=f"C{number}", label=label)
         axis.set(title=name, xlabel="epsilon", ylabel="RMSE" if name == "abalone" else "test error, %", xscale="log")
         axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -22,7 +22,7 @@ MAX_ROUNDS = 10
 SIGNAL_PER_ROUND = 16.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdasspSettings(Settings):
     """Numbers in place of every "auto"; the model has one tree per feature, `batch_size` of them per round.
 

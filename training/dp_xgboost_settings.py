@@ -25,7 +25,7 @@ _PRECISION = 1e-6
 _LARGEST_SCALE = 2**53
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DpXgboostSettings(Settings):
     """Numbers in place of every "auto".
 

@@ -26,7 +26,8 @@ class Forecast:
         bits_per_number: enough for any sum over the declared number of records.
         bytes_per_node: what one node sends, without the envelope of a transport.
         queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
-        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by each accountant.
+        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants.
+        epsilon_promised: the same by the plan's own accountant.
     """
 
     settings: Settings
@@ -37,6 +38,7 @@ class Forecast:
     queries: tuple[tuple[str, int, int], ...]
     epsilon_gdp: float
     epsilon_rdp: float
+    epsilon_promised: float
 
 
 def forecast(plan: Plan) -> Forecast:
@@ -61,6 +63,7 @@ def forecast(plan: Plan) -> Forecast:
         queries=tuple(_tally(kind, queries) for kind in kinds),
         epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
+        epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
     )
 
 

@@ -50,6 +50,8 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
          f"({_whole(plan, expected)})"),
     ]  # fmt: skip
+    if privacy.accountant in ("pure", "pld"):
+        facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
     if privacy.delta * privacy.n_records >= 1:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
     if privacy.bounds_from_data:
