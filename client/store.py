@@ -3,6 +3,10 @@
 Beside the database stands a small counter file with the number of the last step and the last round answered. It is
 written after the database and before the message leaves. A database that is older than its counter was restored from
 a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
+
+What an epoch fixes is written once, when it is ready; a step is a few kilobytes. Every step costs two writes that wait
+for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the counter's,
+or a database restored after that would pass for the newest.
 """
 
 from __future__ import annotations
@@ -16,27 +20,35 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict
 from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import OwnMistake, refuse
 from hedgerow.secagg.transitions import Code
 from hedgerow.storage.database import Database, Statement
+from hedgerow.training.tasks import Task, task_from_text, task_to_text
 
 _SCHEMA = """
 create table if not exists run (
-    run_id blob primary key, plan text not null, data_digest blob not null, status text not null,
-    attempt integer not null, sequence integer not null, participant blob
+    run_id blob primary key, task text not null, data_digest blob not null, status text not null,
+    attempt integer not null, epoch blob, structure_seed integer
 );
+create table if not exists steps (run_id blob primary key, sequence integer not null, step blob);
+create table if not exists purposes (run_id blob, purpose text, primary key (run_id, purpose));
+create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
-create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
-create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
+create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
+create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
+create table if not exists models (digest blob primary key)
 """
-_VERSION = 1
+_VERSION = 4
 OPEN = "open"
 _COUNTER_BYTES = 256
+_DELTA = 1e-6
+"""At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
+_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -50,12 +62,16 @@ class NodeStep:
         releases: releases received, by round.
         spent: the round that a masked vector is about to be sent for, and what its release costs.
         answered: the round whose shares are about to be sent.
+        structure_seed: the seed that the program has begun with.
+        witnessed: a seed that sites have drawn, as this node has seen.
     """
 
     participant: Participant | None = None
     releases: tuple[tuple[int, IntVector], ...] = ()
     spent: tuple[int, Event] | None = None
     answered: int | None = None
+    structure_seed: int | None = None
+    witnessed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,16 +81,20 @@ class StoredRun:
     Attributes:
         participant: None before the first epoch is ready, and after a rollback.
         answered: rounds whose shares have left, in any epoch.
+        structure_seed: the seed that the program had begun with, None for none.
+        witnessed: all seeds that sites have drawn in this run, as this node has seen.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
     """
 
     run_id: bytes
-    plan: Plan
+    task: Task
     data_digest: bytes
     attempt: int
     participant: Participant | None
     releases: tuple[IntVector, ...]
     answered: frozenset[int]
+    structure_seed: int | None
+    witnessed: frozenset[int]
     fault: OwnMistake | None = None
 
 
@@ -98,21 +118,25 @@ class NodeStore:
     _database: Database = field(init=False)
     _counter: _Counter = field(init=False)
     _sequence: int = field(init=False, default=0)
+    _epoch: bytes = field(init=False, default=b"")
+    """Digest of the epoch that the database holds, and the purposes answered in it."""
+    _purposes: frozenset[str] = field(init=False, default=frozenset())
+    _counter_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter = self._read_counter()
 
-    def open_run(self, run_id: bytes, plan: Plan, data_digest: bytes) -> frozenset[int]:
+    def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
-        text = json.dumps(plan.to_dict(), sort_keys=True)
         self._database.write(
-            ("insert into run values (?, ?, ?, ?, 0, 0, null)", (run_id, text, data_digest, OPEN)),
+            ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
+            ("insert into steps values (?, 0, null)", (run_id,)),
         )
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
         if self.knows(run_id):
             self._forget_spent(run_id)
-        self._sequence = 0
+        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
         self._write_counter(_Counter(run_id.hex(), 0, 0, lost))
         return frozenset(range(lost + 1))
 
@@ -121,16 +145,22 @@ class NodeStore:
         rows = self._database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
+    def run_ids(self) -> list[bytes]:
+        """All runs that this node has ever been in."""
+        return [row[0] for row in self._database.rows("select run_id from run")]
+
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
-        self._sequence = 0
         self._database.write(
-            ("update run set attempt = ?, sequence = 0, participant = null where run_id = ?", (attempt, run_id))
+            ("update run set attempt = ?, epoch = null where run_id = ?", (attempt, run_id)),
+            ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
+            ("delete from purposes where run_id = ?", (run_id,)),
         )
+        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
         self._write_counter(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
@@ -144,25 +174,57 @@ class NodeStore:
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
         if step.answered is not None:
             statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
+        if step.structure_seed is not None:
+            statements.append(("update run set structure_seed = ? where run_id = ?", (step.structure_seed, run_id)))
+        if step.witnessed is not None:
+            statements.append(("insert or ignore into seeds values (?, ?)", (run_id, step.witnessed)))
         sequence = self._sequence
         if step.participant is not None:
             sequence = step.participant.sequence
-            state = step.participant.to_bytes()
-            statements.append(
-                ("update run set participant = ?, sequence = ? where run_id = ?", (state, sequence, run_id))
-            )
+            statements += self._statements_of(run_id, step.participant)
         self._database.write(*statements)
         self._sequence = sequence
+        if step.participant is not None:
+            self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
             answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
             self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered))
 
+    def _statements_of(self, run_id: bytes, participant: Participant) -> list[Statement]:
+        """What writes a participant's step, and its epoch if that is not here yet."""
+        statements: list[Statement] = []
+        known = self._purposes
+        if self._epoch != participant.view.digest:
+            known = frozenset()
+            statements.append(("update run set epoch = ? where run_id = ?", (participant.epoch_bytes(), run_id)))
+            statements.append(("delete from purposes where run_id = ?", (run_id,)))
+        for purpose in sorted(participant.purposes - known):
+            statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
+        step = (participant.sequence, participant.step_bytes(), run_id)
+        statements.append(("update steps set sequence = ?, step = ? where run_id = ?", step))
+        return statements
+
     def spent(self, run_id: bytes) -> list[Event] | None:
-        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost."""
-        rows = self._database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
+        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost.
+
+        A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
+        one was, for the sites answer a purpose once; so the dearer one is charged.
+        """
+        rows = self._database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
             return None
-        return [event_from_dict(json.loads(text)) for _, text in rows]
+        attempts: dict[int, list[Event]] = {}
+        for number, text in rows:
+            attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
+        return [_dearest(events) for events in attempts.values()]
+
+    def keep_model(self, digest: bytes) -> None:
+        """Note that this node helped to make the model of this digest."""
+        self._database.write(("insert or ignore into models values (?)", (digest,)))
+
+    def models(self) -> frozenset[bytes]:
+        """Digests of the models that this node helped to make."""
+        return frozenset(row[0] for row in self._database.rows("select digest from models"))
 
     def _forget_spent(self, run_id: bytes) -> None:
         """Note for good that steps of this run were lost, and with them what rounds have cost."""
@@ -171,47 +233,61 @@ class NodeStore:
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here; its secrets are forgotten and it is never opened again."""
         self._database.write(
-            ("update run set status = ?, participant = null where run_id = ?", (status, run_id)),
+            ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
+            ("delete from steps where run_id = ?", (run_id,)),
+            ("delete from purposes where run_id = ?", (run_id,)),
             ("delete from releases where run_id = ?", (run_id,)),
         )
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self._database.rows(
-            "select run_id, plan, data_digest, attempt, sequence, participant from run where status = ?", (OPEN,)
+            "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed"
+            " from run join steps using (run_id) where status = ?",
+            (OPEN,),
         )
         if not rows:
             return None
-        run_id, plan, data_digest, attempt, sequence, state = rows[-1]
+        run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
         answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
             answered.update(range(self._counter.answered + 1))
         try:
-            participant = self._restore(run_id, state, (attempt, sequence))
+            participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
+        if participant is not None:
+            self._epoch, self._purposes = participant.view.digest, participant.purposes
         return StoredRun(
             run_id,
-            Plan.from_dict(json.loads(plan)),
+            task_from_text(task),
             data_digest,
             attempt,
             participant,
             self._releases(run_id),
             frozenset(answered),
+            seed,
+            frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
             fault,
         )
 
-    def _restore(self, run_id: bytes, state: bytes | None, step: tuple[int, int]) -> Participant | None:
+    def _restore(
+        self, run_id: bytes, parts: tuple[bytes | None, bytes | None], step: tuple[int, int]
+    ) -> Participant | None:
         """Raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
         is_counted = self._counter.run_id == run_id.hex()
         # A crash between the two files leaves the counter one step behind; nothing was sent then.
         counted = (self._counter.attempt, self._counter.sequence)
         if not is_counted or step < counted:
             raise refuse(Code.ROLLED_BACK, f"It is step {step} of (attempt, step), the counter says {counted}.")
-        return None if state is None else Participant.restore(state, step[1])
+        epoch, state = parts
+        if epoch is None or state is None:
+            return None
+        purposes = [row[0] for row in self._database.rows("select purpose from purposes where run_id = ?", (run_id,))]
+        return Participant.restore_parts(epoch, state, purposes, step[1])
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
         rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
@@ -220,6 +296,9 @@ class NodeStore:
     def close(self) -> None:
         """Close the files."""
         self._database.close()
+        if self._counter_file is not None:
+            os.close(self._counter_file)
+            self._counter_file = None
 
     def _read_counter(self) -> _Counter:
         try:
@@ -236,15 +315,13 @@ class NodeStore:
             ) from fault
 
     def _write_counter(self, counter: _Counter) -> None:
-        # In place and of one length, so that it costs one write and no new file: it stands before every message.
+        # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
         line = json.dumps(counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
         try:
-            descriptor = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
-            try:
-                os.pwrite(descriptor, line, 0)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            if self._counter_file is None:
+                self._counter_file = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
+            os.pwrite(self._counter_file, line, 0)
+            _sync(self._counter_file)
         except OSError as fault:
             raise EnvironmentFault(
                 f"{self.folder / 'counter.json'} could not be written: {fault.strerror or fault}.",
@@ -253,6 +330,13 @@ class NodeStore:
                 code="disk-full",
             ) from fault
         self._counter = counter
+
+
+def _dearest(events: Sequence[Event]) -> Event:
+    """The event that costs most by itself."""
+    if len(events) == 1:
+        return events[0]
+    return max(events, key=lambda event: get_accountant("gdp").epsilon([event], _DELTA))
 
 
 def digest_rows(codes: Sequence[bytes]) -> bytes:

@@ -30,6 +30,7 @@ from hedgerow.protocol.plan_fields import (
 
 PLAN_VERSION = 1
 MAX_CATEGORIES = 250
+MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 
 
@@ -72,7 +73,11 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only."""
+    """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
+
+    `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
+    "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
+    """
 
     n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
     max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
@@ -90,7 +95,7 @@ class Model:
     leaf_clip: float = checked(number(0, 1e6, exclusive=True), 2.0)
     joint_clip: float | str = checked(number(0, 10, "auto", "none", exclusive=True), "auto")
     hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")
-    structure_seed: int = checked(integer(0, 2**63 - 1), 0)
+    structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +173,17 @@ class Plan:
         """SHA-256 of the canonical JSON form, in hexadecimal: two parties with equal digests hold the same plan."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def has_joint_structure(self) -> bool:
+        """Whether the seed of the trees' structure is still to be drawn by the sites."""
+        return isinstance(self.model.structure_seed, str)
+
+    def with_structure_seed(self, seed: int) -> Plan:
+        """The plan as it is run, with the seed that the sites have drawn; a plan with its own seed stays as it is."""
+        if not self.has_joint_structure:
+            return self
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

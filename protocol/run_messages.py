@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hedgerow.protocol.plan import MAX_STRUCTURE_SEED
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_codec import (
     HASH_BYTES,
+    MAX_MODEL_BYTES,
     MAX_PLAN_BYTES,
     MAX_RELEASES,
     MessageReader,
@@ -37,6 +39,8 @@ class MessageKind(IntEnum):
     FINISHED = 8
     STOP = 9
     WELCOME = 10
+    ORIGIN = 11
+    EVALUATION = 12
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -84,8 +88,31 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationInvitation:
+    """Coordinator: take part in the evaluation of a model over the rows that you hold out?
+
+    Attributes:
+        plan: of the model, as in `Invitation`.
+        model: the ensemble's canonical JSON (ASCII).
+        epsilon, delta: what the evaluation may cost by itself.
+        first_round: releases on the model's account before this one; it numbers the purposes.
+    """
+
+    run_id: bytes
+    plan: bytes
+    model: bytes
+    epsilon: float
+    delta: float
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part."""
+    """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part.
+
+    Attributes:
+        plan_digest: of the plan; of the task, model and cost included, when it is an evaluation.
+    """
 
     run_id: bytes
     plan_digest: bytes
@@ -107,11 +134,13 @@ class RoundRequest:
         round: number of the exchange; also the number of releases before it.
         releases: the last of these releases, as many as the node does not hold yet.
         signed_spec: what the round is for, signed by the coordinator.
+        structure_seed: seed of the trees' structure in this run, 0 to 2**63 - 1.
     """
 
     round: int
     releases: tuple[IntVector, ...]
     signed_spec: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +153,15 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make."""
+    """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make.
+
+    After an evaluation the digest is that of the task and the releases.
+    """
 
     n_releases: int
     releases: tuple[IntVector, ...]
     model_digest: bytes
+    structure_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +181,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Node: it has the whole model; the digest of what its own replica made."""
+    """Node: it has the whole result; the digest of what its own replica made."""
 
     model_digest: bytes
 
 
-Message = Hello | Welcome | Invitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop | Refused | Done
+Message = (
+    Hello | Welcome | Invitation | EvaluationInvitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop
+    | Refused | Done
+)  # fmt: skip
 
 PAYLOADS = frozenset(
     {
-        MessageKind.ENROL, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE, MessageKind.SETUP_ANSWER,
-        MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
+        MessageKind.ENROL, MessageKind.ORIGIN, MessageKind.SETUP, MessageKind.UNMASK, MessageKind.CERTIFICATE,
+        MessageKind.SETUP_ANSWER, MessageKind.UPLOAD, MessageKind.ECHO, MessageKind.ANSWER,
     }
 )  # fmt: skip
 
@@ -166,6 +202,7 @@ _KINDS: dict[type, MessageKind] = {
     Hello: MessageKind.HELLO,
     Welcome: MessageKind.WELCOME,
     Invitation: MessageKind.INVITATION,
+    EvaluationInvitation: MessageKind.EVALUATION,
     Ready: MessageKind.READY,
     RoundRequest: MessageKind.ROUND_REQUEST,
     Abandoned: MessageKind.ABANDONED,
@@ -192,6 +229,9 @@ def encode(message: Message) -> bytes:
             writer.number(message.connection, 8)
         case Invitation():
             writer.hash(message.run_id).blob(message.plan)
+        case EvaluationInvitation():
+            writer.hash(message.run_id).blob(message.plan).blob(message.model)
+            writer.real(message.epsilon).real(message.delta).number(message.first_round, 4)
         case Ready():
             writer.hash(message.run_id).hash(message.plan_digest)
         case Payload():
@@ -200,10 +240,10 @@ def encode(message: Message) -> bytes:
             writer.blob(message.content)
         case RoundRequest():
             _write_releases(writer.number(message.round, 4), message.releases)
-            writer.blob(message.signed_spec)
+            writer.blob(message.signed_spec).number(message.structure_seed, 8)
         case Finished():
             _write_releases(writer.number(message.n_releases, 4), message.releases)
-            writer.hash(message.model_digest)
+            writer.hash(message.model_digest).number(message.structure_seed, 8)
         case Abandoned() | Refused():
             writer.number(message.round, 4).word(message.code)
         case Stop():
@@ -242,10 +282,13 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
     MessageKind.HELLO: lambda r: Hello(r.number(8), r.hash(), r.hash(), r.number(4, MAX_RELEASES)),
     MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
     MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
+    MessageKind.EVALUATION: lambda r: EvaluationInvitation(
+        r.hash(), r.blob(MAX_PLAN_BYTES), r.blob(MAX_MODEL_BYTES), r.real(), r.real(), r.number(4)
+    ),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
-    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob()),
+    MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),
-    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash()),
+    MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.STOP: lambda r: Stop(r.word()),
     MessageKind.REFUSED: lambda r: Refused(r.number(4), r.word()),
     MessageKind.DONE: lambda r: Done(r.hash()),

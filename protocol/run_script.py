@@ -2,8 +2,9 @@
 
     node                                          coordinator
     OUTSIDE    Hello ->          <- Welcome       any state
-    OUTSIDE                      <- Invitation    GATHERING     (join timeout)
-    INVITED    Ready ->          <- Enrol         SETTING_UP    (four collections, round timeout each)
+    OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation for a model)
+    INVITED    Ready ->          <- Origin        SETTING_UP    (only for a site that comes after the first release)
+    INVITED                      <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
     WAITING                      <- RoundRequest  COLLECTING_VECTORS
     MASKED     Upload ->         <- Unmask        COLLECTING_ECHOES or COLLECTING_ANSWERS
@@ -71,6 +72,8 @@ def _cue(states: set[NodeState] | set[RunState], kind: MessageKind, then: set[No
 SCRIPT: tuple[Cue, ...] = (
     # What a node may receive. Duplicates of what it has answered are answered alike.
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.INVITATION, {_N.INVITED}),
+    _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.EVALUATION, {_N.INVITED}),
+    _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ORIGIN, set()),
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ENROL, {_N.ENROLLING}),
     _cue({_N.ENROLLING}, _K.SETUP, {_N.ENROLLING, _N.WAITING}),
     _cue(_IN_EPOCH, _K.ROUND_REQUEST, {_N.MASKED}),

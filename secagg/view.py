@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -140,6 +140,9 @@ class Agreement:
 @lru_cache(maxsize=4)
 def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes) -> Agreement:
     """Returns what the lists agree on, everything checked; raises Refusal."""
+    if parameters.roster_hash != roster.hash():
+        # The members signed for the roster that they had pinned; another may number other sites.
+        raise refuse(Code.ROSTER_MISMATCH, "The parameters are for another roster.", "coordinator")
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
     guarantees = derive(len(bundles), parameters.wishes)
@@ -175,13 +178,25 @@ class EpochView:
         return _view_of(roster, parameters, key_list, nonce_list, ready_list)
 
     @classmethod
-    def from_record(cls, record: bytes) -> EpochView:
-        """Returns the view rebuilt, and checked again, from `record`; raises Refusal."""
+    def from_record(
+        cls, record: bytes, require: Callable[[Roster, EpochParameters], None] = lambda roster, parameters: None
+    ) -> EpochView:
+        """Returns the view rebuilt, and checked again, from `record`; raises Refusal.
+
+        Args: require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked
+            at, whose signatures cost time: in a stranger's record they may be as many as the format allows.
+        """
         reader = Reader(record, Kind.EPOCH_RECORD)
         roster, parameters = Roster.from_bytes(reader.variable()), EpochParameters.from_bytes(reader.variable())
         lists = (reader.variable(), reader.variable(), reader.variable())
         reader.end()
+        require(roster, parameters)
         return cls.from_messages(roster, parameters, *lists)
+
+    @property
+    def public_seed(self) -> int:
+        """`structure_seed` as the number in 0 to 2**63 - 1 that a plan can hold."""
+        return int.from_bytes(self.structure_seed[:8], "big") >> 1
 
     @property
     def noise(self) -> NoiseMode:

@@ -18,6 +18,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
@@ -27,11 +28,19 @@ Progress = Callable[[Query, Ledger], None]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced: the model, the ledger of what was released for it, and the report on both."""
+    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report.
 
+    Attributes:
+        evaluation: when the run evaluated the model: what was found.
+        cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
+    """
+
+    plan: Plan
     ensemble: Ensemble
     ledger: Ledger
     report: PrivacyReport
+    evaluation: Evaluation | None = None
+    cost: PrivacyReport | None = None
 
 
 class Releaser:
@@ -105,7 +114,8 @@ def run_program(
             query = program.send(released)
     except StopIteration as finished:
         ensemble: Ensemble = finished.value
-    return Outcome(ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise, aggregation.honest_group))
+    report = checked_report(plan, releaser.ledger, noise, aggregation.honest_group)
+    return Outcome(plan, ensemble, releaser.ledger, report)
 
 
 def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:

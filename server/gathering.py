@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.roster import Roster
 
@@ -92,3 +93,14 @@ class Sites:
         """Sites without which nothing is summed."""
         smallest = SMALLEST_NOISED_COHORT if plan.privacy.noise == "distributed" else SMALLEST_COHORT
         return max(plan.federation.min_sites, smallest)
+
+    def too_few(self, plan: Plan) -> AggregationError:
+        """The error for a run that cannot begin or go on for want of sites."""
+        said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.refusals.items()))
+        there = len(self.heard(self.ready))
+        return AggregationError(
+            f"Too few sites take part: {there} of {len(self.names)} are there and ready{said}.",
+            cause=f"At least {self.least(plan)} are needed, and as many as secure aggregation's threshold.",
+            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
+            code="too-few-sites",
+        )

@@ -62,6 +62,11 @@ class MaskedAggregation:
         """Shares of noise guaranteed in every sum; None when the coordinator is to add the noise."""
         return None if self._mode is NoiseMode.SERVER else self._epoch.view.guarantees.honest_group
 
+    @property
+    def public_seed(self) -> int:
+        """The seed of the trees' structure that the sites have drawn in this epoch, 0 to 2**63 - 1."""
+        return self._epoch.view.public_seed
+
     def sum_of(self, query: Query) -> IntVector:
         """See `Aggregation.sum_of`; raises Refusal, OwnMistake or Abandoned as the parties do."""
         if self._epoch.next_slot >= self._n_slots:

@@ -5,18 +5,12 @@ Everything is journalled before the messages that depend on it are queued.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     Abandoned,
     Finished,
-    Invitation,
     Message,
     MessageKind,
     Payload,
@@ -25,64 +19,42 @@ from hedgerow.protocol.run_messages import (
     encode,
 )
 from hedgerow.protocol.run_script import RunState
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.query_round import VECTOR_ID
 from hedgerow.secagg.refusals import Abandoned as SumAbandoned
 from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import MAX_ATTEMPTS, Roster
-from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, checked_report
-from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
+from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
-from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.server.rounds import (
+    COLLECTIONS,
+    Following,
+    certificate_of,
+    honest_group_of,
+    invitation_to,
+    open_slot,
+    parameters_of,
+    slots_for,
+)
+from hedgerow.server.run_setup import RunSetup as RunSetup
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 
 Outgoing = tuple[str, bytes]
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """What the coordinator's operator gives it.
-
-    Attributes:
-        plan: the plan.
-        roster: who may take part, and this coordinator's key.
-        identity: this coordinator's signing key.
-        noise: where central noise comes from.
-        entropy: the source of the run's number: ``os.urandom`` but in tests.
-        observer: told of everything that happens.
-    """
-
-    plan: Plan
-    roster: Roster
-    identity: Identity
-    noise: NoiseSource
-    entropy: Entropy
-    observer: Observer = nobody_watches
-
-
 class RunPhases:
-    """What the coordinator does in each phase, and what it knows; `RunSession` decides when.
-
-    Attributes:
-        state: what is being collected.
-        sites: who is there, and what they said.
-        outcome: the model, its ledger and report, once the run is over.
-        failure: why the run was given up, if it was.
-        survivors: for every release, the sites whose vectors are in it.
-        n_phases: grows with every phase, so that a driver knows when to begin waiting anew.
-    """
+    """What the coordinator does in each phase, and what it knows (see `RunSession`), which decides when."""
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self._setup, self._journal = setup, journal
-        self._settings = resolve(setup.plan)
-        self._replica = Replica(setup.plan, self._settings)
+        self._task = setup.task
+        self._replica = Replica(self._task)
         self._releases: list[IntVector] = []
         self._honest_groups: list[int] = []
         self._ledger = Ledger()
@@ -96,14 +68,16 @@ class RunPhases:
         """Too few sites are there to go on; they are waited for."""
         self._epoch_setup: EpochSetup | None = None
         self._view: EpochView | None = None
+        self._origin: EpochView | None = None
+        """The epoch whose nonces seed the trees: the one in which the first release was made, or will be."""
         self._slot: Aggregator | None = None
         self._certificate = b""
         self._next_slot = self._attempt = 0
         self._out: list[Outgoing] = []
-        stored = journal.load(setup.plan, setup.roster)
+        stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
-            journal.begin(self.run_id, setup.plan, setup.roster)
+            journal.begin(self.run_id, self._task, setup.roster)
         else:
             self.run_id = stored.run_id
             self._resume(stored)
@@ -114,6 +88,9 @@ class RunPhases:
         return self._ledger
 
     def _resume(self, stored: JournalledRun) -> None:
+        self._origin = stored.origin
+        if self._origin is not None:
+            self._replica.begin(self._origin.public_seed)
         for line in stored.releases:
             self._take(line)
         self._attempt, self._next_slot = stored.attempt, stored.next_slot
@@ -124,7 +101,7 @@ class RunPhases:
             self._enter(RunState.FINISHING)
         elif self._slot is not None:
             self._certificate = certificate_of(self._slot)
-            self._enter(_COLLECTIONS[self._slot.state])
+            self._enter(COLLECTIONS[self._slot.state])
         elif self._view is not None:
             self._stall()
 
@@ -153,13 +130,13 @@ class RunPhases:
         """Set a new epoch up with all sites that are ready."""
         members = self.sites.heard(self.sites.ready)
         if len(members) < self.sites.least(self._setup.plan):
-            raise self._too_few()
+            raise self.sites.too_few(self._setup.plan)
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
             )
         self._attempt += 1
-        n_slots = slots_for(self._setup.plan, self._settings, len(self._releases))
+        n_slots = slots_for(self._task, len(self._releases))
         identity = (self.run_id, self._attempt, self._setup.roster.hash())
         parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
         self._journal.save_attempt(self._attempt)
@@ -168,6 +145,7 @@ class RunPhases:
         self._epoch_setup = EpochSetup(self._setup.roster, parameters)
         self._enter(RunState.SETTING_UP)
         for site in sorted(members):
+            self._send_origin(site)
             self._send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
 
     def _advance_setup(self) -> None:
@@ -189,7 +167,10 @@ class RunPhases:
                 self._to_members(deliveries)
             else:
                 self._view, listed = setup.close_acknowledgements()
-                self._journal.save_epoch(self._view)
+                if not self._releases:
+                    self._origin = self._view
+                    self._replica.begin(self._view.public_seed)
+                self._journal.save_epoch(self._view, is_origin=not self._releases)
                 self._next_slot, self._epoch_setup = 0, None
                 self._announce(self._view, listed)
                 self._open_round()
@@ -214,37 +195,56 @@ class RunPhases:
             if self.sites.name(node) in self.sites.members:
                 self._send(self.sites.name(node), Payload(MessageKind.SETUP, message))
 
-    def _open_round(self) -> None:
-        """Open a slot for the query that is next; stall when too few sites are there for any."""
-        query, view = self._replica.query, self._view
-        if query is None:
+    def _open_round(self, released: JournalledRelease | None = None) -> None:
+        """Open a slot for the query that is next; stall when too few sites are there for any.
+
+        Args: released: what was released before it, to be journalled with the slot before anyone hears of either.
+        """
+        following, there = self._following()
+        slot = self._new_slot() if following is Following.SLOT else None
+        if released is not None:
+            self._journal.commit(len(self._releases) - 1, released, slot)
+            self._tell(RunEventKind.RELEASED)
+        elif slot is not None:
+            self._journal.save_slot(slot)
+        if slot is not None:
+            self._slot, self._certificate = slot, b""
+            self._next_slot += 1
+            self.sites.asked = set()
+            self._enter(RunState.COLLECTING_VECTORS)
+            for site in sorted(there):
+                self._send_request(site)
+        elif following is Following.END:
             self._begin_finishing()
-            return
+        elif following is Following.EPOCH:
+            self._begin_setup()
+        elif following is Following.WAIT:
+            self._stall()
+
+    def _following(self) -> tuple[Following, set[str]]:
+        """What comes after a release or a set-up, and the sites of the epoch that are there."""
+        view = self._view
+        if self._replica.query is None:
+            return Following.END, set()
         if view is None:
-            return
+            return Following.NOTHING, set()
         there = self.sites.heard({self.sites.name(node) for node in view.ready} - self.sites.outsiders)
         is_full = self._next_slot >= view.parameters.n_slots
         if self.sites.returning:
-            self._stall()
-            return
+            return Following.WAIT, there
         ready = self.sites.heard(self.sites.ready)
         is_short = len(there) < view.guarantees.min_survivors
         is_worth_it = ready > there and (is_short or self._attempt < MAX_ATTEMPTS // 2)
         if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
-            self._begin_setup()
-            return
-        if is_short:
-            self._stall()
-            return
-        slot = open_slot(self._setup.plan, view, self._setup.identity, query, (self._next_slot, self._replica.history))
-        self._next_slot += 1
-        self._journal.save_slot(slot)
-        self._slot, self._certificate = slot, b""
-        self.sites.asked = set()
-        self._enter(RunState.COLLECTING_VECTORS)
-        for site in sorted(there):
-            self._send_request(site)
+            return Following.EPOCH, there
+        return (Following.WAIT if is_short else Following.SLOT), there
+
+    def _new_slot(self) -> Aggregator | None:
+        query, place = self._replica.query, (self._next_slot, self._replica.context())
+        if query is None or self._view is None:
+            return None
+        return open_slot(self._setup.plan, self._view, self._setup.identity, query, place)
 
     def _close_vectors(self) -> None:
         slot = self._require_slot()
@@ -262,7 +262,7 @@ class RunPhases:
             return
         self._journal.save_slot(slot)
         self._slot = slot
-        self._enter(_COLLECTIONS[slot.state])
+        self._enter(COLLECTIONS[slot.state])
         for node, request in requests.items():
             self._send(self.sites.name(node), Payload(MessageKind.UNMASK, request))
 
@@ -298,15 +298,13 @@ class RunPhases:
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
         line = JournalledRelease(release, entry, group, survivors)
-        self._journal.commit(self._replica.n_releases, line)
         self._take(line)
         self._slot = None
-        self._tell(RunEventKind.RELEASED)
-        self._open_round()
+        self._open_round(line)
 
     def _begin_finishing(self) -> None:
         self._conclude()
-        self._journal.finish(self._replica.model_digest())
+        self._journal.finish(self._replica.result_digest())
         self._enter(RunState.FINISHING)
         self.sites.asked = set()
         for site in sorted(self.sites.heard(self.sites.ready)):
@@ -314,9 +312,12 @@ class RunPhases:
 
     def _conclude(self) -> Outcome:
         """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
-        group = min(self._honest_groups, default=None)
+        group, model = min(self._honest_groups, default=None), self._setup.evaluation
+        if model is not None and isinstance(self._replica.result, Evaluation):
+            self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise, group)
+            return self.outcome
         report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
-        self.outcome = Outcome(self._replica.ensemble, self._ledger, report)
+        self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
         return self.outcome
 
     def _end(self) -> None:
@@ -329,24 +330,33 @@ class RunPhases:
         self.sites.outsiders.add(site)
         self.sites.members.discard(site)
         self.sites.ready.discard(site)
-        plan = json.dumps(self._setup.plan.to_dict(), sort_keys=True, separators=(",", ":"))
-        self._send(site, Invitation(self.run_id, plan.encode()))
+        self._send(site, invitation_to(self._task, self.run_id))
 
     def _send(self, site: str, message: Message) -> None:
         if site in self.sites.connected:
             self._out.append((site, encode(message)))
 
+    def _send_origin(self, site: str) -> None:
+        """Show a site that may be late whose signed nonces seed the trees."""
+        if self._releases and self._setup.plan.has_joint_structure and self._origin is not None:
+            self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
+
     def _send_request(self, site: str) -> None:
-        self.sites.asked.add(site)
-        fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
-        self.sites.held[site] = len(self._releases)
-        self._send(site, RoundRequest(len(self._releases), fresh, self._require_slot().signed_spec))
+        spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
+        self._send(site, RoundRequest(*self._releases_for(site), spec, seed))
 
     def _send_finished(self, site: str) -> None:
+        if site in self.sites.outsiders:
+            self._send_origin(site)
+        digest, seed = self._replica.result_digest(), self._replica.structure_seed
+        self._send(site, Finished(*self._releases_for(site), digest, seed))
+
+    def _releases_for(self, site: str) -> tuple[int, tuple[IntVector, ...]]:
+        """How many releases there are, and those that the site, which is asked now, does not hold yet."""
         self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
-        self._send(site, Finished(len(self._releases), fresh, self._replica.model_digest()))
+        return len(self._releases), fresh
 
     def _require_slot(self) -> Aggregator:
         if self._slot is None:
@@ -361,23 +371,5 @@ class RunPhases:
         self._enter(RunState.OVER)
         self._tell(RunEventKind.STOPPED, code=fault.code)
 
-    def _too_few(self) -> AggregationError:
-        plan = self._setup.plan
-        said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.sites.refusals.items()))
-        there = len(self.sites.heard(self.sites.ready))
-        return AggregationError(
-            f"Too few sites take part: {there} of {len(self.sites.names)} are there and ready{said}.",
-            cause=f"At least {self.sites.least(plan)} are needed, and as many as secure aggregation's threshold.",
-            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
-            code="too-few-sites",
-        )
-
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))
-
-
-_COLLECTIONS = {
-    State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
-    State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
-    State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
-}

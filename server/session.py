@@ -74,7 +74,7 @@ class RunSession(RunPhases):
             self.n_phases += 1
             return self._flush()
         if self.is_stalled:
-            self._give_up(self._too_few())
+            self._give_up(self.sites.too_few(self._setup.plan))
             return self._flush(advance=False)
         for site in sorted(self._awaited()):
             self._fall_silent(site)
@@ -142,7 +142,7 @@ class RunSession(RunPhases):
         self._invite(site)
 
     def _accept(self, site: str, ready: Ready) -> None:
-        if ready.run_id != self.run_id or ready.plan_digest != bytes.fromhex(self._setup.plan.digest):
+        if ready.run_id != self.run_id or ready.plan_digest != bytes.fromhex(self._task.digest):
             self._tell(RunEventKind.COMPLAINT, site, "plan-changed")
             return
         self.sites.refusals.pop(site, None)

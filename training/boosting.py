@@ -37,7 +37,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     run = Run.of(plan, settings)
     settings = run.settings
     candidates = CandidateSource(plan, run.grid)
-    order = FeatureOrder(plan.model.structure_seed, settings, run.grid.n_features)
+    order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
     batches: list[FittedTrees] = []
     weights: list[NDArray[np.int64] | None] = []
     n_fitted = 0
@@ -75,7 +75,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
 def _draw_trees(run: Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
     trees = []
     for number, features in enumerate(subsets, start=first):
-        randomness = PublicRandom(run.plan.model.structure_seed, f"tree {number}")
+        randomness = PublicRandom(run.structure_seed, f"tree {number}")
         cuts = candidates.cuts(features)
         trees.append(random_tree(randomness, features, cuts, run.grid, run.settings.max_depth))
     return concatenate(trees)

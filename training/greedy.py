@@ -128,7 +128,7 @@ def greedy_trees(plan: Plan, settings: Settings | None = None) -> Program:
     """
     run = Run.of(plan, settings)
     candidates = CandidateSource(plan, run.grid)
-    order = FeatureOrder(plan.model.structure_seed, run.settings, run.grid.n_features)
+    order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
     batches: list[FittedTrees] = []
     weights: list[NDArray[np.int64] | None] = []
     position = _Position()
@@ -162,7 +162,7 @@ def _next_batch(
 ) -> _Batch:
     numbers = range(position.n_fitted, position.n_fitted + n_trees)
     features = np.array([order.features_of(number) for number in numbers], dtype=np.int64)
-    randomness = [PublicRandom(run.plan.model.structure_seed, f"tree {number}") for number in numbers]
+    randomness = [PublicRandom(run.structure_seed, f"tree {number}") for number in numbers]
     growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes)
     return _Batch(run, candidates, growing, randomness, position)
 

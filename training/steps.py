@@ -31,6 +31,14 @@ class Run:
     grid: Grid
     loss: Loss
 
+    @property
+    def structure_seed(self) -> int:
+        """The seed of the trees' structure; ValueError when the sites have not drawn it yet."""
+        seed = self.plan.model.structure_seed
+        if isinstance(seed, str):
+            raise ValueError("a program needs the seed that the sites have drawn: see Plan.with_structure_seed")
+        return seed
+
     def sigma(self, query: Query) -> float:
         """Noise of a release in integer units; 0 without privacy."""
         if query.noise_multiplier == 0:

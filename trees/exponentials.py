@@ -7,6 +7,7 @@ decimal constant, computed with 50 digits and rounded to a double once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Context, Decimal
 from functools import lru_cache
 
@@ -28,14 +29,23 @@ def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decim
     return tuple(values)
 
 
+@lru_cache(maxsize=8)
 def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count]."""
-    return np.array([float(value) for value in _decimals(count, steps_per_unit, 0)])
+    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
+    return _fixed(_decimals(count, steps_per_unit, 0))
 
 
+@lru_cache(maxsize=8)
 def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k from -count / 2 to count / 2 - 1."""
+    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k in -count / 2 .. count / 2 - 1, read-only."""
     one = Decimal(1)
     upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in _decimals(count // 2, steps_per_unit, 1)]
     lower = [_CONTEXT.subtract(one, value) for value in reversed(upper)]
-    return np.array([float(value) for value in lower + upper])
+    return _fixed(lower + upper)
+
+
+def _fixed(values: Iterable[Decimal]) -> NDArray[np.float64]:
+    """The doubles next to the values, which nobody can change."""
+    table = np.array([float(value) for value in values])
+    table.flags.writeable = False
+    return table

@@ -7,6 +7,7 @@ the network is missing.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 
 from hedgerow.client.node import Node, SiteData
@@ -48,8 +49,14 @@ def train(
     settings = resolve(plan)
     nodes = [Node(name, sites[name], plan, settings, n_threads) for name in sorted(sites)]
     aggregation = build_aggregation(plan, nodes, largest_n_exchanges(plan, settings), noise)
-    outcome = run_program(plan, program_for(plan, settings), aggregation, noise, progress)
-    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+    as_run = plan.with_structure_seed(_drawn_seed(aggregation))
+    outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+
+def _drawn_seed(aggregation: Aggregation) -> int:
+    """The seed that the sites have drawn; without masks there is nobody to draw it with but this process."""
+    return aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:
