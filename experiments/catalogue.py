@@ -18,7 +18,8 @@ EPSILONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 SPLITS = {"hist": 25, "partially_random": 25, "totally_random": 300}
 """Split methods, with the number of trees that section 6.3 gives each."""
 UPDATES = ("gradient", "averaging", "newton")
-CANDIDATES = ("iterative_hessian", "quantile", "log", "uniform")
+CANDIDATES = ("iterative_hessian", "log", "uniform")
+"""Quantiles, which the paper reads off the data, are not among them: a plan holds nothing that was."""
 RANKED = (*published.TABLE_6, "hedgerow")
 REFERENCES = ("xgboost-like",)
 """Shown beside the ranked methods; they do not give the same promise."""
@@ -89,8 +90,7 @@ def preset_method(name: str, **changes: Any) -> Method:
 
 
 def _varied(name: str, **changes: Any) -> Method:
-    voids = {"bounds_from_data": True} if changes.get("split_candidates") == "quantile" else {}
-    return Method(name, {**BASE, **changes}, voids)
+    return Method(name, {**BASE, **changes})
 
 
 def _split(split_method: str, update: str = "newton", **changes: Any) -> Method:
@@ -230,7 +230,7 @@ _LIST = (
     Experiment(
         "table4", "Table 4: split candidates at epsilon 1, T = 100, Q = 32",
         tuple(cell for data in DATA for cell in _candidates(data, 1.0)), published.TABLE_4,
-        remark="Quantiles are read off the data: that row promises nothing.",
+        remark="The paper's row of quantiles, which are read off the data, is left out.",
     ),
     _table_5(),
     _table_6(),

@@ -68,9 +68,9 @@ def stratified_split(label: NDArray[Any], seed: int, share: float = 0.7) -> NDAr
     return chosen
 
 
-def plan_for(table: Table, epsilon: float, n_train: int, model: Mapping[str, Any], **privacy: Any) -> Plan:
-    """A plan over a table's declared schema; delta = 1 / n_train, as the papers have it."""
-    section = {"epsilon": epsilon, "delta": 1 / n_train, "n_records": n_train, **privacy}
+def plan_for(table: Table, promised: float, n_train: int, model: Mapping[str, Any], **privacy: Any) -> Plan:
+    """A plan over a table's schema, for the promised epsilon; delta = 1 / n_train, as the papers have it."""
+    section = {"epsilon": promised, "delta": 1 / n_train, "n_records": n_train, **privacy}
     return Plan.from_dict(
         {
             "version": 1,

@@ -77,7 +77,7 @@ def _table(experiment: Experiment, results: Results) -> list[str]:
     lines += ["| method | " + " | ".join(DATA) + " |", "|---" * (1 + len(DATA)) + "|"]
     by_cell = {(cell.method.name, cell.data): rest for cell, *rest in agreement(experiment, results)}
     lines_of = {cell.key[:2]: results[cell.key] for cell in experiment.cells}
-    for name in experiment.published or {}:
+    for name in dict.fromkeys(name for name, _ in by_cell):
         row = [_beside(by_cell[name, data], lines_of[name, data]) for data in DATA]
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     good, total = agreeing(experiment, results)

@@ -34,7 +34,7 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
 
 def _beside_the_paper(plt: Any, experiment: Experiment, results: Results) -> Any:
     """For each data set, a row per method: the paper's mean with two standard deviations, and ours with as many."""
-    names = list(experiment.published or {})
+    names = list(dict.fromkeys(cell.method.name for cell, *_ in agreement(experiment, results)))
     figure, axes = plt.subplots(1, len(DATA), figsize=(13, 0.42 * len(names) + 1.6), sharey=True)
     found = {(cell.method.name, cell.data): (cell, mean, sd) for cell, mean, sd, _ in agreement(experiment, results)}
     for axis, data in zip(axes, DATA, strict=True):
