@@ -108,6 +108,10 @@ class PldAccountant(_SupportsKnownEvents):
 
     name = "pld"
 
+    def supports(self, event: object) -> bool:
+        """See `Accountant.supports`; releases over Gaussian samples need Renyi accounting."""
+        return type(event) in KNOWN_EVENTS
+
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """See `Accountant.epsilon`; EnvironmentFault (code "missing-extra") without dp_accounting."""
         events = list(events)

@@ -177,14 +177,13 @@ class PrivacyReport:
         if self.epsilon_own is not None:
             own = _number(self.epsilon_own)
             lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
-            lines.append(f"                    {exact} by gdp and {renyi} by rdp, both bounds")
+            told = f"{exact} by gdp and {renyi} by rdp, both bounds"
         elif self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
-            # Only a ledger with sampled releases gives both the same: one bound for all of it.
-            told = "by Renyi accounting, which bounds sampled releases and all others beside them"
-            lines.append(f"                    {told}")
+            # Only a ledger with sampled or pure releases gives both the same: one bound for all of it.
+            told = "by Renyi accounting, which bounds releases of all kinds together"
         else:
             told = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
-            lines.append(f"                    {told}")
+        lines.append(f"                    {told}")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
