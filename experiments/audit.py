@@ -32,6 +32,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.coordinator import Releaser, event_of
+from hedgerow.training.presets import PRESETS
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, resolve
 from hedgerow.trees.grid import build_grid
@@ -215,14 +216,32 @@ PLANS: dict[str, Plan] = {
 }
 
 
+def preset_plans() -> dict[str, Plan]:
+    """Every private preset, with few and shallow trees."""
+    plans = {}
+    for name, preset in PRESETS.items():
+        if preset.private:
+            model = {**preset.model, "n_trees": 5, "max_depth": 2}
+            if isinstance(model.get("batch_size"), int):
+                model["batch_size"] = min(2, model["batch_size"])
+            plans[name] = small_plan("binary", 6.0, model)
+    return plans
+
+
 def main(argv: list[str]) -> int:
     """Audit a few plans, then the same with planted faults; 0 if all sound ones pass and all faulty ones fail."""
     parser = argparse.ArgumentParser(prog="audit", description="Canary audit of small plans.")
     parser.add_argument("--runs", type=int, default=2000, help="trainings per plan")
     parser.add_argument("--data", help="not used: the records are made up")
-    n_runs = parser.parse_args(argv).runs
+    parser.add_argument("--presets", action="store_true", help="every private preset, sound and with half the noise")
+    options = parser.parse_args(argv)
+    n_runs, plans = options.runs, preset_plans() if options.presets else PLANS
     first = next(iter(PLANS.values()))
-    rows = [(name, subject_of(plan), True) for name, plan in PLANS.items()]
+    rows = [(name, subject_of(plan), True) for name, plan in plans.items()]
+    halved = plans if options.presets else {}
+    rows += [
+        (f"{name}, half the noise", subject_of(plan, seeded_noise(0.5)), False) for name, plan in halved.items()
+    ]
     rows += [
         ("fault: half the noise", subject_of(first, seeded_noise(0.5)), False),
         ("fault: contributions counted twice", subject_of(first, fault=lambda vector: 2 * vector), False),
