@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import note
+from hedgerow.cli.serving import RunLines
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.forecasting import forecast
 from hedgerow.model import Model

@@ -12,7 +12,7 @@ import numpy as np
 
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node import BUDGET_FILE, loader
+from hedgerow.cli.node import loader
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
@@ -24,6 +24,7 @@ from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import read_roster
 
+BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
 _ROWS = "rows-"
 
