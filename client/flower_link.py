@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hedgerow.client.budget import BudgetBook
+from hedgerow.client.continuation import kept, take_up
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
@@ -165,7 +166,7 @@ class FlowerNode:
             answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
             if session.failure is not None:
                 self._report(session.failure)
-            return answers, session.kept()
+            return answers, kept(session)
 
     def _greet(self, session: NodeSession, messages: list[bytes]) -> list[bytes]:
         """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
@@ -181,8 +182,8 @@ class FlowerNode:
         return answers
 
     @staticmethod
-    def _go_on(session: NodeSession, messages: list[bytes], kept: bytes) -> list[bytes]:
-        session.take_up(kept)
+    def _go_on(session: NodeSession, messages: list[bytes], content: bytes) -> list[bytes]:
+        take_up(session, content)
         return [answer for message in messages for answer in session.receive(message)]
 
     @contextmanager

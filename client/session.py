@@ -127,27 +127,6 @@ class NodeSession:
         except HedgerowError as fault:
             return self._stop(fault)
 
-    def kept(self) -> bytes:
-        """What the store does not hold and the next message may need, when this process ends between two messages.
-
-        It holds the secrets of a set-up that is under way, and belongs in a private file; empty when there are none.
-        """
-        if self.state not in (NodeState.INVITED, NodeState.ENROLLING) or self._run is None:
-            return b""
-        enrolment = self._run.enrolment
-        return self.state.value.encode() + b" " + (b"" if enrolment is None else enrolment.to_bytes())
-
-    def take_up(self, kept: bytes) -> None:
-        """Go on where the process before this one was, on the same connection: what its `kept` gave.
-
-        Raises OwnMistake CORRUPT_STATE when it cannot be read.
-        """
-        word, _, content = kept.partition(b" ")
-        if not kept or self._run is None or self._run.participant is not None:
-            return
-        self.state = NodeState(word.decode())
-        self._run.enrolment = Enrolment.latest(content) if content else None
-
     # What a message does -----------------------------------------------------------------------------------------
 
     def _react(self, message: Message) -> list[Message]:

@@ -25,6 +25,7 @@ from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import read_roster
 
+BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
 _ROWS = "rows-"
 
