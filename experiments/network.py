@@ -49,7 +49,7 @@ MODEL = {"n_trees": 100, "max_depth": 4}
 MOST_SECONDS = {25: 5.0, 1: 30.0}
 """From all joined to the model, by trees per exchange."""
 MOST_MEDIAN = 0.020
-"""Seconds from one release to the next."""
+"""Seconds from a message to every node until all answers are in and dealt with."""
 Gates = dict[str, bool]
 """What must hold, and whether it does."""
 _MANY_ROWS = 2_000

@@ -109,6 +109,8 @@ class Timeline:
     joined: dict[str, float] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     released: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
+    """When every node was asked for something in a round: its vector, then its shares; and when all was over."""
     n_silent: int = 0
     n_left: int = 0
     refused: list[str] = field(default_factory=list)
@@ -129,7 +131,10 @@ class Timeline:
             if len(self.released) == 1:
                 self.cpu_at_first = self.cpu_so_far()
         elif event.kind is RunEventKind.PHASE and event.code == "finishing":
+            self.asked.append(now)
             self.finishing, self.cpu_at_end = now, self.cpu_so_far()
+        elif event.kind is RunEventKind.PHASE and event.code.startswith("collecting-"):
+            self.asked.append(now)
         elif event.kind is RunEventKind.SILENT:
             self.n_silent += 1
         elif event.kind is RunEventKind.LEFT and not self.finishing:
@@ -142,7 +147,9 @@ class Timeline:
 class Measured:
     """One run: seconds are wall clock; `cpu_*` are of processors, from the last join to the end.
 
-    `cpu_exchange` is what all parties together spend from one release to the next; it depends less on what else runs.
+    An exchange is a message to every node, its answer, and all that the coordinator does until it sends the next one;
+    a round has two (docs/secure-aggregation.md). `rounds` are from one release to the next, `cpu_round` is what all
+    parties together spend on one; it depends less on what else runs.
     """
 
     model: bytes
@@ -150,9 +157,10 @@ class Measured:
     to_model: float
     training: float
     exchanges: tuple[float, ...]
+    rounds: tuple[float, ...]
     cpu_coordinator: float
     cpu_nodes: float
-    cpu_exchange: float
+    cpu_round: float
     sent_per_node: float
     received_per_node: float
     least_survivors: int
@@ -210,6 +218,7 @@ def run_federation(
         timeline,
         (timeline.finishing or ended) - all_at,
         (timeline.finishing or ended) - ready_at,
+        tuple(np.diff(timeline.asked).tolist()),
         tuple(np.diff(timeline.released).tolist()),
         cpu,
         _cpu_of_children() - children_before - before[1],
@@ -300,13 +309,14 @@ def describe(measured: Measured) -> dict[str, str]:
     """The numbers of one run, as lines."""
     exchanges = np.array(measured.exchanges or (np.nan,)) * 1000
     median, late = np.quantile(exchanges, [0.5, 0.99])
-    timeline = measured.timeline
+    rounds, timeline = np.array(measured.rounds or (np.nan,)) * 1000, measured.timeline
     return {
         "from all joined to the model": f"{measured.to_model:.2f} s",
         "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
-        "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(timeline.released)} exchanges",
-        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; an "
-        f"exchange {1000 * measured.cpu_exchange:.1f} ms of all together",
+        "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(exchanges)} exchanges",
+        "one round": f"median {np.median(rounds):.1f} ms, two exchanges each; {len(timeline.released)} rounds",
+        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; a "
+        f"round {1000 * measured.cpu_round:.1f} ms of all together",
         "bytes per node": f"{measured.sent_per_node:,.0f} sent, {measured.received_per_node:,.0f} received",
         "smallest sum": f"over {measured.least_survivors} of {timeline.n_sites} sites; "
         f"{timeline.n_silent} times silent, {timeline.n_left} times disconnected",
@@ -323,7 +333,7 @@ def to_json(title: str, measured: Measured, *, is_same: bool | None) -> str:
         "bytes_received_per_node": measured.received_per_node,
         "cpu_coordinator": measured.cpu_coordinator,
         "cpu_nodes": measured.cpu_nodes,
-        "cpu_exchange": measured.cpu_exchange,
+        "cpu_round": measured.cpu_round,
         "equals_local": is_same,
     }
     return json.dumps(content)

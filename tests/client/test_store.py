@@ -12,6 +12,7 @@ from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.experiments.secagg_lab import Lab
 from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.transitions import Code
+from hedgerow.training.tasks import TrainingTask
 
 RUN = b"r" * 32
 
@@ -20,7 +21,7 @@ RUN = b"r" * 32
 def store(tmp_path: Path, make_plan: Callable[..., Plan]) -> NodeStore:
     """An open run of which nothing was answered yet."""
     made = NodeStore(tmp_path / "node")
-    made.open_run(RUN, make_plan(), b"data")
+    made.open_run(RUN, TrainingTask(make_plan()), b"data")
     made.save_attempt(RUN, 1)
     return made
 
