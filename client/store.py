@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.client.cohort import Cohort
 from hedgerow.privacy.events import Event, event_from_dict
 from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.plan import Plan
@@ -34,6 +35,7 @@ create table if not exists run (
 create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
+create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
 """
 _VERSION = 2
@@ -54,6 +56,7 @@ class NodeStep:
         answered: the round whose shares are about to be sent.
         structure_seed: the seed that the program has begun with.
         witnessed: a seed that sites have drawn, as this node has seen.
+        masked: the epoch in which the vector of `spent` is about to be sent.
     """
 
     participant: Participant | None = None
@@ -62,6 +65,7 @@ class NodeStep:
     answered: int | None = None
     structure_seed: int | None = None
     witnessed: int | None = None
+    masked: Cohort | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class StoredRun:
         answered: rounds whose shares have left, in any epoch.
         structure_seed: the seed that the program had begun with, None for none.
         witnessed: all seeds that sites have drawn in this run, as this node has seen.
+        masked: every round in which a masked vector has left, and the epoch.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
     """
 
@@ -85,6 +90,7 @@ class StoredRun:
     answered: frozenset[int]
     structure_seed: int | None
     witnessed: frozenset[int]
+    masked: frozenset[tuple[int, Cohort]]
     fault: OwnMistake | None = None
 
 
@@ -152,6 +158,9 @@ class NodeStore:
         if step.spent is not None:
             text = json.dumps(step.spent[1].to_dict())
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
+        if step.spent is not None and step.masked is not None:
+            masked = (run_id, step.spent[0], step.masked.to_json())
+            statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
         if step.answered is not None:
             statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
         if step.structure_seed is not None:
@@ -209,6 +218,7 @@ class NodeStore:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
+        masked = self._database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         return StoredRun(
             run_id,
             Plan.from_dict(json.loads(plan)),
@@ -219,6 +229,7 @@ class NodeStore:
             frozenset(answered),
             seed,
             frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
+            frozenset((number, Cohort.from_json(text)) for number, text in masked),
             fault,
         )
 
