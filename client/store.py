@@ -3,6 +3,10 @@
 Beside the database stands a small counter file with the number of the last step and the last round answered. It is
 written after the database and before the message leaves. A database that is older than its counter was restored from
 a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
+
+What an epoch fixes is written once, when it is ready; a step is a few kilobytes. Every step costs two writes that wait
+for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the counter's,
+or a database restored after that would pass for the newest.
 """
 
 from __future__ import annotations
@@ -29,18 +33,20 @@ from hedgerow.storage.database import Database, Statement
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan text not null, data_digest blob not null, status text not null,
-    attempt integer not null, sequence integer not null, participant blob,
-    structure_seed integer
+    attempt integer not null, epoch blob, structure_seed integer
 );
+create table if not exists steps (run_id blob primary key, sequence integer not null, step blob);
+create table if not exists purposes (run_id blob, purpose text, primary key (run_id, purpose));
 create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
 create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
 """
-_VERSION = 2
+_VERSION = 3
 OPEN = "open"
 _COUNTER_BYTES = 256
+_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -114,6 +120,10 @@ class NodeStore:
     _database: Database = field(init=False)
     _counter: _Counter = field(init=False)
     _sequence: int = field(init=False, default=0)
+    _epoch: bytes = field(init=False, default=b"")
+    """Digest of the epoch that the database holds, and the purposes answered in it."""
+    _purposes: frozenset[str] = field(init=False, default=frozenset())
+    _counter_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
@@ -123,12 +133,13 @@ class NodeStore:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
         text = json.dumps(plan.to_dict(), sort_keys=True)
         self._database.write(
-            ("insert into run values (?, ?, ?, ?, 0, 0, null, null)", (run_id, text, data_digest, OPEN)),
+            ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, text, data_digest, OPEN)),
+            ("insert into steps values (?, 0, null)", (run_id,)),
         )
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
         if self.knows(run_id):
             self._forget_spent(run_id)
-        self._sequence = 0
+        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
         self._write_counter(_Counter(run_id.hex(), 0, 0, lost))
         return frozenset(range(lost + 1))
 
@@ -143,10 +154,12 @@ class NodeStore:
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
-        self._sequence = 0
         self._database.write(
-            ("update run set attempt = ?, sequence = 0, participant = null where run_id = ?", (attempt, run_id))
+            ("update run set attempt = ?, epoch = null where run_id = ?", (attempt, run_id)),
+            ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
+            ("delete from purposes where run_id = ?", (run_id,)),
         )
+        self._sequence, self._epoch, self._purposes = 0, b"", frozenset()
         self._write_counter(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
@@ -170,15 +183,28 @@ class NodeStore:
         sequence = self._sequence
         if step.participant is not None:
             sequence = step.participant.sequence
-            state = step.participant.to_bytes()
-            statements.append(
-                ("update run set participant = ?, sequence = ? where run_id = ?", (state, sequence, run_id))
-            )
+            statements += self._statements_of(run_id, step.participant)
         self._database.write(*statements)
         self._sequence = sequence
+        if step.participant is not None:
+            self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
             answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
             self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered))
+
+    def _statements_of(self, run_id: bytes, participant: Participant) -> list[Statement]:
+        """What writes a participant's step, and its epoch if that is not here yet."""
+        statements: list[Statement] = []
+        known = self._purposes
+        if self._epoch != participant.view.digest:
+            known = frozenset()
+            statements.append(("update run set epoch = ? where run_id = ?", (participant.epoch_bytes(), run_id)))
+            statements.append(("delete from purposes where run_id = ?", (run_id,)))
+        for purpose in sorted(participant.purposes - known):
+            statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
+        step = (participant.sequence, participant.step_bytes(), run_id)
+        statements.append(("update steps set sequence = ?, step = ? where run_id = ?", step))
+        return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
         """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost."""
@@ -194,31 +220,35 @@ class NodeStore:
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here; its secrets are forgotten and it is never opened again."""
         self._database.write(
-            ("update run set status = ?, participant = null where run_id = ?", (status, run_id)),
+            ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
+            ("delete from steps where run_id = ?", (run_id,)),
+            ("delete from purposes where run_id = ?", (run_id,)),
             ("delete from releases where run_id = ?", (run_id,)),
         )
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self._database.rows(
-            "select run_id, plan, data_digest, attempt, sequence, participant, structure_seed from run "
-            "where status = ?",
+            "select run_id, plan, data_digest, attempt, sequence, epoch, step, structure_seed"
+            " from run join steps using (run_id) where status = ?",
             (OPEN,),
         )
         if not rows:
             return None
-        run_id, plan, data_digest, attempt, sequence, state, seed = rows[-1]
+        run_id, plan, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
         answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
             answered.update(range(self._counter.answered + 1))
         try:
-            participant = self._restore(run_id, state, (attempt, sequence))
+            participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
         masked = self._database.rows("select round, cohort from masked where run_id = ?", (run_id,))
+        if participant is not None:
+            self._epoch, self._purposes = participant.view.digest, participant.purposes
         return StoredRun(
             run_id,
             Plan.from_dict(json.loads(plan)),
@@ -233,14 +263,20 @@ class NodeStore:
             fault,
         )
 
-    def _restore(self, run_id: bytes, state: bytes | None, step: tuple[int, int]) -> Participant | None:
+    def _restore(
+        self, run_id: bytes, parts: tuple[bytes | None, bytes | None], step: tuple[int, int]
+    ) -> Participant | None:
         """Raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
         is_counted = self._counter.run_id == run_id.hex()
         # A crash between the two files leaves the counter one step behind; nothing was sent then.
         counted = (self._counter.attempt, self._counter.sequence)
         if not is_counted or step < counted:
             raise refuse(Code.ROLLED_BACK, f"It is step {step} of (attempt, step), the counter says {counted}.")
-        return None if state is None else Participant.restore(state, step[1])
+        epoch, state = parts
+        if epoch is None or state is None:
+            return None
+        purposes = [row[0] for row in self._database.rows("select purpose from purposes where run_id = ?", (run_id,))]
+        return Participant.restore_parts(epoch, state, purposes, step[1])
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
         rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
@@ -249,6 +285,9 @@ class NodeStore:
     def close(self) -> None:
         """Close the files."""
         self._database.close()
+        if self._counter_file is not None:
+            os.close(self._counter_file)
+            self._counter_file = None
 
     def _read_counter(self) -> _Counter:
         try:
@@ -265,15 +304,13 @@ class NodeStore:
             ) from fault
 
     def _write_counter(self, counter: _Counter) -> None:
-        # In place and of one length, so that it costs one write and no new file: it stands before every message.
+        # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
         line = json.dumps(counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
         try:
-            descriptor = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
-            try:
-                os.pwrite(descriptor, line, 0)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            if self._counter_file is None:
+                self._counter_file = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
+            os.pwrite(self._counter_file, line, 0)
+            _sync(self._counter_file)
         except OSError as fault:
             raise EnvironmentFault(
                 f"{self.folder / 'counter.json'} could not be written: {fault.strerror or fault}.",

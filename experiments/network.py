@@ -2,7 +2,8 @@
 
 Ten ``hedgerow node`` processes and a coordinator on loopback, with mutual TLS, masks, journals and stores as in
 production; the model is compared byte for byte with the engine `local`. Then two hundred nodes, nodes behind delay and
-loss, the wire alone with nodes that only answer bytes, and Flower's exchange beside it.
+loss, the wire alone with nodes that only answer bytes, and Flower's exchange beside it. At the end stands a table of
+what must hold; its time limits mean a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import pstats
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +40,25 @@ from hedgerow.experiments.network_lab import (
     to_json,
 )
 from hedgerow.experiments.network_wire import Scene, be_stubs, measure_wire
+from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.transport.grpc_hub import HubAddress
 
 PARTS = ("adult", "many", "weather", "wire", "flower")
 MODEL = {"n_trees": 100, "max_depth": 4}
+MOST_SECONDS = {25: 5.0, 1: 30.0}
+"""From all joined to the model, by trees per exchange."""
+MOST_MEDIAN = 0.020
+"""Seconds from one release to the next."""
+Gates = dict[str, bool]
+"""What must hold, and whether it does."""
 _MANY_ROWS = 2_000
 _PER_PROCESS = 50
 _TYPICAL_BYTES = 6_400
 
 
 def main(argv: list[str]) -> int:
-    """Run the parts that are asked for; 1 when a model differs from the engine `local`'s."""
+    """Run the parts that are asked for; 1 when a part fails or misses what must hold."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.stub:
@@ -56,25 +66,33 @@ def main(argv: list[str]) -> int:
         return 0
     if options.crowd:
         return be_crowd(options.crowd)
-    is_fine = True
+    gates: Gates = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.keep or name)
         print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; one write to the disk takes", end=" ")
         print(f"{1000 * _seconds_of_a_write(folder):.1f} ms, and all parties here share that disk", flush=True)
-        if "adult" in options.parts:
-            is_fine &= run_adult(options, folder / "adult")
-        if "many" in options.parts:
-            is_fine &= run_many(options, folder / "many")
-        if "weather" in options.parts:
-            is_fine &= run_weather(options, folder / "weather")
-    if "wire" in options.parts:
-        for n_nodes in options.nodes:
-            # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
-            measure_wire(Scene(n_nodes, 1 if n_nodes <= 20 else 25, options.repeats), options.bytes)
-    if "flower" in options.parts:
-        python = interpreter(options.flower_python)
-        print(WAYS if python is None else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, _free_port()))
-    return 0 if is_fine else 1
+        for part, run in (("adult", run_adult), ("many", run_many), ("weather", run_weather)):
+            if part in options.parts:
+                gates.update(_finished(part, partial(run, options, folder / part)))
+    for part, run_bare in (("wire", run_wire), ("flower", run_flower)):
+        if part in options.parts:
+            gates.update(_finished(part, partial(run_bare, options)))
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+    for gate, holds in gates.items():
+        print(f"{'holds' if holds else 'MISSED':<7} {gate}")
+    return 0 if all(gates.values()) else 1
+
+
+def _finished(part: str, run: Callable[[], Gates]) -> Gates:
+    """What a part's run says; a part that fails does not keep the others from being run."""
+    began = time.perf_counter()
+    try:
+        return run()
+    except HedgerowError as fault:
+        print(f"{part}: {fault}", flush=True)
+        return {f"the part {part!r} ends ({fault.code})": False}
+    finally:
+        print(f"  ({part}: {time.perf_counter() - began:.0f} s in all)", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,28 +113,40 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_adult(options: argparse.Namespace, folder: Path) -> bool:
+def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
     """Adult, over a process per site, for every batch size."""
     table = load("adult", data_folder(options.data))
     sites = make_sites(folder, table, options.sites)
-    is_fine = True
+    gates: Gates = {}
     for batch in options.batch:
         plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
         measured = run_federation(sites, plan, start_nodes, HubAddress(), _profile if options.profile else _plainly)
-        is_fine &= report(f"Adult, {options.sites} node processes, T=100, d=4, B={batch}", sites, plan, measured)
-    return is_fine
+        who = f"{options.sites} processes, B={batch}"
+        title = f"Adult, {options.sites} node processes, T=100, d=4, B={batch}"
+        gates.update(report(title, who, sites, plan, measured))
+        limit = MOST_SECONDS.get(batch, MOST_SECONDS[1])
+        gates[f"{who}: from all joined to the model under {limit:.0f} s ({measured.to_model:.2f} s)"] = (
+            measured.to_model < limit
+        )
+        median = statistics.median(measured.exchanges)
+        found = f"{1000 * median:.1f} ms of {len(measured.exchanges)}"
+        gates[f"{who}: median exchange under {1000 * MOST_MEDIAN:.0f} ms ({found})"] = median < MOST_MEDIAN
+    return gates
 
 
-def run_many(options: argparse.Namespace, folder: Path) -> bool:
+def run_many(options: argparse.Namespace, folder: Path) -> Gates:
     """Many sites with a few rows each: they join and finish."""
     table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
     sites = make_sites(folder, table, options.many)
     plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
     measured = run_federation(sites, plan, Crowd(_PER_PROCESS), HubAddress(), _plainly)
-    return report(f"{options.many} nodes, {_PER_PROCESS} to a process, B=25", sites, plan, measured)
+    who = f"{options.many} nodes"
+    gates = report(f"{options.many} nodes, {_PER_PROCESS} to a process, B=25", who, sites, plan, measured)
+    whole = measured.least_survivors == options.many
+    return {f"{who} join and finish, all of them in every sum": whole, **gates}
 
 
-def run_weather(options: argparse.Namespace, folder: Path) -> bool:
+def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
     """Delay and loss between the nodes and the coordinator: by netem if the kernel has it, else by a relay."""
     table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
     sites = make_sites(folder, table, options.sites)
@@ -125,7 +155,7 @@ def run_weather(options: argparse.Namespace, folder: Path) -> bool:
         with Namespace() as space:
             crowd = Crowd(options.sites, space.prefix)
             measured = run_federation(sites, plan, crowd, HubAddress(space.host), _plainly)
-        how = "50 ms and 1 % loss by netem between two network namespaces"
+        way, how = "netem", "50 ms and 1 % loss by netem between two network namespaces"
     else:
         relays = []
 
@@ -136,8 +166,24 @@ def run_weather(options: argparse.Namespace, folder: Path) -> bool:
         measured = run_federation(sites, plan, through_relay, HubAddress(), _plainly)
         print("No netem here (it needs root, ip, tc and the kernel module sch_netem): a relay in user space instead.")
         lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
-        how = f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
-    return report(f"{options.sites} nodes, {how}", sites, plan, measured)
+        way, how = "a relay", f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
+    who = f"50 ms of delay and 1 % loss by {way}"
+    return {f"{who}: the run ends": True, **report(f"{options.sites} nodes, {how}", who, sites, plan, measured)}
+
+
+def run_wire(options: argparse.Namespace) -> Gates:
+    """The wire alone."""
+    for n_nodes in options.nodes:
+        # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
+        measure_wire(Scene(n_nodes, 1 if n_nodes <= 20 else 25, options.repeats), options.bytes)
+    return {}
+
+
+def run_flower(options: argparse.Namespace) -> Gates:
+    """Flower's exchange beside ours: it has no limit to keep."""
+    python = interpreter(options.flower_python)
+    print(WAYS if python is None else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, _free_port()))
+    return {}
 
 
 class Namespace:
@@ -172,15 +218,15 @@ def has_netem() -> bool:
     return subprocess.run(trial, capture_output=True, check=False).returncode == 0
 
 
-def report(title: str, sites: Sites, plan: Plan, measured: Measured) -> bool:
-    """Print one run; False when its model is not the engine `local`'s."""
+def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
+    """Print one run; whether its model is the engine `local`'s."""
     is_same = measured.model == local_model(sites, plan)
     print(title)
     for name, line in describe(measured).items():
         print(f"  {name:30} {line}")
     print(f"  {'model':30} {'byte for byte' if is_same else 'NOT'} the engine local's, {len(measured.model):,} bytes")
     print(to_json(title, measured, is_same=is_same), flush=True)
-    return is_same
+    return {f"{who}: the model is the engine local's, byte for byte": is_same}
 
 
 def _first_rows(table: Table, n_rows: int) -> Table:

@@ -33,6 +33,7 @@ from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identity import PrivateIdentity, Role
 from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity
+from hedgerow.transport.interface import HubEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 SETTINGS = LinkSettings(http_proxy=False)
@@ -104,6 +105,7 @@ class Timeline:
 
     n_sites: int
     on_all_joined: Callable[[], None] = field(default=lambda: None)
+    cpu_so_far: Callable[[], float] = field(default=lambda: 0.0)
     joined: dict[str, float] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     released: list[float] = field(default_factory=list)
@@ -111,6 +113,8 @@ class Timeline:
     n_left: int = 0
     refused: list[str] = field(default_factory=list)
     finishing: float = 0.0
+    cpu_at_first: float = 0.0
+    cpu_at_end: float = 0.0
 
     def __call__(self, event: RunEvent) -> None:
         now = time.perf_counter()
@@ -122,8 +126,10 @@ class Timeline:
             self.ready.setdefault(event.site, now)
         elif event.kind is RunEventKind.RELEASED:
             self.released.append(now)
+            if len(self.released) == 1:
+                self.cpu_at_first = self.cpu_so_far()
         elif event.kind is RunEventKind.PHASE and event.code == "finishing":
-            self.finishing = now
+            self.finishing, self.cpu_at_end = now, self.cpu_so_far()
         elif event.kind is RunEventKind.SILENT:
             self.n_silent += 1
         elif event.kind is RunEventKind.LEFT and not self.finishing:
@@ -134,7 +140,10 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: seconds are wall clock, `cpu_*` are of processors, all of them from the last join to the end."""
+    """One run: seconds are wall clock; `cpu_*` are of processors, from the last join to the end.
+
+    `cpu_exchange` is what all parties together spend from one release to the next; it depends less on what else runs.
+    """
 
     model: bytes
     timeline: Timeline
@@ -143,6 +152,7 @@ class Measured:
     exchanges: tuple[float, ...]
     cpu_coordinator: float
     cpu_nodes: float
+    cpu_exchange: float
     sent_per_node: float
     received_per_node: float
     least_survivors: int
@@ -171,7 +181,9 @@ def run_federation(
     def all_joined() -> None:
         before[0], before[1] = time.process_time(), sum(map(_cpu_so_far, processes))
 
-    timeline = Timeline(len(sites.names), all_joined)
+    timeline = Timeline(
+        len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
+    )
     journal = Journal(state / "journal.db")
     setup = RunSetup(
         plan, signing_roster(sites.pinned), signing_key(sites.coordinator), SeededNoise(SEED), os.urandom, timeline
@@ -181,7 +193,8 @@ def run_federation(
     children_before = _cpu_of_children()
     try:
         processes.extend(start(sites, HubAddress(address.host, hub.port), state, plan_file))
-        outcome = profiled(lambda: run_coordinator(session, hub, plan.federation, time.monotonic))
+        watched = _Watched(hub, processes)
+        outcome = profiled(lambda: run_coordinator(session, watched, plan.federation, time.monotonic))
         ended, cpu = time.perf_counter(), time.process_time() - before[0]
         traffic = hub.traffic()
     finally:
@@ -200,10 +213,34 @@ def run_federation(
         tuple(np.diff(timeline.released).tolist()),
         cpu,
         _cpu_of_children() - children_before - before[1],
+        (timeline.cpu_at_end - timeline.cpu_at_first) / max(1, len(timeline.released) - 1),
         traffic.received / n_sites,
         traffic.sent / n_sites,
         min(map(len, session.survivors)),
     )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A hub that gives up when a node's process has failed, rather than wait for it as long as the plan allows."""
+
+    hub: GrpcHub
+    processes: Sequence[subprocess.Popen[bytes]]
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`."""
+        return self.hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`; raises EnvironmentFault."""
+        event = self.hub.receive(min(timeout, 1.0))
+        if event is None:
+            _require_success([process.poll() for process in self.processes])
+        return event
+
+    def close(self) -> None:
+        """See `Hub.close`."""
+        self.hub.close()
 
 
 def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
@@ -228,7 +265,7 @@ def start_process(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
-def _require_success(codes: Sequence[int]) -> None:
+def _require_success(codes: Sequence[int | None]) -> None:
     if any(codes):
         raise EnvironmentFault(
             f"{sum(map(bool, codes))} of {len(codes)} node processes failed.",
@@ -268,7 +305,8 @@ def describe(measured: Measured) -> dict[str, str]:
         "from all joined to the model": f"{measured.to_model:.2f} s",
         "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
         "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(timeline.released)} exchanges",
-        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s",
+        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; an "
+        f"exchange {1000 * measured.cpu_exchange:.1f} ms of all together",
         "bytes per node": f"{measured.sent_per_node:,.0f} sent, {measured.received_per_node:,.0f} received",
         "smallest sum": f"over {measured.least_survivors} of {timeline.n_sites} sites; "
         f"{timeline.n_silent} times silent, {timeline.n_left} times disconnected",
@@ -285,6 +323,7 @@ def to_json(title: str, measured: Measured, *, is_same: bool | None) -> str:
         "bytes_received_per_node": measured.received_per_node,
         "cpu_coordinator": measured.cpu_coordinator,
         "cpu_nodes": measured.cpu_nodes,
+        "cpu_exchange": measured.cpu_exchange,
         "equals_local": is_same,
     }
     return json.dumps(content)

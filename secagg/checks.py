@@ -78,9 +78,11 @@ def check_manifest(
 
 
 def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, node: int) -> dict[int, Header]:
-    """Returns the headers of this node's surviving neighbours and its own, each as listed and signed.
+    """Returns the headers of this node's surviving neighbours and its own, each as the manifest lists it.
 
-    Raises Refusal: HEADER_ALTERED, OTHER_SPEC, BAD_SIGNATURE, MALFORMED.
+    Whose they are, a neighbour's sealed share tells when it opens, and `check_header_signature` when it does not.
+
+    Raises Refusal: HEADER_ALTERED, OTHER_SPEC, MALFORMED.
     """
     listed = dict(zip(manifest.survivors, manifest.headers, strict=True))
     wanted = [peer for peer in sorted((*view.peers(node), node)) if peer in listed]
@@ -95,16 +97,25 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
             raise refuse(Code.HEADER_ALTERED, "It is another node's.", peer)
         if header.context != manifest.context:
             raise refuse(Code.OTHER_SPEC, "A header's.", peer)
-        check_signature(site_key(view.roster, peer), Kind.HEADER, signed, peer)
         headers[peer] = header
     return headers
 
 
+def check_header_signature(view: EpochView, peer: int, signed: bytes) -> None:
+    """Raises Refusal BAD_SIGNATURE unless the header is the neighbour's."""
+    check_signature(site_key(view.roster, peer), Kind.HEADER, signed, peer)
+
+
 def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) -> bytes:
-    """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE."""
+    """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
+
+    It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
+    opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
+    """
     key = seed_share_key(channel, header.node, holder, header.context.slot)
     try:
-        share = unseal(key, sealed, sealed_context(header.context, header.node, holder, header.seed_commitment))
+        bound = sealed_context(header.context, header.node, holder, header.payload, header.seed_commitment)
+        share = unseal(key, sealed, bound)
         parse_share(share)
     except PrimitiveFault as error:
         raise refuse(Code.SHARE_UNREADABLE, peer=header.node) from error

@@ -15,7 +15,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
 
 MAGIC = b"HSA"
-VERSION = 1
+VERSION = 2
 HASH_BYTES = 32
 MAX_TEXT_BYTES = 200
 
@@ -46,6 +46,8 @@ class Kind(IntEnum):
     PARTICIPANT_STATE = 21
     AGGREGATOR_STATE = 22
     SETUP_STATE = 23
+    PARTICIPANT_EPOCH = 24
+    PARTICIPANT_STEP = 25
 
 
 def digest(label: str, *parts: bytes) -> bytes:

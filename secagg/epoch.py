@@ -46,6 +46,8 @@ class Enrolment:
     key_list: bytes = b""
     nonce_list: bytes = b""
     held_shares: dict[int, bytes] = field(default_factory=dict)
+    channels: dict[int, bytes] = field(default_factory=dict, compare=False)
+    """Channel secrets that were computed already; not stored, for they follow from the rest."""
 
     def __repr__(self) -> str:
         return f"Enrolment(node={self.node}, state={self.state.value}, sequence={self.sequence})"
@@ -89,18 +91,14 @@ class Enrolment:
         agreed = self._agreed(context, nonce_list)
         bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
         runs = self._split_slot_keys((*holders, self.node), agreed.guarantees.threshold, entropy)
+        channels = {holder: self._channel_to(holder, bundles[holder].channel_key) for holder in holders}
         sealed = tuple(
-            seal(
-                setup_share_key(self._channel_to(holder, bundles[holder].channel_key), self.node, holder),
-                runs[holder],
-                view,
-                entropy,
-            )
+            seal(setup_share_key(channels[holder], self.node, holder), runs[holder], view, entropy)
             for holder in holders
         )
         message = ShareMessage(view, self.node, holders, sealed).to_signed(context.identity)
         held = {self.node: runs[self.node]}
-        return self._step(state, message, "shares-sent", nonce_list=nonce_list, held_shares=held)
+        return self._step(state, message, "shares-sent", nonce_list=nonce_list, held_shares=held, channels=channels)
 
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
         """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal."""
@@ -186,6 +184,8 @@ class Enrolment:
         return agreed
 
     def _channel_to(self, peer: int, public: bytes) -> bytes:
+        if peer in self.channels:
+            return self.channels[peer]
         try:
             return channel_secret(self.channel, public, self.node, peer, self.parameters.hash())
         except PrimitiveFault as error:

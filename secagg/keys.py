@@ -37,6 +37,10 @@ class SlotChain:
         """Returns the X25519 mask key of `slot`."""
         return SecretKey(hkdf(self.link, b"", _context("slot-secret")))
 
+    def storage_key(self) -> bytes:
+        """Returns the key for what is stored about `slot` until it is over, 32 bytes."""
+        return hkdf(self.link, b"", _context("slot-storage"))
+
     def keys(self, count: int) -> Iterator[SecretKey]:
         """Yields the mask keys of this slot and the following ones, `count` in all."""
         chain = self

@@ -113,17 +113,18 @@ def mask_upload(
     plus, minus = signed_pair_secrets(keys, peers)
     add_masks(spec, words, [self_mask_secret(seed, node, context), *plus], minus)
     commitment = seed_commitment(seed, node, context)
+    payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
+    told = sha256(payload).digest()
     holders = (*peers, node)
     shares = split(seed, [holder + 1 for holder in holders], keys.view.guarantees.threshold, entropy)
     sealed = tuple(
         seal(
             seed_share_key(keys.channels[peer], node, peer, context.slot),
             share,
-            sealed_context(context, node, peer, commitment),
+            sealed_context(context, node, peer, told, commitment),
             entropy,
         )
         for peer, share in zip(peers, shares, strict=False)
     )
-    payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
-    header = Header(context, node, sha256(payload).digest(), commitment, sealed_hash(sealed)).to_signed(identity)
+    header = Header(context, node, told, commitment, sealed_hash(sealed)).to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]

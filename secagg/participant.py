@@ -7,13 +7,21 @@ the coordinator says, and whatever differs is refused with a code of the transit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import verify
+from hedgerow.secagg._primitives.prg import keystream
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.checks import ExpectedRound, check_headers, check_manifest, check_spec, open_seed_share
+from hedgerow.secagg.checks import (
+    ExpectedRound,
+    check_header_signature,
+    check_headers,
+    check_manifest,
+    check_spec,
+    open_seed_share,
+)
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain
@@ -163,7 +171,7 @@ class Participant:
         check_manifest(manifest, self.view, self.node, self.open.context, self.open.purpose, self.open.header_hash)
         headers = check_headers(asked, manifest, self.view, self.node)
         digest = manifest_hash(asked.manifest)
-        answer, complaints = self._answer(headers, asked.sealed, digest)
+        answer, complaints = self._answer(headers, asked, digest)
         signed_answer = answer.to_signed(context.identity)
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
         slot = self.open.context.slot
@@ -208,39 +216,80 @@ class Participant:
         return Step(following, self.open.answer, (record,))
 
     def to_bytes(self) -> bytes:
-        """Returns the state, secrets included, for this node's private storage."""
-        writer = Writer(Kind.PARTICIPANT_STATE).text(self.state.value).number(self.sequence, 8)
-        writer.variable(self.view.record).number(self.node, 2)
+        """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
+        writer = Writer(Kind.PARTICIPANT_STATE).variable(self.epoch_bytes()).variable(self.step_bytes())
+        return writer.items([purpose.encode() for purpose in sorted(self.purposes)]).bytes()
+
+    @classmethod
+    def restore(cls, data: bytes, sequence: int) -> Participant:
+        """Returns the state of `to_bytes`; see `restore_parts`."""
+        try:
+            reader = Reader(data, Kind.PARTICIPANT_STATE)
+            epoch, step = reader.variable(), reader.variable()
+            purposes = [purpose.decode() for purpose in reader.items()]
+            reader.end()
+        except (Refusal, ValueError) as error:
+            raise refuse(Code.CORRUPT_STATE) from error
+        return cls.restore_parts(epoch, step, purposes, sequence)
+
+    def epoch_bytes(self) -> bytes:
+        """Returns what stays the same until the epoch ends, secrets included, to be stored once.
+
+        The held shares of each slot are encrypted under a key that follows from the chain's link of that slot: with the
+        link of a later slot, which is all that `step_bytes` keeps, they cannot be read any more.
+        """
+        writer = Writer(Kind.PARTICIPANT_EPOCH).variable(self.view.record).number(self.node, 2)
+        peers = sorted(self.channels)
+        writer.nodes(peers).items([self.channels[peer] for peer in peers]).nodes(sorted(self.shares))
+        first = max(self.chain.slot, self.shares_from)
+        writer.number(first, 4)
+        slots = zip(range(first, self.view.parameters.n_slots), _storage_keys(self.chain.after(first)), strict=False)
+        return sealed_state(writer.items([_crypted(key, self._shares_of(slot)) for slot, key in slots]).bytes())
+
+    def step_bytes(self) -> bytes:
+        """Returns what a step changes, secrets included: small, for it is stored before every message.
+
+        The purposes answered are only counted here: they are stored one by one as they come.
+        """
+        writer = Writer(Kind.PARTICIPANT_STEP).text(self.state.value).number(self.sequence, 8)
         writer.fixed(self.chain.link, 32).number(self.chain.slot, 4).number(self.shares_from, 4)
-        for secrets in (self.channels, self.shares):
-            writer.nodes(sorted(secrets)).items([secrets[node] for node in sorted(secrets)])
-        writer.items([purpose.encode() for purpose in sorted(self.purposes)]).items(self.evidence)
+        # The chain has left the open slot behind, and its shares may yet be asked for.
+        held = b"".join(self._shares_of(slot) for slot in range(self.shares_from, self.chain.slot))
+        writer.variable(held).number(len(self.purposes), 4).items(self.evidence)
         writer.items([] if self.open is None else self.open.fields())
         return sealed_state(writer.bytes())
 
     @classmethod
-    def restore(cls, data: bytes, sequence: int) -> Participant:
+    def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
         """Returns the state written last.
 
-        Args: sequence: that of the last record written, kept apart from `data`: a restored backup does not fit it.
+        Args: epoch, step: from `epoch_bytes` and `step_bytes`; purposes: those answered; sequence: that of the last
+            record written, kept apart from `step`: a restored backup does not fit it.
         Raises OwnMistake CORRUPT_STATE or ROLLED_BACK; the node must then enrol in a new epoch.
         """
         try:
-            reader = Reader(unsealed_state(data), Kind.PARTICIPANT_STATE)
-            state, found = State(reader.text()), reader.number(8)
+            reader = Reader(unsealed_state(epoch), Kind.PARTICIPANT_EPOCH)
             view, node = EpochView.from_record(reader.variable()), reader.number(2)
-            chain, shares_from = SlotChain(reader.fixed(32), reader.number(4)), reader.number(4)
             channels = dict(zip(reader.nodes(), reader.items(), strict=True))
-            shares = dict(zip(reader.nodes(), reader.items(), strict=True))
-            purposes = frozenset(purpose.decode() for purpose in reader.items())
-            evidence, opened = reader.items(), reader.items()
+            holders, first, stored = reader.nodes(), reader.number(4), reader.items()
+            reader.end()
+            reader = Reader(unsealed_state(step), Kind.PARTICIPANT_STEP)
+            state, found = State(reader.text()), reader.number(8)
+            chain, shares_from = SlotChain(reader.fixed(32), reader.number(4)), reader.number(4)
+            held, count, evidence, opened = reader.variable(), reader.number(4), reader.items(), reader.items()
             reader.end()
             slot = OpenSlot.from_fields(opened) if opened else None
         except (Refusal, ValueError) as error:
             raise refuse(Code.CORRUPT_STATE) from error
         if found != sequence:
             raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
-        return cls(view, node, state, found, chain, channels, shares, shares_from, purposes, slot, evidence)
+        if count != len(purposes) or chain.slot < first:
+            raise refuse(Code.CORRUPT_STATE)
+        readable = zip(_storage_keys(chain), stored[chain.slot - first :], strict=False)
+        by_slot = held + b"".join(_crypted(key, row) for key, row in readable)
+        shares = _by_node(holders, by_slot)
+        answered = frozenset(purposes)
+        return cls(view, node, state, found, chain, channels, shares, shares_from, answered, slot, evidence)
 
     def _require_running(self, context: NodeContext | None) -> None:
         if self.state is State.STOPPED:
@@ -271,14 +320,18 @@ class Participant:
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(
-        self, headers: Mapping[int, Header], sealed: tuple[bytes, ...], digest: bytes
+        self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes
     ) -> tuple[Answer, list[Refusal | OwnMistake | Abandoned]]:
-        """Returns the answer to a checked manifest, and the complaints about shares that do not open."""
+        """Returns the answer to a checked manifest, and the complaints about shares that do not open.
+
+        Raises Refusal BAD_SIGNATURE.
+        """
         opened = self.open
         if opened is None:
             raise refuse(Code.OUT_OF_ORDER)
         peers = self.view.peers(self.node)
-        sealed_by = dict(zip((peer for peer in peers if peer in headers), sealed, strict=True))
+        sealed_by = dict(zip((peer for peer in peers if peer in headers), asked.sealed, strict=True))
+        signed = dict(zip(headers, asked.headers, strict=True))
         start = SHARE_BYTES * (opened.context.slot - self.shares_from)
         kinds, shares = [], []
         complaints: list[Refusal | OwnMistake | Abandoned] = []
@@ -292,6 +345,8 @@ class Participant:
                     share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
                     kind = SEED_SHARE
                 except Refusal as complaint:
+                    # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
+                    check_header_signature(self.view, node, signed[node])
                     complaints.append(complaint)
                     kinds.append(WITHHELD)
                     continue
@@ -299,7 +354,34 @@ class Participant:
             shares.append(share)
         return Answer(self.node, digest, tuple(kinds), tuple(shares)), complaints
 
+    def _shares_of(self, slot: int) -> bytes:
+        """Returns the held shares of one slot, by the number of the node that they are of."""
+        at = SHARE_BYTES * (slot - self.shares_from)
+        return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
+
     def _shares_after(self, slot: int) -> dict[int, bytes]:
         """Returns the held shares from `slot` on; those before it are forgotten."""
         cut = SHARE_BYTES * (slot - self.shares_from)
         return {node: run[cut:] for node, run in self.shares.items()}
+
+
+def _storage_keys(chain: SlotChain) -> Iterator[bytes]:
+    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
+    while True:
+        yield chain.storage_key()
+        chain = chain.after(chain.slot + 1)
+
+
+def _crypted(key: bytes, row: bytes) -> bytes:
+    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
+    stream = keystream(key, len(row))
+    return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
+
+
+def _by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
+    """Returns each node's run of shares out of rows that hold one share of every node."""
+    row = SHARE_BYTES * len(nodes)
+    return {
+        node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
+        for place, node in enumerate(nodes)
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import PUBLIC_KEY_BYTES, require_public
@@ -122,7 +123,13 @@ class EpochParameters:
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that every set-up message carries."""
-        return digest("parameters", self.to_bytes())
+        return _hash_of(self)
+
+
+@lru_cache(maxsize=16)
+def _hash_of(parameters: EpochParameters) -> bytes:
+    """Remembered, because a set-up asks for it once for every pair of nodes."""
+    return digest("parameters", parameters.to_bytes())
 
 
 @dataclass(frozen=True, slots=True)

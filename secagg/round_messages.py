@@ -314,9 +314,13 @@ class Answer:
         return cls(node, manifest, kinds, shares)
 
 
-def sealed_context(context: RoundContext, sender: int, holder: int, commitment: bytes) -> bytes:
-    """Returns what a sealed seed share is bound to, beyond its key."""
-    return digest("sealed-seed-share", context.bytes(), bytes((*divmod(sender, 256), *divmod(holder, 256))), commitment)
+def sealed_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
+    """Returns what a sealed seed share is bound to, beyond its key.
+
+    Args: payload, commitment: as in the sender's header, so that a share which opens shows that they are the sender's.
+    """
+    numbers = bytes((*divmod(sender, 256), *divmod(holder, 256)))
+    return digest("sealed-seed-share", context.bytes(), numbers, payload, commitment)
 
 
 def sealed_hash(sealed: Sequence[bytes]) -> bytes:

@@ -3,6 +3,9 @@
 A coordinator that was killed and started again reads the journal and goes on where it was: the same run, the same
 epoch, the same spec and manifest of the open slot, the same releases. Noise is drawn once for each purpose, because a
 release is here before it is anywhere else.
+
+An exchange costs two writes that wait for the disk, and both must: one of the uploads with the manifest, for there may
+never be a second manifest; one of the release with the next slot's spec, for noise may be drawn only once.
 """
 
 from __future__ import annotations
@@ -20,19 +23,21 @@ from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import EpochView
-from hedgerow.storage.database import Database
+from hedgerow.storage.database import Database, Statement
 
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
-    next_slot integer not null, epoch blob, origin blob, slot blob, model_digest blob, given_up text
+    epoch blob, origin blob, model_digest blob, given_up text
 );
+create table if not exists slots (run_id blob primary key, next_slot integer not null, slot blob);
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
     honest_group integer, survivors text not null
 )
 """
-_VERSION = 2
+_VERSION = 3
+_NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,8 @@ class Journal:
     def load(self, plan: Plan, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another plan or roster."""
         rows = self._database.rows(
-            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, "
-            "given_up from run"
+            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up"
+            " from run join slots using (run_id)"
         )
         if not rows:
             return None
@@ -104,34 +109,36 @@ class Journal:
         """A run begins; written before anyone is invited."""
         self._database.write(
             (
-                "insert into run values (?, ?, ?, 0, 0, null, null, null, null, null)",
+                "insert into run values (?, ?, ?, 0, null, null, null, null)",
                 (run_id, plan.digest, roster.to_bytes()),
-            )
+            ),
+            ("insert into slots values (?, 0, null)", (run_id,)),
         )
 
     def save_attempt(self, attempt: int) -> None:
         """An epoch's set-up begins; written before its parameters are sent."""
-        self._database.write(("update run set attempt = ?, epoch = null, slot = null, next_slot = 0", (attempt,)))
+        self._database.write(("update run set attempt = ?, epoch = null", (attempt,)), _NO_SLOTS)
 
     def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
         """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
-        statement = "update run set epoch = ?, slot = null, next_slot = 0"
+        statement: Statement = ("update run set epoch = ?", (view.record,))
         if is_origin:
-            self._database.write((f"{statement}, origin = ?", (view.record, view.record)))
-        else:
-            self._database.write((statement, (view.record,)))
+            statement = ("update run set epoch = ?, origin = ?", (view.record, view.record))
+        self._database.write(statement, _NO_SLOTS)
 
     def save_slot(self, aggregator: Aggregator) -> None:
         """A slot's spec, then its uploads with the manifest; each written before it is sent."""
-        state = aggregator.to_bytes()
-        self._database.write(("update run set slot = ?, next_slot = ?", (state, aggregator.spec.slot + 1)))
+        self._database.write(_slot_statement(aggregator))
 
     def burn_slot(self) -> None:
         """A slot was given up before its manifest; its purpose may be asked for again in another slot."""
-        self._database.write(("update run set slot = null", ()))
+        self._database.write(_close_slot())
 
-    def commit(self, number: int, release: JournalledRelease) -> None:
-        """A release, before anyone can see it; the slot is closed with it."""
+    def commit(self, number: int, release: JournalledRelease, following: Aggregator | None = None) -> None:
+        """A release, before anyone can see it; its slot is closed with it, and the following one opened.
+
+        One write for both, because one message carries both: the next slot's spec goes out with the release.
+        """
         content = release.release.astype("<i8").tobytes()
         entry = json.dumps(release.entry.to_dict(), sort_keys=True)
         self._database.write(
@@ -139,7 +146,7 @@ class Journal:
                 "insert into releases values (?, ?, ?, ?, ?, ?)",
                 (number, release.entry.purpose, content, entry, release.honest_group, json.dumps(release.survivors)),
             ),
-            ("update run set slot = null", ()),
+            _close_slot() if following is None else _slot_statement(following),
         )
 
     def finish(self, model_digest: bytes) -> None:
@@ -165,3 +172,11 @@ class Journal:
             )
             for content, entry, group, survivors in rows
         )
+
+
+def _slot_statement(aggregator: Aggregator) -> Statement:
+    return "update slots set slot = ?, next_slot = ?", (aggregator.to_bytes(), aggregator.spec.slot + 1)
+
+
+def _close_slot() -> Statement:
+    return "update slots set slot = null", ()

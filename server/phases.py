@@ -39,7 +39,15 @@ from hedgerow.server.coordinator import Outcome, Releaser, checked_report
 from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
-from hedgerow.server.rounds import certificate_of, honest_group_of, open_slot, parameters_of, slots_for
+from hedgerow.server.rounds import (
+    COLLECTIONS,
+    Following,
+    certificate_of,
+    honest_group_of,
+    open_slot,
+    parameters_of,
+    slots_for,
+)
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
 
@@ -68,16 +76,7 @@ class RunSetup:
 
 
 class RunPhases:
-    """What the coordinator does in each phase, and what it knows; `RunSession` decides when.
-
-    Attributes:
-        state: what is being collected.
-        sites: who is there, and what they said.
-        outcome: the model, its ledger and report, once the run is over.
-        failure: why the run was given up, if it was.
-        survivors: for every release, the sites whose vectors are in it.
-        n_phases: grows with every phase, so that a driver knows when to begin waiting anew.
-    """
+    """What the coordinator does in each phase, and what it knows (see `RunSession`), which decides when."""
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self._setup, self._journal = setup, journal
@@ -129,7 +128,7 @@ class RunPhases:
             self._enter(RunState.FINISHING)
         elif self._slot is not None:
             self._certificate = certificate_of(self._slot)
-            self._enter(_COLLECTIONS[self._slot.state])
+            self._enter(COLLECTIONS[self._slot.state])
         elif self._view is not None:
             self._stall()
 
@@ -223,37 +222,56 @@ class RunPhases:
             if self.sites.name(node) in self.sites.members:
                 self._send(self.sites.name(node), Payload(MessageKind.SETUP, message))
 
-    def _open_round(self) -> None:
-        """Open a slot for the query that is next; stall when too few sites are there for any."""
-        query, view = self._replica.query, self._view
-        if query is None:
+    def _open_round(self, released: JournalledRelease | None = None) -> None:
+        """Open a slot for the query that is next; stall when too few sites are there for any.
+
+        Args: released: what was released before it, to be journalled with the slot before anyone hears of either.
+        """
+        following, there = self._following()
+        slot = self._new_slot() if following is Following.SLOT else None
+        if released is not None:
+            self._journal.commit(len(self._releases) - 1, released, slot)
+            self._tell(RunEventKind.RELEASED)
+        elif slot is not None:
+            self._journal.save_slot(slot)
+        if slot is not None:
+            self._slot, self._certificate = slot, b""
+            self._next_slot += 1
+            self.sites.asked = set()
+            self._enter(RunState.COLLECTING_VECTORS)
+            for site in sorted(there):
+                self._send_request(site)
+        elif following is Following.END:
             self._begin_finishing()
-            return
+        elif following is Following.EPOCH:
+            self._begin_setup()
+        elif following is Following.WAIT:
+            self._stall()
+
+    def _following(self) -> tuple[Following, set[str]]:
+        """What comes after a release or a set-up, and the sites of the epoch that are there."""
+        view = self._view
+        if self._replica.query is None:
+            return Following.END, set()
         if view is None:
-            return
+            return Following.NOTHING, set()
         there = self.sites.heard({self.sites.name(node) for node in view.ready} - self.sites.outsiders)
         is_full = self._next_slot >= view.parameters.n_slots
         if self.sites.returning:
-            self._stall()
-            return
+            return Following.WAIT, there
         ready = self.sites.heard(self.sites.ready)
         is_short = len(there) < view.guarantees.min_survivors
         is_worth_it = ready > there and (is_short or self._attempt < MAX_ATTEMPTS // 2)
         if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
-            self._begin_setup()
-            return
-        if is_short:
-            self._stall()
-            return
-        slot = open_slot(self._setup.plan, view, self._setup.identity, query, (self._next_slot, self._replica.history))
-        self._next_slot += 1
-        self._journal.save_slot(slot)
-        self._slot, self._certificate = slot, b""
-        self.sites.asked = set()
-        self._enter(RunState.COLLECTING_VECTORS)
-        for site in sorted(there):
-            self._send_request(site)
+            return Following.EPOCH, there
+        return (Following.WAIT if is_short else Following.SLOT), there
+
+    def _new_slot(self) -> Aggregator | None:
+        query, place = self._replica.query, (self._next_slot, self._replica.history)
+        if query is None or self._view is None:
+            return None
+        return open_slot(self._setup.plan, self._view, self._setup.identity, query, place)
 
     def _close_vectors(self) -> None:
         slot = self._require_slot()
@@ -271,7 +289,7 @@ class RunPhases:
             return
         self._journal.save_slot(slot)
         self._slot = slot
-        self._enter(_COLLECTIONS[slot.state])
+        self._enter(COLLECTIONS[slot.state])
         for node, request in requests.items():
             self._send(self.sites.name(node), Payload(MessageKind.UNMASK, request))
 
@@ -307,11 +325,9 @@ class RunPhases:
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
         line = JournalledRelease(release, entry, group, survivors)
-        self._journal.commit(self._replica.n_releases, line)
         self._take(line)
         self._slot = None
-        self._tell(RunEventKind.RELEASED)
-        self._open_round()
+        self._open_round(line)
 
     def _begin_finishing(self) -> None:
         self._conclude()
@@ -381,10 +397,3 @@ class RunPhases:
 
     def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
         self._setup.observer(RunEvent(kind, len(self._releases), site, code))
-
-
-_COLLECTIONS = {
-    State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
-    State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
-    State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
-}

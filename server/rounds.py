@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
@@ -20,6 +22,22 @@ from hedgerow.training.settings import Settings, largest_n_exchanges
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
+COLLECTIONS = {
+    State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
+    State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
+    State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
+}
+"""What a run collects while an aggregator is in a state."""
+
+
+class Following(Enum):
+    """What the coordinator does next when no slot is open."""
+
+    SLOT = "open a slot"
+    EPOCH = "set a new epoch up"
+    WAIT = "wait for sites"
+    END = "finish"
+    NOTHING = "no epoch is ready"
 
 
 def mode_of(plan: Plan) -> NoiseMode:

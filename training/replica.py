@@ -38,6 +38,7 @@ class Replica:
         self.plan, self._settings = plan, settings
         self._program: Program | None = None
         self._ensemble: Ensemble | None = None
+        self._model_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
         self.history = bytes.fromhex(plan.digest)
@@ -90,8 +91,12 @@ class Replica:
 
     def model_digest(self) -> bytes:
         """32 bytes that tell models apart: the hash of the ensemble as a model file holds it."""
-        content = json.dumps(ensemble_to_dict(self.ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(content.encode("ascii")).digest()
+        if not self._model_digest:
+            content = json.dumps(
+                ensemble_to_dict(self.ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False
+            )
+            self._model_digest = hashlib.sha256(content.encode("ascii")).digest()
+        return self._model_digest
 
     def feed(self, release: IntVector) -> None:
         """Give the program the release that it waits for.

@@ -8,11 +8,13 @@ It must never be used for noise, masks or subsampling.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
 WORDS_PER_REFILL = 512
+_REFILL = struct.Struct(f"<{WORDS_PER_REFILL}Q")
 
 
 class PublicRandom:
@@ -31,10 +33,19 @@ class PublicRandom:
     def _word(self) -> int:
         if not self._words:
             block = hashlib.shake_256(self._key + b"|%d" % self._refills).digest(8 * WORDS_PER_REFILL)
-            self._words = [int.from_bytes(block[i : i + 8], "little") for i in range(0, len(block), 8)]
+            self._words = list(_REFILL.unpack(block))
             self._words.reverse()
             self._refills += 1
         return self._words.pop()
+
+    def _take(self, count: int) -> list[int]:
+        """The next `count` words."""
+        if count > len(self._words):
+            return [self._word() for _ in range(count)]
+        taken = self._words[len(self._words) - count :]
+        del self._words[len(self._words) - count :]
+        taken.reverse()
+        return taken
 
     def below(self, limit: int) -> int:
         """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
@@ -47,8 +58,9 @@ class PublicRandom:
     def permutation(self, size: int) -> list[int]:
         """0 .. size-1 in random order (Fisher and Yates)."""
         order = list(range(size))
-        for last in range(size - 1, 0, -1):
-            other = self.below(last + 1)
+        words = self._take(max(0, size - 1))
+        for last, word in zip(range(size - 1, 0, -1), words, strict=False):
+            other = (word * (last + 1)) >> 64
             order[last], order[other] = order[other], order[last]
         return order
 

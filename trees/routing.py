@@ -40,8 +40,11 @@ class SiteRecords:
         return int(self.codes.shape[1])
 
 
+@lru_cache(maxsize=2)
 def packed(trees: TreeBatch) -> Packed:
     """The arrays that the kernels take: per node the interval of codes that go right, per tree its leaf table.
+
+    They are kept for the next round, whose update is of this round's trees.
 
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
     it: one interval, so one comparison. Everything else is looked up in `goes_left`.
@@ -72,9 +75,9 @@ def no_trees(n_codes: int) -> TreeBatch:
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def packed_loss(loss: Loss) -> Packed:
-    """The loss as the kernels take it; made once for a loss, since every query of a run asks for it."""
+    """The loss as the kernels take it; made once for a loss, since every query asks for it; each site has its own."""
     exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
     unit = int(loss.scales[0])
     hessian_unit = int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0

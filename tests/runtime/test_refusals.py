@@ -211,7 +211,8 @@ def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
     assert len(taken) == 5
     federation.while_waiting = lambda _: False
     database = sqlite3.connect(federation.folder / "journal.db")
-    database.execute("update run set slot = null, epoch = null, next_slot = 0")
+    database.execute("update run set epoch = null")
+    database.execute("update slots set slot = null, next_slot = 0")
     database.commit()
     database.close()
     with pytest.raises(AggregationError):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hedgerow.experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
+from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import Wishes
@@ -182,3 +183,19 @@ def test_shares_are_signed_by_their_node(lab):
     aggregator = lab.collected()
     step = lab.answered(2, lab.request(aggregator, 2, (0, 1, 2, 3, 4)))
     assert Answer.from_signed(step.message).node == 2
+
+
+def test_held_shares_are_stored_under_the_keys_of_their_slots():
+    """What is stored once for an epoch shows no share; with a later link, the shares of past slots stay closed."""
+    lab = Lab()
+    fresh = lab.node(0)
+    stored = fresh.epoch_bytes()
+    shares = [run[at : at + SHARE_BYTES] for run in fresh.shares.values() for at in range(0, len(run), SHARE_BYTES)]
+    assert shares and not any(share in stored for share in shares)
+    aggregator = lab.collected()
+    lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    later = lab.node(0)
+    restored = Participant.restore_parts(stored, later.step_bytes(), later.purposes, later.sequence)
+    assert restored.shares == later.shares
+    used = {run[:SHARE_BYTES] for run in fresh.shares.values()}
+    assert not any(share in run for share in used for run in restored.shares.values())

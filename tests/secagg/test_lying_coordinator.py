@@ -167,10 +167,22 @@ def test_every_signature_is_checked(kind):
             if kind == "manifest":
                 request = replace(request, manifest=flipped(request.manifest))
             else:
-                request = replace(request, headers=(*request.headers[:4], flipped(request.headers[4])))
+                # While the sealed share opens it is the better witness; with a damaged one the signature is asked.
+                damaged = (*request.sealed[:3], flipped(request.sealed[3]))
+                request = replace(request, headers=(*request.headers[:4], flipped(request.headers[4])), sealed=damaged)
             lab.answered(0, request.to_bytes())
 
     require_refusal(act, Code.BAD_SIGNATURE)
+
+
+@pytest.mark.parametrize("field", ["payload", "seed_commitment"])
+def test_a_header_that_its_sealed_share_does_not_bear_out_is_refused(lab, field):
+    """The coordinator makes a header of a node up and lists it: the genuine share no longer opens, nothing is sent."""
+    aggregator = lab.collected()
+    genuine = aggregator.uploads[1]
+    made_up = replace(Header.from_signed(genuine.header), **{field: bytes(32)}).to_signed(lab.session.coordinator)
+    lying = replace(aggregator, uploads={**aggregator.uploads, 1: replace(genuine, header=made_up)})
+    require_refusal(lambda: lab.answered(0, lab.request(lying, 0, (0, 1, 2, 3, 4))), Code.BAD_SIGNATURE)
 
 
 def test_both_lists_cannot_even_be_written(lab):

@@ -24,7 +24,7 @@ from hedgerow.experiments.secagg_lab import (
 )
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.encoding import VERSION, Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.participant import Participant
@@ -63,12 +63,12 @@ def begin(changes: dict | None = None, **context) -> None:
 
 
 def malformed() -> None:
-    set_up("keys").nodes[0].reveal(set_up("keys").contexts[0], b"HSA\x01\x04short")
+    set_up("keys").nodes[0].reveal(set_up("keys").contexts[0], bytes((*b"HSA", VERSION, 4)) + b"short")
 
 
 def unknown_version() -> None:
     made = set_up("keys")
-    Enrolment.begin(made.contexts[0], b"HSA\x02" + made.parameters.to_bytes()[4:], seeded_entropy(1))
+    Enrolment.begin(made.contexts[0], bytes((*b"HSA", VERSION + 1)) + made.parameters.to_bytes()[4:], seeded_entropy(1))
 
 
 def out_of_order() -> None:
