@@ -68,6 +68,20 @@ class BudgetBook:
         """Whether a run stands in the book."""
         return bool(self._database.rows("select 1 from runs where run_id = ?", (run_id.hex(),)))
 
+    def require_runs(self, run_ids: Iterable[bytes]) -> None:
+        """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book.
+
+        A run is reserved here before a node takes it up, so a node that was in a run which the book does not know has
+        been given a new book, or an older copy.
+        """
+        if not all(self.has(run_id) for run_id in run_ids):
+            raise PolicyRefusal(
+                "The budget book does not hold all runs that this node has been in.",
+                cause="The book was deleted, is another one, or was restored from an older copy.",
+                remedy="Give the book that the node had (--budget FILE), or restore its newest copy.",
+                code="budget-lost",
+            )
+
     def spent(self, data_set: str, delta: float) -> float:
         """The epsilon of all runs of a data set together, reserved ones included."""
         return _epsilon((event for line in self.lines(data_set) for event in line.events), delta)

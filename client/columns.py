@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ MISSING_WORDS = ("", "nan", "na", "null")
 
 _INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
 _LARGEST_EXACT = 2.0**53
+_LARGEST_INT64 = math.nextafter(2.0**63, 0)
 
 
 def to_arrow(column: Any) -> Any:
@@ -40,8 +42,8 @@ def to_arrow(column: Any) -> Any:
     if not isinstance(column, pa.Array):
         try:
             column = pa.array(column, from_pandas=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            texts = [None if value is None else as_text(value) for value in np.asarray(column, dtype=object).tolist()]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            texts = [None if value is None else _text_of(value) for value in np.asarray(column, dtype=object).tolist()]
             column = pa.array(texts, type=pa.string())
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -95,7 +97,9 @@ def category_indices(column: Any, categories: Sequence[str], place: Place) -> ND
 
 
 def identifiers(column: Any, place: Place) -> NDArray[np.str_]:
-    """The column as text [n], in the same canonical form for text, integer and float columns.
+    """The column as text [n], in the same canonical form for text, integer, decimal and float columns.
+
+    One unit must have one text: a table that is read in chunks may give 7, then 7.0, then "7".
 
     Raises:
         DataError: naming the first cell without an identifier.
@@ -103,7 +107,7 @@ def identifiers(column: Any, place: Place) -> NDArray[np.str_]:
     column = to_arrow(column)
     if pa.types.is_null(column.type):
         raise data_errors.unit_missing(place, 0)
-    texts = _canonical(_texts(column, place))
+    texts = _canonical(_texts(column, place, _LARGEST_INT64 if pa.types.is_float64(column.type) else _LARGEST_EXACT))
     missing = _is_missing(texts).to_numpy(zero_copy_only=False)
     if missing.any():
         raise data_errors.unit_missing(place, int(np.argmax(missing)))
@@ -131,12 +135,17 @@ def _is_text(kind: Any) -> bool:
     )  # fmt: skip
 
 
-def _texts(values: Any, place: Place) -> Any:
-    """Arrow values as trimmed text; integral floats without a decimal point."""
+def _text_of(value: object) -> str:
+    """As `as_text`, and a decimal number without an exponent."""
+    return format(value, "f") if isinstance(value, Decimal) else as_text(value)
+
+
+def _texts(values: Any, place: Place, largest: float = _LARGEST_EXACT) -> Any:
+    """Arrow values as trimmed text; integral floats up to `largest` without a decimal point."""
     kind = values.type
     if pa.types.is_floating(kind):
         floats = pc.cast(values, pa.float64())
-        whole = pc.and_(pc.equal(pc.floor(floats), floats), pc.less_equal(pc.abs(floats), _LARGEST_EXACT))
+        whole = pc.and_(pc.equal(pc.floor(floats), floats), pc.less_equal(pc.abs(floats), largest))
         as_integers = pc.cast(pc.if_else(whole, floats, None), pa.int64())
         # The shortest text is that of the column's own type: a float32 of 0.1 reads "0.1".
         return pc.coalesce(pc.cast(as_integers, pa.string()), pc.cast(values, pa.string()))

@@ -47,15 +47,19 @@ class EvaluationNode:
         """
         if not isinstance(query, ScoreHistogram | ErrorMoments):
             raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
-        if query.ensemble_size != self._ensemble_size:
-            raise _refused(f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}")
         self._check(query)
-        if query.update is not None:
-            apply_update(self._records, query.update, self._n_threads)
-            self._ensemble_size += query.update.trees.n_trees
+        self.finish(query)
         if isinstance(query, ErrorMoments):
             return error_moments(self._records, query)
         return score_histogram(self._records, query, self._link)
+
+    def finish(self, query: Query) -> None:
+        """Take in a query's trees without answering it; for a node that missed the round."""
+        if query.ensemble_size != self._ensemble_size:
+            raise _refused(f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}")
+        if query.update is not None:
+            apply_update(self._records, query.update, self._n_threads)
+            self._ensemble_size += query.update.trees.n_trees
 
     def _check(self, query: ScoreHistogram | ErrorMoments) -> None:
         """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
@@ -11,6 +11,7 @@ from math import isqrt
 import numpy as np
 
 from hedgerow.client.cohort import Cohort
+from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import digest_rows
@@ -22,6 +23,7 @@ from hedgerow.protocol.errors import (
 )
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
@@ -35,6 +37,27 @@ from hedgerow.secagg.step import Entropy, Step
 from hedgerow.secagg.transitions import Code
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings
+from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask
+
+
+def no_held_out_rows(_: Plan) -> SiteData:
+    """Raises PolicyRefusal: the owner gave no rows to evaluate on."""
+    raise PolicyRefusal(
+        "The coordinator asks for an evaluation, and this node has no rows that are held out for one.",
+        cause="The node was started with rows to train on only; those are never evaluated on.",
+        remedy="Start it with --held-out TABLE, if the owner of the data wants to.",
+        code="policy-no-held-out",
+    )
+
+
+def no_training_rows(_: Plan) -> SiteData:
+    """Raises PolicyRefusal: the owner gave no rows to train on."""
+    raise PolicyRefusal(
+        "The coordinator asks for training, and this node has rows for evaluations only.",
+        cause="The node was started with --held-out and without a table to train on.",
+        remedy="Start it with a table to train on as well, if the owner of the data wants to.",
+        code="policy-no-training",
+    )
 
 
 @dataclass(frozen=True)
@@ -51,6 +74,8 @@ class NodeSetup:
         load: reads the site's rows for a plan; DataError when they do not fit.
         plan: the only plan that it takes part in; None for any that the policy allows.
         n_threads: threads to sum with.
+        load_held_out: reads the rows on which models are evaluated; by default there are none.
+        models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
     """
 
     site: str
@@ -62,6 +87,8 @@ class NodeSetup:
     load: Callable[[Plan], SiteData]
     plan: Plan | None = None
     n_threads: int = 1
+    load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
+    models: frozenset[bytes] = frozenset()
 
 
 @dataclass(eq=False)
@@ -69,8 +96,8 @@ class NodeRun:
     """The run that a node is in."""
 
     run_id: bytes
-    plan: Plan
-    node: Node
+    task: Task
+    node: Node | EvaluationNode
     replica: Replica
     attempt: int
     answered: set[int]
@@ -82,6 +109,11 @@ class NodeRun:
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
+
+    @property
+    def plan(self) -> Plan:
+        """The task's."""
+        return self.task.plan
 
     def require_fitting(self, parameters: EpochParameters) -> None:
         """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run and its noise."""
@@ -146,15 +178,15 @@ class NodeRun:
         guarantees = participant.view.guarantees
         mode = mode_of(self.plan)
         noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
-        expected = expected_round(query, self.plan, mode, noise.variance, guarantees.n_nodes, self.replica.history)
+        expected = expected_round(query, self.plan, mode, noise.variance, guarantees.n_nodes, self.replica.context())
         shares = None
         if mode is NoiseMode.DISTRIBUTED:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
         vector = self._answer(query)
-        if shares is not None and noise.variance:
-            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's sum.
+        if noise.variance:
+            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum.
             # Clipped it moves no further than before when one record more is there, so the noise still suffices.
             limit = expected.vectors[0].entry_bound
             vector = np.clip(vector, -limit, limit)
@@ -189,6 +221,51 @@ def digest_of(data: SiteData) -> bytes:
     return digest_rows([str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()])
 
 
+def task_of(message: Invitation | EvaluationInvitation) -> Task:
+    """What an invitation is for; raises RemoteProtocolError for a plan that is none, PrivacyError for a bad cost."""
+    plan = read_plan(message.plan)
+    if isinstance(message, Invitation):
+        return TrainingTask(plan)
+    return EvaluationTask(plan, message.model, message.epsilon, message.delta, message.first_round)
+
+
+def check_task(task: Task, setup: NodeSetup) -> None:
+    """Whether the owner allows it; raises PolicyRefusal or RemoteProtocolError."""
+    if setup.plan is not None:
+        seed = task.plan.model.structure_seed
+        # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
+        is_of_model = isinstance(task, EvaluationTask) and isinstance(seed, int)
+        require_same_plan(task.plan, setup.plan.with_structure_seed(int(seed)) if is_of_model else setup.plan)
+    setup.policy.check_roster(setup.roster)
+    setup.policy.check_plan(task.plan, task.promise[0])
+    if isinstance(task, TrainingTask):
+        require_moderate(task.plan, task.settings, setup.policy.secure_sums.max_length)
+
+
+def require_known_model(task: Task, known: Collection[bytes]) -> None:
+    """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that nobody here vouches for.
+
+    Whoever chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
+    """
+    if isinstance(task, EvaluationTask) and task.model_digest not in known:
+        raise PolicyRefusal(
+            f"The coordinator asks for the evaluation of a model that this node does not know "
+            f"({task.model_digest.hex()[:12]}).",
+            cause="This node did not take part in making it, its state folder is another, or it is not the model.",
+            remedy="Look at the model; if the owner of the data agrees, start the node with --model MODEL.",
+            code="policy-model",
+        )
+
+
+def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode, bytes]:
+    """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
+    if isinstance(task, EvaluationTask):
+        held_out = setup.load_held_out(task.plan)
+        return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads), digest_of(held_out)
+    data = setup.load(task.plan)
+    return Node(setup.site, data, task.plan, task.settings, setup.n_threads), digest_of(data)
+
+
 def read_plan(content: bytes) -> Plan:
     """The plan in an invitation; raises RemoteProtocolError."""
     try:
@@ -217,7 +294,7 @@ def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
         )
 
 
-def require_same_plan(offered: Plan, own: Plan) -> None:
+def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
     """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
     if offered.digest != own.digest:
         raise PolicyRefusal(

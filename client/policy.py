@@ -10,7 +10,7 @@
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
     noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed"
-    min_colluders = 1                   # colluding sites that secure aggregation must withstand
+    min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
 """
@@ -53,7 +53,7 @@ class Policy:
     labels: tuple[str, ...] = checked(distinct_texts, ())
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
     noise: tuple[str, ...] = checked(distinct_texts, ())
-    min_colluders: int = checked(integer(0, 4096), 0)
+    min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
 
@@ -63,8 +63,9 @@ class Policy:
         return NodePolicy(
             min_cohort=self.min_sites,
             min_colluders=self.min_colluders,
-            # Two vectors besides one's own are what an exact sum must hide behind, unless its owner wants less.
-            min_honest_survivors=min(3, self.min_sites),
+            # A sum holds three vectors at least, unless the owner wants less; and behind those of the colluders, one
+            # besides one's own.
+            min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
             requires_distributed_noise=self.noise == ("distributed",),
@@ -80,8 +81,11 @@ class Policy:
                 f"The roster has {len(roster.sites)} sites; the policy asks for at least {self.min_sites}.",
             )
 
-    def check_plan(self, plan: Plan) -> None:
-        """Raises PolicyRefusal; its code says which rule the plan breaks."""
+    def check_plan(self, plan: Plan, epsilon: float | None = None) -> None:
+        """Raises PolicyRefusal; its code says which rule the plan breaks.
+
+        Args: epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
+        """
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
             raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
@@ -92,8 +96,9 @@ class Policy:
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
             raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
-        if math.isinf(plan.privacy.epsilon) and not math.isinf(self.max_epsilon):
-            raise _refusal("policy-unnoised", "The plan asks for sums without noise.")
+        wanted = plan.privacy.epsilon if epsilon is None else epsilon
+        if math.isinf(wanted) and not math.isinf(self.max_epsilon):
+            raise _refusal("policy-unnoised", "The plan, or the evaluation of its model, asks for sums without noise.")
         if not plan.federation.secure_aggregation:
             raise _refusal("policy-clear-sums", "The plan asks for sums in the clear; over a network there are none.")
 

@@ -8,6 +8,7 @@ from hedgerow.client.session import NodeSession
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.run_script import NodeState
 from hedgerow.protocol.wire.refusals import WireRefusal, known
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 
@@ -39,7 +40,7 @@ def run_node(
     clock: Callable[[], float],
     patience: float,
     observer: Callable[[Connected | Disconnected], None] | None = None,
-) -> Ensemble:
+) -> Ensemble | Evaluation:
     """Take part until the run is over.
 
     Args:
@@ -51,7 +52,7 @@ def run_node(
         observer: is told whenever the connection comes or goes.
 
     Returns:
-        The model, as this node's own replica made it.
+        The model, or what the evaluation found, as this node's own replica made it.
 
     Raises:
         HedgerowError: what it refused, or why the run ended.
@@ -74,6 +75,7 @@ def run_node(
         if observer is not None and isinstance(event, Connected | Disconnected):
             observer(event)
         handle(session, uplink, event)
-    if session.ensemble is None:
+    result = session.ensemble or session.evaluation
+    if result is None:
         raise AggregationError("The run ended without a model.", code="no-model")
-    return session.ensemble
+    return result

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
-from hedgerow.client.node import Node
 from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
-    digest_of,
-    read_plan,
-    require_moderate,
+    answering_node,
+    check_task,
+    require_known_model,
     require_same_plan,
+    task_of,
 )
 from hedgerow.client.store import NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
@@ -34,6 +34,7 @@ from hedgerow.protocol.run_messages import (
     NO_HASH,
     Abandoned,
     Done,
+    EvaluationInvitation,
     Finished,
     Hello,
     Invitation,
@@ -58,17 +59,21 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import planned_releases, resolve
+from hedgerow.training.tasks import Task
 from hedgerow.trees.ensemble import Ensemble
 
 
 class NodeSession:
     """One node; made anew after a restart, when it goes on from what its store holds.
 
+    Raises PolicyRefusal (code "budget-lost") for a budget book without the runs that the store knows of.
+
     Attributes:
         state: where it stands in the script of a run.
-        ensemble: the model, once the run has finished.
+        ensemble: the model, once a run that trains one has finished.
+        evaluation: what was found, once an evaluation has finished.
         failure: why it has stopped, if it has.
     """
 
@@ -77,11 +82,13 @@ class NodeSession:
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
+        self.evaluation: Evaluation | None = None
         self.failure: HedgerowError | None = None
         self.plan: Plan | None = setup.plan
         self._run: NodeRun | None = None
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
+        book.require_runs(store.run_ids())
         stored = store.load()
         if stored is not None:
             self._resume(stored)
@@ -125,8 +132,8 @@ class NodeSession:
 
     def _react(self, message: Message) -> list[Message]:
         match message:
-            case Invitation():
-                return self._invited(message)
+            case Invitation() | EvaluationInvitation():
+                return self._invited(message.run_id, task_of(message))
             case Payload(MessageKind.ORIGIN, content):
                 return self._originate(content)
             case Payload(MessageKind.ENROL, content):
@@ -175,18 +182,17 @@ class NodeSession:
 
     # Taking part -------------------------------------------------------------------------------------------------
 
-    def _invited(self, invitation: Invitation) -> list[Message]:
-        plan = read_plan(invitation.plan)
+    def _invited(self, run_id: bytes, task: Task) -> list[Message]:
         run = self._run
-        if run is not None and run.run_id == invitation.run_id:
-            require_same_plan(plan, run.plan)
+        if run is not None and run.run_id == run_id:
+            require_same_plan(task, run.task)
             run.enrolment, run.participant = None, None
         else:
-            self._join(invitation.run_id, plan)
+            self._join(run_id, task)
         self.state = NodeState.INVITED
-        return [Ready(invitation.run_id, bytes.fromhex(plan.digest))]
+        return [Ready(run_id, bytes.fromhex(task.digest))]
 
-    def _join(self, run_id: bytes, plan: Plan) -> None:
+    def _join(self, run_id: bytes, task: Task) -> None:
         """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
         status = self._store.status_of(run_id)
         if status is not None:
@@ -198,50 +204,41 @@ class NodeSession:
                 remedy="Take part in the next run; keep the state folder between restarts.",
                 code="state-lost",
             )
-        if self._setup.plan is not None:
-            require_same_plan(plan, self._setup.plan)
-        self._setup.policy.check_roster(self._setup.roster)
-        self._setup.policy.check_plan(plan)
-        settings = resolve(plan)
-        require_moderate(plan, settings, self._setup.policy.secure_sums.max_length)
-        data = self._setup.load(plan)
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
+        check_task(task, self._setup)
+        require_known_model(task, self._setup.models | self._store.models())
+        node, data_digest = answering_node(task, self._setup)
+        replica = Replica(task)
         policy = self._setup.policy
         limit = (policy.max_epsilon, policy.delta)
-        self._book.reserve(run_id, policy.data_set, plan, planned_releases(plan, settings), limit)
+        self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), limit)
         if self._run is not None:
             self._end(STOPPED)
-        answered = set(self._store.open_run(run_id, plan, digest_of(data)))
-        self._run = NodeRun(run_id, plan, node, Replica(plan, settings), 0, answered, set(), set())
-        self.plan = plan
+        answered = set(self._store.open_run(run_id, task, data_digest))
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set())
+        self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
         """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
-        plan = stored.plan
-        if self._setup.plan is not None:
-            require_same_plan(self._setup.plan, plan)
-        self._setup.policy.check_roster(self._setup.roster)
-        self._setup.policy.check_plan(plan)
-        settings = resolve(plan)
-        data = self._setup.load(plan)
-        if digest_of(data) != stored.data_digest:
+        task = stored.task
+        check_task(task, self._setup)
+        node, data_digest = answering_node(task, self._setup)
+        if data_digest != stored.data_digest:
             raise DataError(
                 "The rows are not those with which this node began the run.",
                 cause="The table was changed between two starts.",
                 remedy="Give the same table again, or remove the node from this run.",
                 code="data-changed",
             )
-        node = Node(self._setup.site, data, plan, settings, self._setup.n_threads)
-        replica, facts = Replica(plan, settings), (set(stored.answered), set(stored.witnessed), set(stored.masked))
+        replica, facts = Replica(task), (set(stored.answered), set(stored.witnessed), set(stored.masked))
         is_stale = stored.fault is not None and not stored.releases
         if stored.structure_seed is not None and not is_stale:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
-        run = NodeRun(stored.run_id, plan, node, replica, stored.attempt, *facts)
+        run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts)
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant
-        self._run, self.plan, self._lost = run, plan, stored.fault
+        self._run, self.plan, self._lost = run, task.plan, stored.fault
         if run.participant is not None:
             self.state = _STATES.get(run.participant.state, NodeState.WAITING)
 
@@ -375,15 +372,19 @@ class NodeSession:
         run = self._require_run()
         seed = run.settle_structure(message.structure_seed, message.n_releases)
         fresh = self._take_releases(message.n_releases, message.releases)
-        if run.replica.query is not None or run.replica.model_digest() != message.model_digest:
+        if run.replica.query is not None or run.replica.result_digest() != message.model_digest:
             raise RemoteProtocolError(
-                "The coordinator's model is not the one that its releases make.",
+                "The coordinator's result is not the one that its releases make.",
                 cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                remedy="Do not use the coordinator's model; compare the versions.",
+                remedy="Do not use the coordinator's result; compare the versions.",
                 code="model-differs",
             )
         self._store.save(run.run_id, NodeStep(releases=fresh, structure_seed=seed))
-        self.ensemble = run.replica.ensemble
+        if isinstance(run.replica.result, Evaluation):
+            self.evaluation = run.replica.result
+        else:
+            self.ensemble = run.replica.result
+            self._store.keep_model(message.model_digest)
         self._end(FINISHED)
         return [Done(message.model_digest)]
 

@@ -21,31 +21,35 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.client.cohort import Cohort
+from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict
 from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import OwnMistake, refuse
 from hedgerow.secagg.transitions import Code
 from hedgerow.storage.database import Database, Statement
+from hedgerow.training.tasks import Task, task_from_text, task_to_text
 
 _SCHEMA = """
 create table if not exists run (
-    run_id blob primary key, plan text not null, data_digest blob not null, status text not null,
+    run_id blob primary key, task text not null, data_digest blob not null, status text not null,
     attempt integer not null, epoch blob, structure_seed integer
 );
 create table if not exists steps (run_id blob primary key, sequence integer not null, step blob);
 create table if not exists purposes (run_id blob, purpose text, primary key (run_id, purpose));
 create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
-create table if not exists spent (run_id blob, round integer, event text not null, primary key (run_id, round));
+create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
 create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
-create table if not exists answered (run_id blob, round integer, primary key (run_id, round))
+create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
+create table if not exists models (digest blob primary key)
 """
-_VERSION = 3
+_VERSION = 4
 OPEN = "open"
 _COUNTER_BYTES = 256
+_DELTA = 1e-6
+"""At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
@@ -88,7 +92,7 @@ class StoredRun:
     """
 
     run_id: bytes
-    plan: Plan
+    task: Task
     data_digest: bytes
     attempt: int
     participant: Participant | None
@@ -129,11 +133,10 @@ class NodeStore:
         self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter = self._read_counter()
 
-    def open_run(self, run_id: bytes, plan: Plan, data_digest: bytes) -> frozenset[int]:
+    def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
-        text = json.dumps(plan.to_dict(), sort_keys=True)
         self._database.write(
-            ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, text, data_digest, OPEN)),
+            ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
             ("insert into steps values (?, 0, null)", (run_id,)),
         )
         lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
@@ -147,6 +150,10 @@ class NodeStore:
         """Whether a run is "open", how it ended, or None for one that is not here."""
         rows = self._database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
+
+    def run_ids(self) -> list[bytes]:
+        """All runs that this node has ever been in."""
+        return [row[0] for row in self._database.rows("select run_id from run")]
 
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
@@ -207,11 +214,26 @@ class NodeStore:
         return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
-        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost."""
-        rows = self._database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
+        """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost.
+
+        A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
+        one was, for the sites answer a purpose once; so the dearer one is charged.
+        """
+        rows = self._database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
             return None
-        return [event_from_dict(json.loads(text)) for _, text in rows]
+        attempts: dict[int, list[Event]] = {}
+        for number, text in rows:
+            attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
+        return [_dearest(events) for events in attempts.values()]
+
+    def keep_model(self, digest: bytes) -> None:
+        """Note that this node helped to make the model of this digest."""
+        self._database.write(("insert or ignore into models values (?)", (digest,)))
+
+    def models(self) -> frozenset[bytes]:
+        """Digests of the models that this node helped to make."""
+        return frozenset(row[0] for row in self._database.rows("select digest from models"))
 
     def _forget_spent(self, run_id: bytes) -> None:
         """Note for good that steps of this run were lost, and with them what rounds have cost."""
@@ -229,13 +251,13 @@ class NodeStore:
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self._database.rows(
-            "select run_id, plan, data_digest, attempt, sequence, epoch, step, structure_seed"
+            "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed"
             " from run join steps using (run_id) where status = ?",
             (OPEN,),
         )
         if not rows:
             return None
-        run_id, plan, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
+        run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
         answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
@@ -251,7 +273,7 @@ class NodeStore:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
         return StoredRun(
             run_id,
-            Plan.from_dict(json.loads(plan)),
+            task_from_text(task),
             data_digest,
             attempt,
             participant,
@@ -319,6 +341,13 @@ class NodeStore:
                 code="disk-full",
             ) from fault
         self._counter = counter
+
+
+def _dearest(events: Sequence[Event]) -> Event:
+    """The event that costs most by itself."""
+    if len(events) == 1:
+        return events[0]
+    return max(events, key=lambda event: get_accountant("gdp").epsilon([event], _DELTA))
 
 
 def digest_rows(codes: Sequence[bytes]) -> bytes:

@@ -14,7 +14,7 @@ from hedgerow.client.node import Node, SiteData
 from hedgerow.protocol.errors import DataError, HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import planned_releases, resolve
+from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.grid import build_grid
 
 _N_QUERIES = 3
@@ -35,11 +35,11 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     """Answer the first queries of a plan over one made-up record, for nobody; without a plan, those of a usual one."""
     plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
     try:
-        settings = resolve(plan)
-        planned_releases(plan, settings)
+        task = TrainingTask(plan)
+        task.planned_releases()
         columns = tuple(np.zeros(1, np.int16 if feature.is_categorical else np.float32) for feature in plan.features)
         data = SiteData(build_grid(plan).encode(columns), np.zeros(1, dtype=np.int32))
-        node, replica = Node("warm-up", data, plan, settings, n_threads), Replica(plan, settings)
+        node, replica = Node("warm-up", data, plan, task.settings, n_threads), Replica(task)
         for _ in range(_N_QUERIES):
             if replica.query is None:
                 return

@@ -25,8 +25,8 @@ from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
-from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
+from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.site_data import read_site_data
 from hedgerow.transport.grpc_core import LinkSettings

@@ -6,6 +6,9 @@ before anything is allocated for them.
 
 from __future__ import annotations
 
+import math
+import struct
+
 import numpy as np
 
 from hedgerow.protocol.errors import RemoteProtocolError
@@ -17,6 +20,7 @@ HASH_BYTES = 32
 MAX_MESSAGE_BYTES = 1 << 27
 """No message of a run is longer; an engine may cut a peer off that sends more."""
 MAX_PLAN_BYTES = 1 << 22
+MAX_MODEL_BYTES = 1 << 26
 MAX_CODE_BYTES = 64
 MAX_ENTRIES = 1 << 22
 MAX_RELEASES = 1 << 16
@@ -43,6 +47,13 @@ class MessageWriter:
     def number(self, value: int, size: int) -> MessageWriter:
         """An unsigned number of `size` bytes; raises OverflowError when it does not fit."""
         self._parts.append(value.to_bytes(size, "big"))
+        return self
+
+    def real(self, value: float) -> MessageWriter:
+        """A double; raises ValueError for a NaN."""
+        if math.isnan(value):
+            raise ValueError("A NaN has no place in a message.")
+        self._parts.append(struct.pack(">d", value))
         return self
 
     def hash(self, value: bytes) -> MessageWriter:
@@ -113,6 +124,13 @@ class MessageReader:
         if most is not None and value > most:
             raise malformed("a number is out of its range")
         return value
+
+    def real(self) -> float:
+        """A double that is no NaN."""
+        (value,) = struct.unpack(">d", self._take(8))
+        if math.isnan(value):
+            raise malformed("a number is none")
+        return float(value)
 
     def hash(self) -> bytes:
         """32 bytes."""

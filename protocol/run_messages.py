@@ -14,6 +14,7 @@ from hedgerow.protocol.plan import MAX_STRUCTURE_SEED
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_codec import (
     HASH_BYTES,
+    MAX_MODEL_BYTES,
     MAX_PLAN_BYTES,
     MAX_RELEASES,
     MessageReader,
@@ -39,6 +40,7 @@ class MessageKind(IntEnum):
     STOP = 9
     WELCOME = 10
     ORIGIN = 11
+    EVALUATION = 12
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -86,8 +88,31 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationInvitation:
+    """Coordinator: take part in the evaluation of a model over the rows that you hold out?
+
+    Attributes:
+        plan: of the model, as in `Invitation`.
+        model: the ensemble's canonical JSON (ASCII).
+        epsilon, delta: what the evaluation may cost by itself.
+        first_round: releases on the model's account before this one; it numbers the purposes.
+    """
+
+    run_id: bytes
+    plan: bytes
+    model: bytes
+    epsilon: float
+    delta: float
+    first_round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part."""
+    """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part.
+
+    Attributes:
+        plan_digest: of the plan; of the task, model and cost included, when it is an evaluation.
+    """
 
     run_id: bytes
     plan_digest: bytes
@@ -128,7 +153,10 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make."""
+    """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make.
+
+    After an evaluation the digest is that of the task and the releases.
+    """
 
     n_releases: int
     releases: tuple[IntVector, ...]
@@ -153,12 +181,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Node: it has the whole model; the digest of what its own replica made."""
+    """Node: it has the whole result; the digest of what its own replica made."""
 
     model_digest: bytes
 
 
-Message = Hello | Welcome | Invitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop | Refused | Done
+Message = (
+    Hello | Welcome | Invitation | EvaluationInvitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop
+    | Refused | Done
+)  # fmt: skip
 
 PAYLOADS = frozenset(
     {
@@ -171,6 +202,7 @@ _KINDS: dict[type, MessageKind] = {
     Hello: MessageKind.HELLO,
     Welcome: MessageKind.WELCOME,
     Invitation: MessageKind.INVITATION,
+    EvaluationInvitation: MessageKind.EVALUATION,
     Ready: MessageKind.READY,
     RoundRequest: MessageKind.ROUND_REQUEST,
     Abandoned: MessageKind.ABANDONED,
@@ -197,6 +229,9 @@ def encode(message: Message) -> bytes:
             writer.number(message.connection, 8)
         case Invitation():
             writer.hash(message.run_id).blob(message.plan)
+        case EvaluationInvitation():
+            writer.hash(message.run_id).blob(message.plan).blob(message.model)
+            writer.real(message.epsilon).real(message.delta).number(message.first_round, 4)
         case Ready():
             writer.hash(message.run_id).hash(message.plan_digest)
         case Payload():
@@ -247,6 +282,9 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
     MessageKind.HELLO: lambda r: Hello(r.number(8), r.hash(), r.hash(), r.number(4, MAX_RELEASES)),
     MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
     MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
+    MessageKind.EVALUATION: lambda r: EvaluationInvitation(
+        r.hash(), r.blob(MAX_PLAN_BYTES), r.blob(MAX_MODEL_BYTES), r.real(), r.real(), r.number(4)
+    ),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
     MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),

@@ -25,6 +25,10 @@ WAITING = "waiting-for-sites"
 """The phase of a run in which too few sites are there."""
 
 
+TRAINING, EVALUATION = "training", "evaluation"
+"""What a run is for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteReport:
     """One site.
@@ -80,6 +84,7 @@ class RunReport:
     rounds_abandoned: int = 0
     sites: tuple[SiteReport, ...] = ()
     streams_refused: Mapping[str, int] = field(default_factory=dict)
+    task: str = TRAINING
 
     @property
     def is_over(self) -> bool:

@@ -2,7 +2,7 @@
 
     node                                          coordinator
     OUTSIDE    Hello ->          <- Welcome       any state
-    OUTSIDE                      <- Invitation    GATHERING     (join timeout)
+    OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation for a model)
     INVITED    Ready ->          <- Origin        SETTING_UP    (only for a site that comes after the first release)
     INVITED                      <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
@@ -72,6 +72,7 @@ def _cue(states: set[NodeState] | set[RunState], kind: MessageKind, then: set[No
 SCRIPT: tuple[Cue, ...] = (
     # What a node may receive. Duplicates of what it has answered are answered alike.
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.INVITATION, {_N.INVITED}),
+    _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.EVALUATION, {_N.INVITED}),
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ORIGIN, set()),
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ENROL, {_N.ENROLLING}),
     _cue({_N.ENROLLING}, _K.SETUP, {_N.ENROLLING, _N.WAITING}),

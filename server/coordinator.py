@@ -18,6 +18,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
@@ -27,12 +28,19 @@ Progress = Callable[[Query, Ledger], None]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report."""
+    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report.
+
+    Attributes:
+        evaluation: when the run evaluated the model: what was found.
+        cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
+    """
 
     plan: Plan
     ensemble: Ensemble
     ledger: Ledger
     report: PrivacyReport
+    evaluation: Evaluation | None = None
+    cost: PrivacyReport | None = None
 
 
 class Releaser:

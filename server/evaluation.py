@@ -10,9 +10,10 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
-from hedgerow.server.coordinator import Releaser, check_noise_mode
+from hedgerow.server.coordinator import Outcome, Releaser, check_noise_mode
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.tasks import EvaluationTask
 from hedgerow.transport.local import Aggregation
 
 
@@ -57,7 +58,13 @@ def run_evaluation(
     except StopIteration as finished:
         evaluation: Evaluation = finished.value
     own = Ledger(releaser.ledger.releases[len(ledger) :])
-    cost = report_of(own, replace(context, honest_sites=aggregation.honest_group))
+    cost = checked_cost(own, replace(context, honest_sites=aggregation.honest_group))
+    return EvaluationOutcome(evaluation, cost, releaser.ledger)
+
+
+def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
+    """The report on an evaluation's own releases; PrivacyError(code="budget-exceeded") beyond what was asked for."""
+    cost = report_of(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
         raise PrivacyError(
@@ -66,7 +73,50 @@ def run_evaluation(
             remedy="Do not publish its results; report the call to the maintainers.",
             code="budget-exceeded",
         )
-    return EvaluationOutcome(evaluation, cost, releaser.ledger)
+    return cost
+
+
+def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
+    """What an evaluation's report says beside its releases."""
+    return PrivacyContext(
+        delta=delta,
+        epsilon_requested=epsilon,
+        accountant=plan.privacy.accountant,
+        unit=plan.privacy.unit,
+        max_rows_per_unit=plan.privacy.max_rows_per_unit,
+        noise_mode=plan.privacy.noise,
+        seeded=noise.seeded,
+        approximate_noise=noise.approximate,
+        bounds_from_data=plan.privacy.bounds_from_data,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedModel:
+    """What a coordinator gives to a run that evaluates a model.
+
+    Attributes:
+        task: what all parties are told.
+        ledger, report: the model's account so far.
+    """
+
+    task: EvaluationTask
+    ledger: Ledger
+    report: PrivacyReport
+
+    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource, honest_group: int | None) -> Outcome:
+        """The model with the evaluation on its account.
+
+        Args: own: the evaluation's releases; honest_group: fewest shares of noise in them, None for central noise.
+        Raises PrivacyError: as `checked_cost`, or for a purpose that is on the account already.
+        """
+        task = self.task
+        context = evaluation_context(task.plan, task.epsilon, task.delta, noise)
+        cost = checked_cost(own, replace(context, honest_sites=honest_group))
+        ledger = self.ledger
+        for release in own:
+            ledger = ledger.append(release)
+        return Outcome(task.plan, task.ensemble, ledger, joint_report(self.report, cost, ledger), evaluation, cost)
 
 
 def joint_report(model: PrivacyReport, cost: PrivacyReport, ledger: Ledger) -> PrivacyReport:

@@ -24,6 +24,7 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import EpochView
 from hedgerow.storage.database import Database, Statement
+from hedgerow.training.tasks import Task
 
 _SCHEMA = """
 create table if not exists run (
@@ -78,18 +79,21 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._database = Database(path, _SCHEMA, _VERSION)
 
-    def load(self, plan: Plan, roster: Roster) -> JournalledRun | None:
-        """The run in the journal, or None in a new one; UsageError for a run of another plan or roster."""
+    def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
+        """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
+
+        Args: task: what the run is for; a plan stands for its training.
+        """
         rows = self._database.rows(
             "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up"
             " from run join slots using (run_id)"
         )
         if not rows:
             return None
-        run_id, plan_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, model_digest, given_up = rows[0]
-        if plan_digest != plan.digest or roster_bytes != roster.to_bytes():
+        run_id, task_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, model_digest, given_up = rows[0]
+        if task_digest != task.digest or roster_bytes != roster.to_bytes():
             raise UsageError(
-                f"{self._database.path} is the journal of a run with another plan or another roster.",
+                f"{self._database.path} is the journal of a run with another plan, model or roster.",
                 cause="The plan or the roster was changed, or the file belongs to another run.",
                 remedy="Give the plan and the roster with which the run began, or another journal for a new run.",
                 code="journal-of-another-run",
@@ -105,12 +109,12 @@ class Journal:
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
         return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), model_digest)
 
-    def begin(self, run_id: bytes, plan: Plan, roster: Roster) -> None:
+    def begin(self, run_id: bytes, task: Task, roster: Roster) -> None:
         """A run begins; written before anyone is invited."""
         self._database.write(
             (
                 "insert into run values (?, ?, ?, 0, null, null, null, null)",
-                (run_id, plan.digest, roster.to_bytes()),
+                (run_id, task.digest, roster.to_bytes()),
             ),
             ("insert into slots values (?, 0, null)", (run_id,)),
         )

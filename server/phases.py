@@ -5,18 +5,12 @@ Everything is journalled before the messages that depend on it are queued.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     Abandoned,
     Finished,
-    Invitation,
     Message,
     MessageKind,
     Payload,
@@ -25,18 +19,16 @@ from hedgerow.protocol.run_messages import (
     encode,
 )
 from hedgerow.protocol.run_script import RunState
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.query_round import VECTOR_ID
 from hedgerow.secagg.refusals import Abandoned as SumAbandoned
 from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import MAX_ATTEMPTS, Roster
-from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, checked_report
-from hedgerow.server.events import Observer, RunEvent, RunEventKind, nobody_watches
+from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
 from hedgerow.server.rounds import (
@@ -44,35 +36,16 @@ from hedgerow.server.rounds import (
     Following,
     certificate_of,
     honest_group_of,
+    invitation_to,
     open_slot,
     parameters_of,
     slots_for,
 )
+from hedgerow.server.run_setup import RunSetup as RunSetup
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 
 Outgoing = tuple[str, bytes]
-
-
-@dataclass(frozen=True)
-class RunSetup:
-    """What the coordinator's operator gives it.
-
-    Attributes:
-        plan: the plan.
-        roster: who may take part, and this coordinator's key.
-        identity: this coordinator's signing key.
-        noise: where central noise comes from.
-        entropy: the source of the run's number: ``os.urandom`` but in tests.
-        observer: told of everything that happens.
-    """
-
-    plan: Plan
-    roster: Roster
-    identity: Identity
-    noise: NoiseSource
-    entropy: Entropy
-    observer: Observer = nobody_watches
 
 
 class RunPhases:
@@ -80,8 +53,8 @@ class RunPhases:
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         self._setup, self._journal = setup, journal
-        self._settings = resolve(setup.plan)
-        self._replica = Replica(setup.plan, self._settings)
+        self._task = setup.task
+        self._replica = Replica(self._task)
         self._releases: list[IntVector] = []
         self._honest_groups: list[int] = []
         self._ledger = Ledger()
@@ -101,10 +74,10 @@ class RunPhases:
         self._certificate = b""
         self._next_slot = self._attempt = 0
         self._out: list[Outgoing] = []
-        stored = journal.load(setup.plan, setup.roster)
+        stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
-            journal.begin(self.run_id, setup.plan, setup.roster)
+            journal.begin(self.run_id, self._task, setup.roster)
         else:
             self.run_id = stored.run_id
             self._resume(stored)
@@ -163,7 +136,7 @@ class RunPhases:
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
             )
         self._attempt += 1
-        n_slots = slots_for(self._setup.plan, self._settings, len(self._releases))
+        n_slots = slots_for(self._task, len(self._releases))
         identity = (self.run_id, self._attempt, self._setup.roster.hash())
         parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
         self._journal.save_attempt(self._attempt)
@@ -268,7 +241,7 @@ class RunPhases:
         return (Following.WAIT if is_short else Following.SLOT), there
 
     def _new_slot(self) -> Aggregator | None:
-        query, place = self._replica.query, (self._next_slot, self._replica.history)
+        query, place = self._replica.query, (self._next_slot, self._replica.context())
         if query is None or self._view is None:
             return None
         return open_slot(self._setup.plan, self._view, self._setup.identity, query, place)
@@ -331,7 +304,7 @@ class RunPhases:
 
     def _begin_finishing(self) -> None:
         self._conclude()
-        self._journal.finish(self._replica.model_digest())
+        self._journal.finish(self._replica.result_digest())
         self._enter(RunState.FINISHING)
         self.sites.asked = set()
         for site in sorted(self.sites.heard(self.sites.ready)):
@@ -339,7 +312,10 @@ class RunPhases:
 
     def _conclude(self) -> Outcome:
         """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
-        group = min(self._honest_groups, default=None)
+        group, model = min(self._honest_groups, default=None), self._setup.evaluation
+        if model is not None and isinstance(self._replica.result, Evaluation):
+            self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise, group)
+            return self.outcome
         report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
         self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
         return self.outcome
@@ -354,33 +330,33 @@ class RunPhases:
         self.sites.outsiders.add(site)
         self.sites.members.discard(site)
         self.sites.ready.discard(site)
-        plan = json.dumps(self._setup.plan.to_dict(), sort_keys=True, separators=(",", ":"))
-        self._send(site, Invitation(self.run_id, plan.encode()))
+        self._send(site, invitation_to(self._task, self.run_id))
 
     def _send(self, site: str, message: Message) -> None:
         if site in self.sites.connected:
             self._out.append((site, encode(message)))
 
     def _send_origin(self, site: str) -> None:
-        """Show a site that may not have been there from whose signed nonces the trees' seed was drawn."""
+        """Show a site that may be late whose signed nonces seed the trees."""
         if self._releases and self._setup.plan.has_joint_structure and self._origin is not None:
             self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
 
     def _send_request(self, site: str) -> None:
-        self.sites.asked.add(site)
-        fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
-        self.sites.held[site] = len(self._releases)
         spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
-        self._send(site, RoundRequest(len(self._releases), fresh, spec, seed))
+        self._send(site, RoundRequest(*self._releases_for(site), spec, seed))
 
     def _send_finished(self, site: str) -> None:
         if site in self.sites.outsiders:
             self._send_origin(site)
+        digest, seed = self._replica.result_digest(), self._replica.structure_seed
+        self._send(site, Finished(*self._releases_for(site), digest, seed))
+
+    def _releases_for(self, site: str) -> tuple[int, tuple[IntVector, ...]]:
+        """How many releases there are, and those that the site, which is asked now, does not hold yet."""
         self.sites.asked.add(site)
         fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
         self.sites.held[site] = len(self._releases)
-        digest, seed = self._replica.model_digest(), self._replica.structure_seed
-        self._send(site, Finished(len(self._releases), fresh, digest, seed))
+        return len(self._releases), fresh
 
     def _require_slot(self) -> Aggregator:
         if self._slot is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from enum import Enum
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
@@ -18,7 +20,7 @@ from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochView
-from hedgerow.training.settings import Settings, largest_n_exchanges
+from hedgerow.training.tasks import EvaluationTask, Task
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
@@ -40,6 +42,14 @@ class Following(Enum):
     NOTHING = "no epoch is ready"
 
 
+def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation:
+    """The message that asks a site to take part."""
+    plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    if isinstance(task, EvaluationTask):
+        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round)
+    return Invitation(run_id, plan)
+
+
 def mode_of(plan: Plan) -> NoiseMode:
     """Who adds the noise."""
     return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
@@ -50,9 +60,9 @@ def honest_group_of(plan: Plan, view: EpochView) -> int | None:
     return view.guarantees.honest_group if mode_of(plan) is NoiseMode.DISTRIBUTED else None
 
 
-def slots_for(plan: Plan, settings: Settings, n_released: int) -> int:
+def slots_for(task: Task, n_released: int) -> int:
     """Slots for the rest of a run, and some to repeat rounds in."""
-    rest = max(1, largest_n_exchanges(plan, settings) - n_released)
+    rest = max(1, task.n_exchanges - n_released)
     return min(MAX_SLOTS, rest + rest // 4 + 8)
 
 
@@ -60,7 +70,8 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
     """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
     run_id, attempt, roster_hash = identity
     mode = mode_of(plan)
-    wishes = default_wishes(n_members, LEAST_COLLUDERS if mode is NoiseMode.DISTRIBUTED else 0)
+    # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
+    wishes = default_wishes(n_members, LEAST_COLLUDERS)
     least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)

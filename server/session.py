@@ -142,7 +142,7 @@ class RunSession(RunPhases):
         self._invite(site)
 
     def _accept(self, site: str, ready: Ready) -> None:
-        if ready.run_id != self.run_id or ready.plan_digest != bytes.fromhex(self._setup.plan.digest):
+        if ready.run_id != self.run_id or ready.plan_digest != bytes.fromhex(self._task.digest):
             self._tell(RunEventKind.COMPLAINT, site, "plan-changed")
             return
         self.sites.refusals.pop(site, None)

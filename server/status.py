@@ -16,10 +16,11 @@ from hedgerow import __version__
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_report import OVER, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.run_report import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.run_script import RunState
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.session import RunSession
+from hedgerow.training.tasks import Task, TrainingTask
 
 KEPT_EVENTS = 256
 _PACE_ROUNDS = 50
@@ -52,7 +53,7 @@ class RunBoard:
     """Takes note of a run's events and says how the run is. It is the run's observer, and may be read by any thread.
 
     Args:
-        plan: the plan.
+        task: what the run is for; a plan stands for its training.
         site_names: all sites of the roster, in its order.
         rounds_planned: releases of the whole run.
         clock: seconds that never go back: ``time.monotonic``.
@@ -60,9 +61,13 @@ class RunBoard:
     """
 
     def __init__(
-        self, plan: Plan, site_names: Sequence[str], rounds_planned: int, clock: Callable[[], float], process: bytes
-    ) -> None:
-        self._plan, self._clock, self._began = plan, clock, clock()
+        self, task: Plan | Task, site_names: Sequence[str], rounds_planned: int, clock: Callable[[], float],
+        process: bytes,
+    ) -> None:  # fmt: skip
+        task = TrainingTask(task) if isinstance(task, Plan) else task
+        plan, self._promise = task.plan, task.promise
+        self._accountant = plan.privacy.accountant
+        self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
         self._session: RunSession | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
@@ -76,7 +81,8 @@ class RunBoard:
         self._told_phase = ""
         self._base = RunReport(
             process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
-            rounds_planned=rounds_planned, epsilon_limit=plan.privacy.epsilon, delta=plan.privacy.delta,
+            rounds_planned=rounds_planned, epsilon_limit=self._promise[0], delta=self._promise[1],
+            task=TRAINING if isinstance(task, TrainingTask) else EVALUATION,
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
@@ -182,12 +188,12 @@ class RunBoard:
         )
 
     def _spent(self, ledger: Ledger, *, is_last: bool) -> float:
-        privacy = self._plan.privacy
-        if math.isinf(privacy.epsilon):
+        limit, delta = self._promise
+        if math.isinf(limit):
             return math.inf if ledger.releases else 0.0
         began = self._clock()
         if len(ledger) != self._epsilon_of and (is_last or began >= self._epsilon_again):
-            self._epsilon = get_accountant(privacy.accountant).epsilon(ledger.events(), privacy.delta)
+            self._epsilon = get_accountant(self._accountant).epsilon(ledger.events(), delta)
             ended = self._clock()
             self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
         return self._epsilon

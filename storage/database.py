@@ -22,7 +22,7 @@ class Database:
     """A SQLite file that only its owner may read.
 
     Args:
-        path: the file; made, with mode 0600, if it is not there.
+        path: the file; made, with mode 0600, if it is not there, and its folder with mode 0700.
         schema: statements that make the tables (``create table if not exists``).
         version: of the schema; a file of another version is refused.
         is_exclusive: refuse a second process that opens the same file while this one has it.
@@ -35,7 +35,7 @@ class Database:
     def __init__(self, path: Path, schema: str, version: int, *, is_exclusive: bool = True) -> None:
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
         except OSError as fault:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import ErrorMoments, FittedTrees, IntVector, Purpose, Query, ScoreHistogram
 from hedgerow.training.evaluation_bins import (
@@ -52,6 +53,8 @@ EvaluationProgram = Generator[Query, IntVector, Evaluation]
 
 UNIT = RECORD_NORM
 """What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""
+N_EXCHANGES = 2
+"""An outline, then its detail."""
 OUTLINE_SHARE = 0.2
 """Share of mu**2 that places the bins."""
 
@@ -135,17 +138,39 @@ def evaluate_ensemble(
     return (yield from _evaluate_classes(exchange))
 
 
-def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
-    if math.isinf(epsilon):
-        return 0.0, 0.0
+def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
+    """What an evaluation releases, at its dearest; the un-noised event for an infinite epsilon.
+
+    Raises:
+        PrivacyError: when no noise keeps (epsilon, delta).
+    """
+    multipliers = _noise_multipliers(plan, epsilon, delta)
+    if not all(multipliers):
+        return [UnnoisedEvent()]
+    return [
+        DiscreteGaussianEvent.of(
+            integer_sigma(multiplier, demand.sensitivity_squared), demand.sensitivity_squared, demand.length
+        )
+        for multiplier, demand in zip(multipliers, _demands(plan), strict=True)
+    ]
+
+
+def _demands(plan: Plan) -> list[NoiseDemand]:
+    """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.max_rows_per_unit
     is_regression = plan.label.type == "regression"
     norms = (1, 4) if is_regression else (n_curves, n_curves + (n_curves > 1))
     lengths = (len(ERROR_EDGES) + 1, 4) if is_regression else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
-    demands = [
+    return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
     ]
+
+
+def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
+    if math.isinf(epsilon):
+        return 0.0, 0.0
+    demands = _demands(plan)
     sigmas = calibrate_sigmas(epsilon, delta, demands, plan.privacy.accountant)
     first, second = (
         sigma / math.sqrt(demand.sensitivity_squared) for sigma, demand in zip(sigmas, demands, strict=True)

@@ -1,24 +1,23 @@
 """A replica of a run's program: whoever holds the plan and the releases has the same queries and the same model.
 
-The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked.
+The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
+of an evaluation need no bytes on the wire either, for they follow from the task.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 
 import numpy as np
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.errors import RemoteProtocolError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings
+from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.training.evaluation import EvaluationProgram
+from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
+from hedgerow.training.tasks import Task, ensemble_bytes
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.ensemble_json import ensemble_to_dict
 
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
 _BEYOND = 64
@@ -30,21 +29,21 @@ class Replica:
     Attributes:
         query: what it asks now; None when it has finished.
         n_releases: releases it was given; also the number of the round that it stands in.
-        history: 32-byte digest of the plan as it is run and of all releases so far, in order.
-        plan: the plan as it is run, with the seed that the sites have drawn once `begin` was called.
+        history: 32-byte digest of the task as it is run and of all releases so far, in order.
+        plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
     """
 
-    def __init__(self, plan: Plan, settings: Settings) -> None:
-        self.plan, self._settings = plan, settings
-        self._program: Program | None = None
-        self._ensemble: Ensemble | None = None
-        self._model_digest = b""
+    def __init__(self, task: Task) -> None:
+        self.plan, self._task = task.plan, task
+        self._program: Program | EvaluationProgram | None = None
+        self._digest = b""
+        self._result: Ensemble | Evaluation | None = None
+        self._result_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
-        self.history = bytes.fromhex(plan.digest)
-        self._offered = plan
-        if not plan.has_joint_structure:
-            self._start()
+        self.history = bytes.fromhex(task.digest)
+        if not task.plan.has_joint_structure:
+            self._start(task)
 
     def begin(self, structure_seed: int) -> None:
         """Begin with a seed that the sites have drawn; again with that of a later epoch, while nothing was released.
@@ -54,13 +53,13 @@ class Replica:
         Raises:
             ValueError: there are releases, and they were made with another seed.
         """
-        plan = self._offered.with_structure_seed(structure_seed)
-        if plan == self.plan:
+        task = self._task.with_structure_seed(structure_seed)
+        if task.plan == self.plan:
             return
         if self.n_releases:
             raise ValueError("trees of another seed were released already")
-        self.plan = plan
-        self._start()
+        self.plan = task.plan
+        self._start(task)
 
     def has_begun_with(self, structure_seed: int) -> bool:
         """Whether the trees are made from this seed."""
@@ -74,29 +73,49 @@ class Replica:
             raise ValueError("the sites have not drawn the seed yet")
         return seed
 
-    def _start(self) -> None:
-        self.history = bytes.fromhex(self.plan.digest)
-        self._program = program_for(self.plan, self._settings)
+    def _start(self, task: Task) -> None:
+        self.history = bytes.fromhex(task.digest)
+        self._program = task.program()
         try:
             self.query = next(self._program)
         except StopIteration as finished:
-            self._ensemble = finished.value
+            self._result = finished.value
+
+    @property
+    def result(self) -> Ensemble | Evaluation:
+        """What the program has found; ValueError before it has finished."""
+        if self._result is None:
+            raise ValueError("the program still asks")
+        return self._result
 
     @property
     def ensemble(self) -> Ensemble:
-        """The model; ValueError before the program has finished."""
-        if self._ensemble is None:
-            raise ValueError("the program still asks")
-        return self._ensemble
+        """The model; ValueError before the program has finished, or when it makes none."""
+        if not isinstance(self.result, Ensemble):
+            raise ValueError("an evaluation makes no model")
+        return self.result
 
-    def model_digest(self) -> bytes:
-        """32 bytes that tell models apart: the hash of the ensemble as a model file holds it."""
-        if not self._model_digest:
-            content = json.dumps(
-                ensemble_to_dict(self.ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False
-            )
-            self._model_digest = hashlib.sha256(content.encode("ascii")).digest()
-        return self._model_digest
+    def result_digest(self) -> bytes:
+        """32 bytes that tell results apart: the hash of the model as a file holds it, or of an evaluation's releases.
+
+        An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
+        """
+        if isinstance(self.result, Ensemble):
+            self._result_digest = self._result_digest or hashlib.sha256(ensemble_bytes(self.result)).digest()
+            return self._result_digest
+        return self.history
+
+    def context(self) -> bytes:
+        """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
+
+        An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
+        bins must not add their counts up. What training asks follows from integers.
+        """
+        if isinstance(self.query, ScoreHistogram):
+            return hashlib.sha256(self.history + self.query.edges.astype("<i8").tobytes()).digest()
+        if isinstance(self.query, ErrorMoments):
+            return hashlib.sha256(self.history + self.query.error_clip.to_bytes(8, "little")).digest()
+        return self.history
 
     def feed(self, release: IntVector) -> None:
         """Give the program the release that it waits for.
@@ -120,7 +139,7 @@ class Replica:
         try:
             self.query = self._program.send(release)
         except StopIteration as finished:
-            self.query, self._ensemble = None, finished.value
+            self.query, self._result = None, finished.value
 
 
 def _no_release(why: str) -> RemoteProtocolError:

@@ -85,7 +85,7 @@ class WatchRequest(_message.Message):
     def __init__(self, versions: _Optional[_Iterable[int]] = ..., roster_digest: _Optional[bytes] = ..., interval_ms: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("version", "process", "run_id", "plan_digest", "hedgerow_version", "phase", "failure", "rounds_done", "rounds_planned", "seconds", "rounds_per_second", "epsilon_spent", "epsilon_limit", "delta", "bytes_sent", "bytes_received", "rounds_abandoned", "sites", "streams_refused", "events", "events_missed")
+    __slots__ = ("version", "process", "run_id", "plan_digest", "hedgerow_version", "phase", "failure", "rounds_done", "rounds_planned", "seconds", "rounds_per_second", "epsilon_spent", "epsilon_limit", "delta", "bytes_sent", "bytes_received", "rounds_abandoned", "sites", "streams_refused", "events", "events_missed", "task")
     class StreamsRefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class Report(_message.Message):
     STREAMS_REFUSED_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_MISSED_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     version: int
     process: bytes
     run_id: bytes
@@ -135,7 +136,8 @@ class Report(_message.Message):
     streams_refused: _containers.ScalarMap[str, int]
     events: _containers.RepeatedCompositeFieldContainer[EventReport]
     events_missed: int
-    def __init__(self, version: _Optional[int] = ..., process: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., plan_digest: _Optional[bytes] = ..., hedgerow_version: _Optional[str] = ..., phase: _Optional[str] = ..., failure: _Optional[str] = ..., rounds_done: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., seconds: _Optional[float] = ..., rounds_per_second: _Optional[float] = ..., epsilon_spent: _Optional[float] = ..., epsilon_limit: _Optional[float] = ..., delta: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., sites: _Optional[_Iterable[_Union[SiteReport, _Mapping]]] = ..., streams_refused: _Optional[_Mapping[str, int]] = ..., events: _Optional[_Iterable[_Union[EventReport, _Mapping]]] = ..., events_missed: _Optional[int] = ...) -> None: ...
+    task: str
+    def __init__(self, version: _Optional[int] = ..., process: _Optional[bytes] = ..., run_id: _Optional[bytes] = ..., plan_digest: _Optional[bytes] = ..., hedgerow_version: _Optional[str] = ..., phase: _Optional[str] = ..., failure: _Optional[str] = ..., rounds_done: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., seconds: _Optional[float] = ..., rounds_per_second: _Optional[float] = ..., epsilon_spent: _Optional[float] = ..., epsilon_limit: _Optional[float] = ..., delta: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., sites: _Optional[_Iterable[_Union[SiteReport, _Mapping]]] = ..., streams_refused: _Optional[_Mapping[str, int]] = ..., events: _Optional[_Iterable[_Union[EventReport, _Mapping]]] = ..., events_missed: _Optional[int] = ..., task: _Optional[str] = ...) -> None: ...
 
 class SiteReport(_message.Message):
     __slots__ = ("name", "state", "code", "rounds", "dropouts", "refusals")

@@ -91,6 +91,7 @@ def report_bytes(report: RunReport) -> bytes:
         bytes_received=report.bytes_received,
         rounds_abandoned=report.rounds_abandoned,
         streams_refused=dict(sorted(report.streams_refused.items())[:_MAX_REASONS]),
+        task=report.task,
     )
     for site in report.sites:
         message.sites.add(
@@ -156,6 +157,7 @@ def _report(message: pb.Report) -> RunReport:
         rounds_abandoned=message.rounds_abandoned,
         sites=tuple(_site(site) for site in message.sites),
         streams_refused={_text(reason): count for reason, count in sorted(message.streams_refused.items())},
+        task=_text(message.task),
     )
 
 

@@ -12,13 +12,10 @@ from hedgerow.local_training import build_aggregation, check_sites
 from hedgerow.model import Model
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport
-from hedgerow.server.evaluation import joint_report, run_evaluation
-from hedgerow.training.evaluation import evaluate_ensemble
+from hedgerow.privacy.report import PrivacyReport
+from hedgerow.server.evaluation import evaluation_context, joint_report, run_evaluation
+from hedgerow.training.evaluation import N_EXCHANGES, evaluate_ensemble
 from hedgerow.training.evaluation_estimates import Evaluation
-
-EXCHANGES = 2
-"""An outline of the scores, then their detail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +64,9 @@ def evaluate_federated(
     check_delta(delta)
     check_sites(plan, len(sites))
     nodes = [EvaluationNode(name, sites[name], plan, n_threads) for name in sorted(sites)]
-    context = PrivacyContext(
-        delta=delta,
-        epsilon_requested=epsilon,
-        accountant=plan.privacy.accountant,
-        unit=plan.privacy.unit,
-        max_rows_per_unit=plan.privacy.max_rows_per_unit,
-        noise_mode=plan.privacy.noise,
-        seeded=noise.seeded,
-        approximate_noise=noise.approximate,
-        bounds_from_data=plan.privacy.bounds_from_data,
-    )
+    context = evaluation_context(plan, epsilon, delta, noise)
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
-    aggregation = build_aggregation(plan, nodes, EXCHANGES, noise)
+    aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = joint_report(model.report, outcome.cost, outcome.ledger)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow.client.columns import identifiers
 from hedgerow.client.contribution import bound_contribution, rows_within_bound
+from hedgerow.client.data_errors import Place
 from hedgerow.client.records import Records
 from hedgerow.protocol.errors import DataError
 
@@ -109,3 +114,37 @@ def test_a_bound_below_one_is_refused() -> None:
     """A bound of zero would train on nothing and call it private."""
     with pytest.raises(ValueError, match="max_rows_per_unit is 0"):
         rows_within_bound(text(["a"]), 0, b"")
+
+
+WAYS_TO_WRITE = {
+    "an integer": lambda value: np.array([value], dtype=np.int64),
+    "a float": lambda value: np.array([float(value)]),
+    "text": lambda value: pa.array([str(value)]),
+    "text with a point": lambda value: pa.array([f"{value}.0"]),
+    "text with spaces": lambda value: np.array([f" {value} "], dtype=object),
+    "a decimal": lambda value: [Decimal(value)],
+    "a decimal with places": lambda value: pa.array([Decimal(f"{value}.00")]),
+    "a decimal among texts": lambda value: np.array([Decimal(value), "x"], dtype=object)[:1],
+    "a category": lambda value: pa.array([str(value)]).dictionary_encode(),
+}
+
+
+@given(st.integers(-(2**63) + 1024, 2**63 - 1024), st.data())
+def test_one_unit_is_one_however_its_chunks_write_it(value: int, data: st.DataObject) -> None:
+    """A database may give a number in one chunk, a float in the next (an empty cell is enough) and text in a third; as
+    three units a person would have three times the rows that the noise hides.
+    """
+    value = int(float(value))
+    place = Place("table", "patient", 1)
+    ways = data.draw(st.lists(st.sampled_from(sorted(WAYS_TO_WRITE)), min_size=2, max_size=5))
+    chunks = [identifiers(WAYS_TO_WRITE[way](value), place) for way in ways]
+    kept, report = rows_within_bound(np.concatenate(chunks), 1, b"key")
+    assert report.n_units == 1 and len(kept) == 1, (value, ways, chunks)
+
+
+def test_integers_beyond_64_bits_are_units_too() -> None:
+    """A hash as an identifier must neither end the program nor be rounded."""
+    place = Place("table", "patient", 1)
+    numbers = identifiers([2**70, 2**70 + 1], place)
+    assert list(numbers) == [str(2**70), str(2**70 + 1)]
+    assert list(identifiers([Decimal(2**70)], place)) == [str(2**70)]

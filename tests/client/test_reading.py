@@ -266,9 +266,9 @@ def test_a_truncated_gzip_is_named_so(keep: float, make_plan: MakePlan, write_fi
     ("name", "content", "code"),
     [
         ("a.csv.gz", b"this is not gzip", "data-corrupt"),
-        ("a.csv.gz", gzip.compress(GOOD)[:10] + b"\xff" * 40, "data-corrupt"),
-        ("a.csv.gz", gzip.compress(GOOD)[:-8] + bytes(8), "data-corrupt"),
-        ("a.csv.gz", gzip.compress(GOOD)[:6], "data-truncated"),
+        ("a.csv.gz", gzip.compress(GOOD, mtime=0)[:10] + b"\xff" * 40, "data-corrupt"),
+        ("a.csv.gz", gzip.compress(GOOD, mtime=0)[:-8] + bytes(8), "data-corrupt"),
+        ("a.csv.gz", gzip.compress(GOOD, mtime=0)[:6], "data-truncated"),
         ("a.parquet", b"", "data-empty"),
         ("a.parquet", b"PAR1 and nothing else", "data-corrupt"),
         ("a.xlsx", b"PK", "data-unknown-format"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,13 +31,15 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
-from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
+from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
@@ -190,6 +193,7 @@ class Federation:
 
     plan: Plan
     data: dict[str, SiteData]
+    held_out: dict[str, SiteData]
     folder: Path
     noise: NoiseSource
     network: MemoryNetwork
@@ -209,6 +213,8 @@ class Federation:
     tamper: Callable[[MemoryHub], None] = field(default=lambda _: None)
     coordinator_entropy: Callable[[int], bytes] = os.urandom
     coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
+    evaluation: EvaluatedModel | None = None
+    """The model that the next runs evaluate; None to train one."""
 
     def watch(self, event: RunEvent) -> None:
         """Keep an event, and let a test act on it."""
@@ -246,11 +252,12 @@ class Federation:
 
     def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
         """One life of the coordinator's process; raises Killed when it was killed."""
-        journal = WatchedJournal(self.folder / "journal.db", kill_after)
+        journal = WatchedJournal(self.folder / self.journal, kill_after)
         hub: PumpedHub | None = None
         try:
             keys = (self.roster, self.coordinator_key)
-            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, self.watch)
+            watch = (self.watch, self.evaluation)
+            setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, *watch)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
             outcome = run_coordinator(session, hub, self.plan.federation, lambda: self.now)
@@ -261,6 +268,25 @@ class Federation:
             if hub is not None:
                 self.drain()
                 hub.close()
+
+    @property
+    def journal(self) -> str:
+        """Every model and every evaluation has its own."""
+        return "journal.db" if self.evaluation is None else f"journal-{self.evaluation.task.first_round}.db"
+
+    def prepare_evaluation(self, model: Model, epsilon: float, delta: float | None = None) -> None:
+        """Every node is started again with the rows that it holds out, and the next run evaluates the model."""
+        task = EvaluationTask(
+            model.plan, ensemble_bytes(model.ensemble), epsilon, delta or model.plan.privacy.delta, len(model.ledger)
+        )
+        self.evaluation = EvaluatedModel(task, model.ledger, model.report)
+        self.events.clear()
+        for site, party in self.parties.items():
+            party.kill()
+            party.failures.clear()
+            own = self.held_out[site]
+            party.setup = dataclasses.replace(party.setup, load_held_out=lambda _, own=own: own)
+            party.start()
 
     def survivors_model(self) -> bytes:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
@@ -312,12 +338,14 @@ def federate(factory: ModuleType, tmp_path: Path) -> Iterator[Builder]:
         owner = np.arange(rows.n_records) % n_sites
         names = [f"site-{number}" for number in range(n_sites)]
         data = {site: factory.take(rows, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
+        others = factory.make_data(plan, plan.privacy.n_records, 8)
+        held_out = {site: factory.take(others, np.flatnonzero(owner == number)) for number, site in enumerate(names)}
         roster = Roster(key("coordinator").public, tuple(Site(site, key(site).public) for site in names))
         folder = tmp_path / name
         folder.mkdir()
         network = MemoryNetwork(faults)
         noise = noise or SeededNoise(1)
-        federation = Federation(plan, data, folder, noise, network, roster)
+        federation = Federation(plan, data, held_out, folder, noise, network, roster)
         for site in names:
             policy = (policies or {}).get(site, OPEN_POLICY)
             own = data[site]

@@ -14,6 +14,7 @@ from hedgerow.protocol.run_messages import (
     PAYLOADS,
     Abandoned,
     Done,
+    EvaluationInvitation,
     Finished,
     Hello,
     Invitation,
@@ -40,10 +41,15 @@ VECTORS = st.one_of(
     )
 )
 RELEASES = st.lists(VECTORS, max_size=4).map(tuple)
+REALS = st.floats(allow_nan=False)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, st.integers(0, 2**64 - 1), HASHES, HASHES, st.integers(0, 65536)),
     st.builds(Welcome, st.integers(0, 2**64 - 1)),
     st.builds(Invitation, HASHES, st.binary(max_size=200)),
+    st.builds(
+        EvaluationInvitation, HASHES, st.binary(max_size=99), st.binary(max_size=99), REALS, REALS,
+        st.integers(0, 2**32 - 1),
+    ),
     st.builds(Ready, HASHES, HASHES),
     st.builds(Payload, st.sampled_from(sorted(PAYLOADS)), st.binary(max_size=200)),
     RELEASES.flatmap(lambda r: st.builds(RoundRequest, st.integers(len(r), 65536), st.just(r), st.binary(max_size=99))),

@@ -20,7 +20,7 @@ from hedgerow.secagg.encoding import Kind, Reader, Writer
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.memory import MemoryHub
 
 if TYPE_CHECKING:
@@ -225,8 +225,7 @@ def test_a_late_site_refuses_the_origin_of_another_run(federate: Builder, plan: 
 
 def test_a_replica_takes_another_seed_only_while_nothing_was_released(factory: ModuleType, plan: Plan) -> None:
     """An epoch that broke down before its first release takes its seed with it; afterwards the trees are fixed."""
-    settings = resolve(plan)
-    replica, fresh = Replica(plan, settings), Replica(plan.with_structure_seed(8), settings)
+    replica, fresh = Replica(TrainingTask(plan)), Replica(TrainingTask(plan.with_structure_seed(8)))
     assert replica.query is None
     with pytest.raises(ValueError, match="not drawn"):
         _ = replica.structure_seed
@@ -285,9 +284,9 @@ def test_a_late_site_refuses_an_origin_that_was_signed_for_another_roster(federa
 def test_who_has_answered_a_round_keeps_the_trees_of_it(plan: Plan) -> None:
     """A sum may have been opened then; who saw it may not have the run go on with trees of a later epoch."""
     for answered in (set(), {0}):
-        replica = Replica(plan, resolve(plan))
+        replica = Replica(TrainingTask(plan))
         replica.begin(7)
-        run = NodeRun(bytes(32), plan, None, replica, 1, answered, {7, 8}, set())  # type: ignore[arg-type]
+        run = NodeRun(bytes(32), TrainingTask(plan), None, replica, 1, answered, {7, 8}, set())  # type: ignore[arg-type]
         if answered:
             with pytest.raises(RemoteProtocolError) as refused:
                 run.settle_structure(8, 1)

@@ -1,32 +1,27 @@
 """One scenario for every reason code of the transition table: what was done wrong, and the code that refuses it.
 
-The scenarios of the set-up lie about lists and keys, those of a round about specs and manifests; most are what a lying
-coordinator can do with correctly signed messages of its own.
+The scenarios of a round, here, lie about specs and manifests, those of the set-up (setup_scenarios.py) about lists and
+keys; most are what a lying coordinator can do with correctly signed messages of its own.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hedgerow.experiments.secagg_lab import (
     Lab,
-    SetUp,
     complaint_of,
     echoed,
-    seeded_entropy,
-    set_up,
     sparse_lab,
 )
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.encoding import VERSION, Kind
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal
 from hedgerow.secagg.roster import NoiseMode
@@ -37,141 +32,7 @@ from hedgerow.secagg.round_messages import (
     header_hash,
     manifest_hash,
 )
-from hedgerow.secagg.setup_messages import (
-    Acknowledgement,
-    KeyBundle,
-    NonceReveal,
-    ReadyList,
-    ShareDelivery,
-    signed_list,
-)
 from hedgerow.secagg.transitions import ANYWHERE, TRANSITIONS, Code
-
-
-def key_list(made: SetUp, messages: list[bytes]) -> bytes:
-    return signed_list(Kind.KEY_LIST, made.parameters.hash(), messages)
-
-
-def bundle(made: SetUp, node: int, **changes) -> bytes:
-    return replace(KeyBundle.from_signed(made.nodes[node].bundle), **changes).to_signed(made.contexts[node].identity)
-
-
-def begin(changes: dict | None = None, **context) -> None:
-    made = set_up("keys")
-    parameters = replace(made.parameters, **(changes or {})).to_bytes()
-    Enrolment.begin(replace(made.contexts[0], **context), parameters, seeded_entropy(1))
-
-
-def malformed() -> None:
-    set_up("keys").nodes[0].reveal(set_up("keys").contexts[0], bytes((*b"HSA", VERSION, 4)) + b"short")
-
-
-def unknown_version() -> None:
-    made = set_up("keys")
-    Enrolment.begin(made.contexts[0], bytes((*b"HSA", VERSION + 1)) + made.parameters.to_bytes()[4:], seeded_entropy(1))
-
-
-def out_of_order() -> None:
-    made = set_up("nonces")
-    made.nodes[0].acknowledge(made.contexts[0], b"")
-
-
-def unknown_node() -> None:
-    begin(identity=Identity(bytes(32)))
-
-
-def repeated_node() -> None:
-    made = set_up("keys")
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], *made.messages]))
-
-
-def bad_signature() -> None:
-    made = set_up("keys")
-    forged = replace(KeyBundle.from_signed(made.messages[1]), channel_key=bytes([9] * 32))
-    swapped = forged.to_signed(made.contexts[0].identity)
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], swapped, *made.messages[2:]]))
-
-
-def cohort_too_small() -> None:
-    made = set_up("keys")
-    made.nodes[0].reveal(made.contexts[0], key_list(made, made.messages[:2]))
-
-
-def own_bundle_altered() -> None:
-    made = set_up("keys")
-    replayed = bundle(made, 0, slot_keys=tuple(bytes([9 + i] * 32) for i in range(2)))
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [replayed, *made.messages[1:]]))
-
-
-def repeated_key() -> None:
-    made = set_up("keys")
-    copied = bundle(made, 1, channel_key=KeyBundle.from_signed(made.messages[2]).channel_key)
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], copied, *made.messages[2:]]))
-
-
-def low_order_key() -> None:
-    made = set_up("keys")
-    weak = bundle(made, 1, slot_keys=(bytes(32), bytes([9] * 32)))
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], weak, *made.messages[2:]]))
-
-
-def nonce_list(made: SetUp, node: int | None = None, **changes) -> bytes:
-    messages = list(made.messages)
-    if node is not None:
-        altered = replace(NonceReveal.from_signed(messages[node]), **changes)
-        messages[node] = altered.to_signed(made.contexts[node].identity)
-    return signed_list(Kind.NONCE_LIST, made.parameters.hash(), messages)
-
-
-def nonce_mismatch() -> None:
-    made = set_up("nonces")
-    made.nodes[0].share(made.contexts[0], nonce_list(made, 2, nonce=bytes(32)), seeded_entropy(1))
-
-
-def reveal_missing() -> None:
-    made = set_up("nonces")
-    made.server, _ = made.server.receive(made.messages[:3])
-    made.server.close_nonces()
-
-
-def different_view() -> None:
-    made = set_up("nonces")
-    made.nodes[0].share(made.contexts[0], nonce_list(made, 2, key_list=bytes(32)), seeded_entropy(1))
-
-
-def share_unreadable() -> None:
-    made = set_up("shares")
-    made.server, _ = made.server.receive(made.messages)
-    _, deliveries = made.server.close_shares()
-    delivery = ShareDelivery.from_bytes(deliveries[0])
-    swapped = replace(delivery, sealed=(delivery.sealed[1], delivery.sealed[0], delivery.sealed[2]))
-    step = made.nodes[0].acknowledge(made.contexts[0], swapped.to_bytes())
-    assert Acknowledgement.from_signed(step.message).held == (3,)
-    assert [complaint.peer for complaint in step.complaints] == [1, 2]
-    raise step.complaints[0]
-
-
-def ready_list(made: SetUp, messages: list[bytes]) -> bytes:
-    view = Acknowledgement.from_signed(messages[0]).view
-    return ReadyList(view, tuple(messages)).to_bytes()
-
-
-def not_acknowledged() -> None:
-    made = set_up("ready")
-    partial = replace(Acknowledgement.from_signed(made.messages[1]), held=(0, 2))
-    messages = [made.messages[0], partial.to_signed(made.contexts[1].identity), *made.messages[2:]]
-    made.nodes[0].finish(made.contexts[0], ready_list(made, messages))
-
-
-def not_ready() -> None:
-    made = set_up("ready")
-    made.nodes[0].finish(made.contexts[0], ready_list(made, made.messages[1:]))
-
-
-def too_few_ready() -> None:
-    made = set_up("shares")
-    made.server, _ = made.server.receive(made.messages[:2])
-    made.server.close_shares()
 
 
 def with_spec(**changes) -> Callable[[], None]:
@@ -372,26 +233,17 @@ def slot_reused() -> None:
     lab.masked(0, Aggregator.open(lab.view, lab.session.coordinator, replace(first.spec, purpose="tree-2")))
 
 
+def setup_scenarios() -> dict[Code, Callable[[], None]]:
+    """Those of setup_scenarios.py, loaded by path: tests are not a package."""
+    spec = importlib.util.spec_from_file_location("setup_scenarios", Path(__file__).with_name("setup_scenarios.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.SCENARIOS
+
+
 SCENARIOS: dict[Code, Callable[[], None]] = {
-    Code.MALFORMED: malformed,
-    Code.UNKNOWN_VERSION: unknown_version,
-    Code.OUT_OF_ORDER: out_of_order,
-    Code.UNKNOWN_NODE: unknown_node,
-    Code.REPEATED_NODE: repeated_node,
-    Code.BAD_SIGNATURE: bad_signature,
-    Code.ROSTER_MISMATCH: lambda: begin({"roster_hash": bytes(32)}),
-    Code.PARAMETERS_REFUSED: lambda: begin({"wishes": Wishes(2)}),
-    Code.STALE_ATTEMPT: lambda: begin({"attempt": 17}),
-    Code.COHORT_TOO_SMALL: cohort_too_small,
-    Code.OWN_BUNDLE_ALTERED: own_bundle_altered,
-    Code.REPEATED_KEY: repeated_key,
-    Code.LOW_ORDER_KEY: low_order_key,
-    Code.NONCE_MISMATCH: nonce_mismatch,
-    Code.REVEAL_MISSING: reveal_missing,
-    Code.DIFFERENT_VIEW: different_view,
-    Code.SHARE_UNREADABLE: share_unreadable,
-    Code.NOT_ACKNOWLEDGED: not_acknowledged,
-    Code.NOT_READY: not_ready,
+    **setup_scenarios(),
     Code.OTHER_EPOCH: other_epoch,
     Code.SLOT_REUSED: slot_reused,
     Code.SLOT_OUT_OF_RANGE: with_spec(slot=4),
@@ -416,7 +268,6 @@ SCENARIOS: dict[Code, Callable[[], None]] = {
     Code.CORRUPT_STATE: corrupt_state,
     Code.ROLLED_BACK: rolled_back,
     Code.VECTOR_UNFIT: vector_unfit,
-    Code.TOO_FEW_READY: too_few_ready,
     Code.TOO_FEW_UPLOADS: too_few_uploads,
     Code.TOO_FEW_ANSWERS: too_few_answers,
     Code.SECRET_UNRECOVERABLE: secret_unrecoverable,

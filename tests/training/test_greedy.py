@@ -22,6 +22,7 @@ from hedgerow.server.coordinator import run_program
 from hedgerow.training.programs import program_for
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.ensemble_json import ensemble_to_dict
 from hedgerow.trees.losses import Loss
@@ -224,7 +225,7 @@ def test_sites_do_not_matter(factory: ModuleType, data: st.DataObject, seed: int
 def test_replicas_agree(factory: ModuleType, data: st.DataObject, seed: int, size: int) -> None:
     """Whoever holds the plan and the releases, whatever these are, has the same queries and the same model."""
     plan = data.draw(greedy_plans(factory))
-    random, one, other = np.random.default_rng(seed), Replica(plan, resolve(plan)), Replica(plan, resolve(plan))
+    random, one, other = np.random.default_rng(seed), Replica(TrainingTask(plan)), Replica(TrainingTask(plan))
     while one.query is not None and other.query is not None:
         assert describe(one.query) == describe(other.query)
         if isinstance(one.query, NodeHistograms | SplitSums):
@@ -235,7 +236,7 @@ def test_replicas_agree(factory: ModuleType, data: st.DataObject, seed: int, siz
         release = random.integers(-largest, largest + 1, one.query.length)
         one.feed(release)
         other.feed(release)
-    assert one.model_digest() == other.model_digest() and one.history == other.history
+    assert one.result_digest() == other.result_digest() and one.history == other.history
 
 
 @pytest.mark.parametrize("method", METHODS)

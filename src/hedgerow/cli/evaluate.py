@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
-    options = ("sites", "epsilon", "delta", "out", "plot", "seed")
+    options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal", "metrics")
     only_federated = [name for name in options if getattr(arguments, name) is not None]
     if only_federated:
         raise UsageError(
-            f"--{only_federated[0].removesuffix('s')} has no meaning without --federated.",
+            f"--{'site' if only_federated[0] == 'sites' else only_federated[0]} has no meaning without --federated.",
             remedy="Add --federated, or give one table to read in the clear: hedgerow evaluate MODEL DATA.",
             code="usage",
         )

@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hedgerow.cli.inputs import check_can_write, listed, named_sites
 from hedgerow.cli.output import number, print_facts, print_json, warn, wrapped
 from hedgerow.cli.progress import status
-from hedgerow.cli.training import Sites, read_sites
+from hedgerow.cli.training import read_sites
 from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.errors import HedgerowError, UsageError
+from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.training.evaluation_estimates import Estimate
+from hedgerow.training.evaluation_estimates import Estimate, Evaluation
+from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
 _PICTURES = (".png", ".svg", ".pdf")
@@ -31,11 +34,15 @@ def run(arguments: argparse.Namespace) -> None:
     out = check_can_write(arguments.out or arguments.model)
     picture = _picture(arguments.plot, model)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    sites = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json)
-    with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
-        found = evaluate_federated(
-            model, sites.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
-        )
+    if arguments.roster is None:
+        tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json)
+        with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
+            found = evaluate_federated(
+                model, tables.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
+            )
+        sites = list(tables.data)
+    else:
+        found, sites = _over_network(arguments, model, out, noise)
     # The account goes first: numbers that were seen but not charged would be a leak.
     found.model.save(out)
     if picture is not None:
@@ -50,11 +57,41 @@ def run(arguments: argparse.Namespace) -> None:
     _print(found, sites, out, picture)
 
 
+def _over_network(
+    arguments: argparse.Namespace, model: Model, out: Path, noise: NoiseSource
+) -> tuple[FederatedEvaluation, list[str]]:
+    """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
+    # An extra: only whoever dials or listens needs grpc.
+    from hedgerow.cli.serving import serve
+
+    delta = model.plan.privacy.delta if arguments.delta is None else arguments.delta
+    n_before = len(model.ledger)
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), arguments.epsilon, delta, n_before)
+    # Every evaluation of a model has a journal of its own: the ledger is longer each time.
+    journal = Path(arguments.journal or f"{out}.evaluation-{n_before}.journal")
+    evaluated = EvaluatedModel(task, model.ledger, model.report)
+    outcome, session, _ = serve(arguments, model.plan, noise, journal, evaluated)
+    if outcome.evaluation is None or outcome.cost is None:
+        raise HedgerowError("The evaluation ended without numbers.")
+    account = replace(model, ledger=outcome.ledger, report=outcome.report)
+    sites = sorted({site for survivors in session.survivors for site in survivors})
+    return FederatedEvaluation(outcome.evaluation, outcome.cost, account), sites
+
+
 def _check(arguments: argparse.Namespace) -> None:
-    missing = "--site" if not arguments.sites else "--epsilon" if arguments.epsilon is None else ""
+    over_network = arguments.roster is not None
+    if over_network and arguments.sites:
+        raise UsageError(
+            "--site and --roster do not go together: the nodes of a roster read their own tables.",
+            remedy="Leave out one of them.",
+            code="usage",
+        )
+    missing = "--identity" if over_network and arguments.identity is None else ""
+    missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
+    missing = missing or ("--epsilon" if arguments.epsilon is None else "")
     if missing:
         raise UsageError(
-            f"{missing} is missing: --federated needs the sites' tables and what they may spend.",
+            f"{missing} is missing: --federated needs the sites and what they may spend.",
             remedy="See `hedgerow evaluate --help`.",
             code="usage",
         )
@@ -79,15 +116,8 @@ def _picture(path: str | None, model: Model) -> Path | None:
     return picture
 
 
-def _print(found: FederatedEvaluation, sites: Sites, out: Path, picture: Path | None) -> None:
-    evaluation = found.evaluation
-    facts = [
-        ("sites", f"{len(sites.data)}: {listed(sites.data)}"),
-        ("records", f"about {max(evaluation.n_records.value, 0):,.0f} ± {evaluation.n_records.noise_error:,.0f}"),
-    ]
-    facts += [(_TITLES[name], estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
-    if evaluation.error_clip is not None:
-        facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
+def _print(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
+    facts = [("sites", f"{len(sites)}: {listed(sites)}"), *score_facts(found.evaluation)]
     facts.append(("model", f"written to {out}, with this evaluation on its account"))
     if picture is not None:
         facts.append(("picture", str(picture)))
@@ -95,6 +125,16 @@ def _print(found: FederatedEvaluation, sites: Sites, out: Path, picture: Path | 
     print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
     print("  The model with all that was released about it:\n")
     print(wrapped(found.model.report.text()))
+
+
+def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """What was found, for a person."""
+    n_records = evaluation.n_records
+    facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
+    facts += [(_TITLES[name], estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
+    if evaluation.error_clip is not None:
+        facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
+    return facts
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -107,10 +147,10 @@ def estimate_text(estimate: Estimate) -> str:
     return text
 
 
-def _content(found: FederatedEvaluation, sites: Sites, out: Path, picture: Path | None) -> Mapping[str, Any]:
+def _content(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> Mapping[str, Any]:
     return {
         "model": str(out),
-        "sites": list(sites.data),
+        "sites": list(sites),
         **found.evaluation.to_dict(),
         "cost": found.cost.to_dict(),
         "report": found.model.report.to_dict(),

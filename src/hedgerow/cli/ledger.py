@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hedgerow.cli.budget_place import book_of
 from hedgerow.cli.federation_inputs import read_policy
-from hedgerow.cli.node import BUDGET_FILE
 from hedgerow.cli.output import number, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.protocol.errors import UsageError
@@ -15,8 +15,7 @@ from hedgerow.protocol.errors import UsageError
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the budget book."""
-    given = Path(arguments.state)
-    file = given / BUDGET_FILE if given.is_dir() else given
+    file = book_of(Path(arguments.state))
     if not file.is_file():
         raise UsageError(
             f"{arguments.state}: there is no budget book here.",

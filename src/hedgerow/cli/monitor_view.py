@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.cli.output import megabytes, number
-from hedgerow.protocol.run_report import EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.run_report import EVALUATION, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, known
 from hedgerow.protocol.wire.reports import Told
 from hedgerow.transport.interface import Connected, Disconnected
@@ -31,7 +31,7 @@ _PHASES = {
     "collecting-vectors": "collecting masked vectors",
     "collecting-echoes": "collecting echoes",
     "collecting-answers": "unmasking the sum",
-    "finishing": "handing the model out",
+    "finishing": "handing the result out",
 }
 _STATES = {
     SiteState.ABSENT: ("·", "dim"),
@@ -97,9 +97,10 @@ class MonitorView:
         report = self._report
         if report is None:
             return Panel(self._connection(), title="hedgerow monitor", title_align="left", width=width)
+        kind = EVALUATION if report.task == EVALUATION else "run"
         head = Panel(
             Group(self._connection(), *_numbers(report, width, is_live=self._gone is None)),
-            title=f"hedgerow monitor   run {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",
+            title=f"hedgerow monitor   {kind} {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",
             title_align="left",
             width=width,
             border_style="red" if self._gone else "",

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hedgerow.cli.budget_place import OLD_BOOK, note_book
+from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.client.policy import Policy
 from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.model import Model
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
 from hedgerow.site_data import read_site_data, site_data_from_records
 from hedgerow.threads import available_threads, use_threads
+from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.tasks import ensemble_bytes
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
+from hedgerow.trees.ensemble import Ensemble
 
-BUDGET_FILE = "budget.db"
 PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""
 
@@ -49,12 +55,15 @@ def run(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
     with use_threads(arguments.threads or available_threads()) as n_threads:
         warm_up(plan, n_threads)
-        load = read_early(loader(arguments.data, arguments.query), plan)
+        load, load_held_out = _loaders(arguments, plan)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
-        setup = NodeSetup(name, *keys, policy, os.urandom, noise, load, plan, n_threads)
+        models = frozenset(_model_digest(path) for path in arguments.models or ())
+        setup = NodeSetup(
+            name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models
+        )
         store = NodeStore(folder)
-        book = BudgetBook(Path(arguments.budget) if arguments.budget else folder / BUDGET_FILE)
+        book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
             session = NodeSession(setup, store, book)
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
@@ -64,13 +73,24 @@ def run(arguments: argparse.Namespace) -> None:
                 if not arguments.json:
                     note(f"{name}: dialling {address}.")
                 observer = None if arguments.json else _say_of_connection
-                ensemble = run_node(session, uplink, time.monotonic, PATIENCE, observer)
+                result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
             finally:
                 uplink.close()
-            _print(arguments, name, ensemble.n_trees, book, policy)
+            _print(arguments, name, result, book, policy)
         finally:
             book.close()
             store.close()
+
+
+def book_file(arguments: argparse.Namespace, name: str, folder: Path) -> Path:
+    """The budget book: as told, else the one that the state folder has from an older version, else beside the policy.
+
+    It is not in the state folder, which people delete to begin anew: what the data has cost must outlive that.
+    """
+    if arguments.budget:
+        return Path(arguments.budget)
+    old = folder / OLD_BOOK
+    return old if old.exists() else Path(arguments.policy).parent / f"{name}-budget.db"
 
 
 def _say_of_connection(event: Connected | Disconnected) -> None:
@@ -100,16 +120,42 @@ def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
     return lambda plan: site_data_from_records(read_sql_records(data, query, plan), plan)[0]
 
 
-def _print(arguments: argparse.Namespace, name: str, n_trees: int, book: BudgetBook, policy: Policy) -> None:
+def _loaders(
+    arguments: argparse.Namespace, plan: Plan | None
+) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
+    """How rows to train on are read, and rows that are held out."""
+    if arguments.data is None and arguments.held_out is None:
+        raise UsageError(
+            "There are no rows: DATA and --held-out are both missing.",
+            remedy="Give a table to train on, or --held-out TABLE to evaluate on, or both.",
+            code="usage",
+        )
+    load: Callable[[Plan], SiteData] = no_training_rows
+    load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
+    if arguments.data is not None or arguments.query is not None:
+        load = read_early(loader(arguments.data or "", arguments.query), plan)
+    if arguments.held_out is not None or arguments.held_out_query is not None:
+        load_held_out = loader(arguments.held_out or "", arguments.held_out_query)
+    return load, load_held_out
+
+
+def _model_digest(path: str) -> bytes:
+    return hashlib.sha256(ensemble_bytes(Model.load(path).ensemble)).digest()
+
+
+def _print(
+    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation, book: BudgetBook, policy: Policy
+) -> None:
     spent = book.spent(policy.data_set, policy.delta)
     if arguments.json:
         budget = {"data_set": policy.data_set, "spent": spent, "max_epsilon": policy.max_epsilon, "delta": policy.delta}
-        print_json({"site": name, "n_trees": n_trees, "budget": budget})
+        found = {"n_trees": result.n_trees} if isinstance(result, Ensemble) else {"evaluation": result.to_dict()}
+        print_json({"site": name, **found, "budget": budget})
         return
-    print_facts(
-        [
-            ("site", name),
-            ("model", f"{n_trees} trees"),
-            ("budget", f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"),
-        ]
-    )
+    facts = [("site", name)]
+    if isinstance(result, Ensemble):
+        facts.append(("model", f"{result.n_trees} trees"))
+    else:
+        facts += score_facts(result)
+    budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"
+    print_facts([*facts, ("budget", budget_text)])

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from hedgerow import __version__
-from hedgerow.cli.parser_federation import add_federation
+from hedgerow.cli.parser_federation import add_coordinating, add_federation
 from hedgerow.protocol.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
@@ -20,8 +20,10 @@ _EVALUATE_EXAMPLE = """\
 examples:
   hedgerow evaluate model.json test.csv
   hedgerow evaluate model.json --federated --site north=north.csv --site south=south.csv --epsilon 0.1
+  hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --epsilon 0.1          (the sites run: hedgerow node --held-out TABLE ...)
 
-The second adds noise to sums over the sites, and writes what that costs into the model's ledger and report.
+The last two add noise to sums over the sites, and write what that costs into the model's ledger and report.
 """
 
 _EXIT_CODES = """\
@@ -162,6 +164,7 @@ def _add_evaluate(commands: Any) -> None:
     federated.add_argument("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     federated.add_argument("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     federated.add_argument("--seed", type=_seed, metavar="N", help="noise from a seed: voids the model's guarantee")
+    add_coordinating(evaluate.add_argument_group("over nodes: --federated as the coordinator of a roster"))
     _add_json(evaluate)
 
 

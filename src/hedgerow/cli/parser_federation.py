@@ -19,6 +19,10 @@ _NODE_EXAMPLE = """\
 example:
   hedgerow node north.csv --roster roster.toml --identity north.private.json \\
       --policy policy.toml --connect hub.example.org:7443
+  hedgerow node --held-out north-test.csv --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hub.example.org:7443
+
+A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows.
 """
 _MONITOR_EXAMPLE = """\
 example:
@@ -60,12 +64,30 @@ def _add_coordinator(commands: Any, command: AddCommand) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
 
 
+def add_coordinating(group: Any) -> None:
+    """The options of `evaluate` that make it a coordinator, as they are called there."""
+    group.add_argument("--roster", metavar="ROSTER", help="who takes part, and by which keys")
+    group.add_argument("--identity", metavar="FILE", help="the coordinator's .private.json")
+    group.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
+    group.add_argument("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
+    group.add_argument("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+
+
 def _add_node(commands: Any, command: AddCommand) -> None:
     parser = command(
         commands, "node", "hedgerow.cli.node", "take part in a run with this site's table", epilog=_NODE_EXAMPLE
     )
-    parser.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL")
+    parser.add_argument(
+        "data", metavar="DATA", nargs="?",
+        help="rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL",
+    )  # fmt: skip
     parser.add_argument("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
+    parser.add_argument("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
+    parser.add_argument("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
+    parser.add_argument(
+        "--model", action="append", dest="models", metavar="MODEL",
+        help="let this model be evaluated; those that this node helped to make may be anyway; repeat",
+    )  # fmt: skip
     parser.add_argument("--plan", metavar="PLAN", help="take part in this plan only")
     parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
     parser.add_argument("--identity", required=True, metavar="FILE", help="this site's .private.json")
@@ -75,7 +97,7 @@ def _add_node(commands: Any, command: AddCommand) -> None:
         "--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)"
     )
     parser.add_argument(
-        "--budget", metavar="FILE", help="the budget book of the data, best kept apart (default: budget.db in --state)"
+        "--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")

@@ -1,0 +1,129 @@
+"""Starts the real commands in processes of their own, quickly: each is forked from this one, which has its imports.
+
+It reads one JSON object per line: `arguments` of the command line, `out` and `err` (FIFOs or files), `folder`, and
+perhaps a `strike`, which the child carries out on itself at an exact point of the protocol:
+
+    {"signal": 9, "kind": "UNMASK", "number": 1, "moment": "before" | "after"}   a node's n-th message of a kind
+    {"signal": 9, "writes": 5}                                                 its journal's n-th write of a coordinator
+    {"full": true, ...}                                                         instead of a signal: no file may grow
+
+The product knows nothing of this; only here are two of its functions wrapped. The answer is the child's pid, and later,
+when asked with {"poll": pid}, its exit code or null.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hedgerow.cli.coordinator
+import hedgerow.cli.evaluate_sites
+import hedgerow.cli.node
+import hedgerow.cli.serving
+import hedgerow.client.run
+from hedgerow.cli.main import main
+from hedgerow.client.warm_up import warm_up
+from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.server.journal import Journal
+
+
+def strike(wanted: dict[str, Any]) -> None:
+    """What befalls this process."""
+    if wanted.get("full"):
+        # Python ignores the signal that goes with it, so that writing fails as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        return
+    os.kill(os.getpid(), wanted["signal"])
+
+
+def strike_node(wanted: dict[str, Any]) -> None:
+    """Wrap the node's loop: it is struck before it handles a message, or after it has handed its answers over."""
+    handle, seen = hedgerow.client.run.handle, [0]
+    kind = MessageKind[wanted["kind"]]
+
+    def struck(session: Any, uplink: Any, event: Any) -> None:
+        is_it = isinstance(event, bytes) and event[4] == kind
+        seen[0] += is_it
+        is_it = is_it and seen[0] == wanted["number"]
+        if is_it and wanted["moment"] == "before":
+            strike(wanted)
+        handle(session, uplink, event)
+        if is_it and wanted["moment"] == "after":
+            strike(wanted)
+
+    hedgerow.client.run.handle = struck
+
+
+def strike_coordinator(wanted: dict[str, Any]) -> None:
+    """Wrap the journal: the process is struck after a number of writes, the disk is full before one."""
+    begin, written = Journal.__init__, [0]
+
+    def wrapped(self: Journal, *arguments: Any) -> None:
+        begin(self, *arguments)
+        write: Callable[..., None] = self._database.write
+
+        def counted(*statements: Any) -> None:
+            written[0] += 1
+            if wanted.get("full") and written[0] == wanted["writes"]:
+                strike(wanted)
+            write(*statements)
+            if not wanted.get("full") and written[0] == wanted["writes"]:
+                strike(wanted)
+
+        self._database.write = counted  # type: ignore[method-assign]
+
+    Journal.__init__ = wrapped  # type: ignore[method-assign]
+
+
+def child(request: dict[str, Any]) -> int:
+    """The command's exit code."""
+    os.chdir(request["folder"])
+    for stream, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+        opened = os.open(name, os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(opened, stream)
+        os.close(opened)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    wanted = request.get("strike")
+    if wanted:
+        (strike_coordinator if "writes" in wanted else strike_node)(wanted)
+    return main(request["arguments"])
+
+
+def serve() -> None:
+    """Carry out what is asked until nobody asks any more."""
+    warm_up(None)
+    with contextlib.suppress(ImportError):
+        # Where it is installed, Arrow imports it when the first table is read, which takes a second.
+        import pandas  # noqa: F401
+    codes: dict[int, int] = {}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "poll" in request:
+            pid = request["poll"]
+            if pid not in codes:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done == pid:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+            print(json.dumps(codes.get(pid)), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                code = child(request)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

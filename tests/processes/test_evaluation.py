@@ -1,0 +1,105 @@
+"""An evaluation as its operators run it: one command at the coordinator, one at every site, over TLS."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Process, Scene, Theatre
+
+SITES = tuple(f"site-{number}" for number in range(4))
+
+
+def trained(scene: Scene) -> None:
+    """A model, which all nodes helped to make."""
+    for site in SITES:
+        scene.node(site)
+    hub = scene.coordinator()
+    assert hub.wait() == 0, "".join(hub.err)
+    assert all(scene.nodes[site].wait() == 0 for site in SITES)
+
+
+def evaluating(scene: Scene, strike: dict[str, int] | None = None) -> Process:
+    """The coordinator of an evaluation."""
+    return scene.start(
+        "hub", "evaluate", "model.json", "--federated", "--roster", "roster.toml", "--identity", "hub.private.json",
+        "--listen", scene.address, "--epsilon", "2", "--seed", "5", "--out", "evaluated.json", "--json", strike=strike,
+    )  # fmt: skip
+
+
+def holding_out(scene: Scene, site: str, *more: str) -> Process:
+    """A node for evaluations only."""
+    scene.nodes[site] = scene.start(
+        site, "node", "--held-out", f"{site}-held-out.csv", "--roster", "roster.toml", "--identity",
+        f"{site}.private.json", "--policy", "policy.toml", "--connect", scene.address, "--json", *more,
+    )  # fmt: skip
+    return scene.nodes[site]
+
+
+def check(scene: Scene, hub: Process) -> None:
+    """The local engine's numbers and file, at every site and at the coordinator; and the cost in the sites' books."""
+    assert hub.wait() == 0, "".join(hub.err)
+    sites = [f"--site={site}={site}-held-out.csv" for site in SITES]
+    options = ("--epsilon", "2", "--seed", "5", "--out", "local.json")
+    assert scene.start("local", "evaluate", "model.json", "--federated", *sites, *options).wait() == 0
+    assert (scene.folder / "evaluated.json").read_bytes() == (scene.folder / "local.json").read_bytes()
+    told = json.loads("".join(hub.out))
+    assert told["sites"] == list(SITES) and told["cost"]["epsilon_gdp"] <= 2
+    for site in SITES:
+        node = scene.nodes[site]
+        assert node.wait() == 0, "".join(node.err)
+        found = json.loads("".join(node.out))
+        assert found["evaluation"]["scores"] == told["scores"]
+        assert 4 < found["budget"]["spent"] <= 6
+
+
+def undisturbed(scene: Scene) -> None:
+    """Training, then an evaluation of what it made."""
+    trained(scene)
+    for site in SITES:
+        holding_out(scene, site)
+    check(scene, evaluating(scene))
+
+
+def killed_coordinator(scene: Scene) -> None:
+    """SIGKILL after the first release's write: no noise is drawn twice, the numbers are the undisturbed ones."""
+    trained(scene)
+    for site in SITES:
+        holding_out(scene, site)
+    assert evaluating(scene, {"signal": signal.SIGKILL, "writes": 6}).wait() == -signal.SIGKILL
+    check(scene, evaluating(scene))
+
+
+def rows_to_train_on_only(scene: Scene) -> None:
+    """A node without held-out rows says so, and one for evaluations takes part in no training; the rest go on."""
+    for site in SITES[:3]:
+        scene.node(site)
+    stays_out = holding_out(scene, "site-3")
+    hub = scene.coordinator()
+    assert hub.wait() == 0, "".join(hub.err)
+    assert stays_out.wait() == 6 and stays_out.error == "policy-no-training"
+    for site in SITES[:2]:
+        holding_out(scene, site)
+    holding_out(scene, "site-3", "--model", "model.json")
+    trains_only = scene.node("site-2")
+    hub = evaluating(scene)
+    assert hub.wait() == 0, "".join(hub.err)
+    assert trains_only.wait() == 6 and trains_only.error == "policy-no-held-out"
+    assert json.loads("".join(hub.out))["sites"] == ["site-0", "site-1", "site-3"]
+
+
+STORIES = {
+    "evaluation": (undisturbed, 6),
+    "evaluation, coordinator killed": (killed_coordinator, 6),
+    "evaluation, rows of one kind only": (rows_to_train_on_only, 6),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_an_evaluation_over_processes(theatre: Theatre, story: str) -> None:
+    """Byte-identical to the local engine's, charged everywhere, and only over rows that an owner gave for it."""
+    theatre.ended(story)

@@ -1,0 +1,193 @@
+"""The budget book: what runs have cost a data set adds up, survives, and is enforced."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shutil
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.cli.budget_place import book_of, note_book
+from hedgerow.cli.node import book_file
+from hedgerow.client import budget
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.policy import Policy
+from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.privacy.events import GaussianEvent
+from hedgerow.protocol.errors import AggregationError, PolicyRefusal
+from hedgerow.protocol.plan import Plan
+from hedgerow.training.tasks import TrainingTask
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+
+
+def with_policy(federate: Builder, plan: Plan | None = None, **rules: Any) -> Federation:
+    """Five sites, the first of which has stricter rules."""
+    strict = dataclasses.replace(POLICY, **rules)
+    return federate(5, plan, policies={"site-0": strict})  # type: ignore[no-any-return]
+
+
+def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Builder, factory: ModuleType) -> None:
+    """Composition over a data set's life: two runs of epsilon 2 cost more than one, less than four, and the third is
+    refused before it starts.
+    """
+    federation = with_policy(federate, max_epsilon=3.2)
+    plan, victim = federation.plan, federation.parties["site-0"]
+    spent = [0.0]
+    for number in range(2):
+        federation.run()
+        book = BudgetBook(victim.folder / "budget.db")
+        spent.append(book.spent("test", 1e-5))
+        lines = book.lines("test")
+        assert len(lines) == number + 1 and lines[-1].status == "finished"
+        assert lines[-1].epsilon(1e-5) == pytest.approx(plan.privacy.epsilon, rel=0.01)
+        book.close()
+        for file in federation.folder.glob("journal.db*"):
+            file.unlink()
+        for party in federation.parties.values():
+            party.kill()
+            party.start()
+    assert spent[0] < spent[1] < spent[2] < 2 * spent[1]
+    federation.events.clear()
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
+    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+
+
+def test_a_run_that_stops_early_costs_what_it_used(federate: Builder) -> None:
+    """The whole cost is reserved at the start; what no masked vector was sent for is given back at the end."""
+    federation = federate(3)
+
+    def lose(event: Any) -> None:
+        if event.kind == "released" and event.round == 2:
+            federation.parties["site-2"].kill()
+
+    federation.on_event = lose
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "too-few-sites"
+    party = federation.parties["site-0"]
+    assert [fault.code for fault in party.failures] == ["too-few-sites"]
+    book = BudgetBook(party.folder / "budget.db")
+    (line,) = book.lines()
+    assert line.status == "stopped"
+    # Two releases; a third round may have been under way.
+    assert 2 <= len(line.events) <= 3
+    assert line.epsilon(1e-5) < 2.0
+    book.close()
+
+
+def test_costs_for_different_units_are_not_added(tmp_path: Any, factory: ModuleType) -> None:
+    """Epsilon per record and epsilon per patient are different promises."""
+    book = BudgetBook(tmp_path / "budget.db")
+    events = [GaussianEvent(10.0)]
+    book.reserve(b"1" * 32, "d", factory.make_plan(), events, (9.0, 1e-5))
+    other = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
+    with pytest.raises(PolicyRefusal) as caught:
+        book.reserve(b"2" * 32, "d", other, events, (9.0, 1e-5))
+    assert caught.value.code == "policy-unit"
+    book.reserve(b"2" * 32, "another data set", other, events, (9.0, 1e-5))
+    book.close()
+
+
+def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
+    tmp_path: Any, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes may share a book: between reading what is spent and reserving, the other must not come in."""
+    books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
+    both_have_read = threading.Barrier(2)
+    epsilon_of = budget._epsilon
+
+    def slow(events: Any, delta: float) -> float:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_have_read.wait(0.5)
+        return epsilon_of(events, delta)
+
+    monkeypatch.setattr(budget, "_epsilon", slow)
+    refusals: list[str] = []
+
+    def reserve(number: int) -> None:
+        try:
+            books[number].reserve(b"%d" % number * 32, "d", factory.make_plan(), [GaussianEvent(4.0)], (1.2, 1e-5))
+        except PolicyRefusal as refusal:
+            refusals.append(refusal.code)
+
+    threads = [threading.Thread(target=reserve, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusals == ["policy-over-budget"] and len(books[0].lines("d")) == 1
+    for book in books:
+        book.close()
+
+
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_node_whose_book_is_not_its_own_takes_part_in_nothing(
+    federate: Builder, tmp_path: Path, is_older: bool
+) -> None:
+    """A book that was deleted, or is a copy from before the last run, would count from less than was spent."""
+    federation = federate(3)
+    victim = federation.parties["site-0"]
+    if is_older:
+        victim.kill()
+        shutil.copy(victim.folder / "budget.db", tmp_path / "copy.db")
+        victim.start()
+    federation.run()
+    victim.kill()
+    for file in victim.folder.glob("budget.db*"):
+        file.unlink()
+    if is_older:
+        shutil.copy(tmp_path / "copy.db", victim.folder / "budget.db")
+    victim.start()
+    assert [fault.code for fault in victim.failures] == ["budget-lost"] and victim.session is None
+
+
+def test_a_book_outlives_the_state_folder(tmp_path: Path) -> None:
+    """By default the book lies beside the policy, under the site's name: deleting the state folder begins no account
+    anew; an older node's book, in its state folder, stays in use.
+    """
+    arguments = argparse.Namespace(budget=None, policy=str(tmp_path / "policy.toml"))
+    state = tmp_path / "north-state"
+    state.mkdir()
+    place = book_file(arguments, "north", state)
+    assert place == tmp_path / "north-budget.db"
+    assert note_book(state, place) == place and book_of(state) == place.resolve() and book_of(place) == place
+    assert (state / "budget.path").stat().st_mode & 0o077 == 0
+    (state / "budget.db").touch()
+    assert book_file(arguments, "north", state) == state / "budget.db"
+    assert book_file(argparse.Namespace(budget="mine.db"), "north", state) == Path("mine.db")
+
+
+def test_a_round_that_was_begun_anew_is_charged_at_its_dearer_cost(tmp_path: Path, factory: ModuleType) -> None:
+    """Which of two sums was opened a node need not know; it must not believe that it was the cheaper one."""
+    cheap, dear = GaussianEvent(20.0), GaussianEvent(5.0)
+    for number, attempts in enumerate([(cheap, dear), (dear, cheap), (dear,), (cheap, cheap)]):
+        store = NodeStore(tmp_path / str(number))
+        store.open_run(b"1" * 32, TrainingTask(factory.make_plan()), b"2" * 32)
+        for event in attempts:
+            store.save(b"1" * 32, NodeStep(spent=(0, event)))
+        store.save(b"1" * 32, NodeStep(spent=(1, cheap)))
+        assert store.spent(b"1" * 32) == [dear if dear in attempts else cheap, cheap]
+        store.close()
+
+
+def test_what_a_node_writes_is_its_owners_alone(federate: Builder) -> None:
+    """The folder holds keys: nobody else may list it, nor read a file in it."""
+    federation = federate(3)
+    federation.run()
+    for party in federation.parties.values():
+        assert party.folder.stat().st_mode & 0o777 == 0o700
+        files = list(party.folder.iterdir())
+        assert len(files) >= 3 and all(file.stat().st_mode & 0o777 == 0o600 for file in files)

@@ -1,0 +1,397 @@
+"""A federated evaluation over an engine: the local engine's numbers, its cost in every account, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.client.policy import Policy
+from hedgerow.local_evaluation import evaluate_federated
+from hedgerow.model import Model
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.errors import AggregationError, UsageError
+from hedgerow.protocol.run_messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
+from hedgerow.server.coordinator import Outcome
+from hedgerow.training.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
+from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+EPSILON = 5.0
+POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+
+
+@pytest.fixture
+def federate(federate: Builder, factory: ModuleType) -> Builder:
+    """Federations whose model is a single tree, unless a plan is given."""
+
+    def build(n_sites: int, plan: Any = None, **more: Any) -> Federation:
+        return federate(n_sites, plan or factory.make_plan(model={"n_trees": 1}), **more)
+
+    return build
+
+
+def trained(federation: Federation) -> Model:
+    """The model that the federation makes; its nodes know it afterwards."""
+    outcome = federation.run()
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+
+def evaluated(federation: Federation, model: Model, epsilon: float = EPSILON, **run: Any) -> Outcome:
+    """One evaluation over the engine."""
+    federation.prepare_evaluation(model, epsilon)
+    return federation.run(**run)
+
+
+def numbers(outcome: Outcome) -> str:
+    """All that was found and what it cost, as text: NaN is not equal to itself."""
+    assert outcome.evaluation is not None and outcome.cost is not None
+    return json.dumps([outcome.evaluation.to_dict(), outcome.cost.to_dict()])
+
+
+def local_numbers(federation: Federation, model: Model, *sites: str) -> tuple[str, bytes]:
+    """The local engine's numbers over some sites or all, and the model with them on its account."""
+    held_out = {site: federation.held_out[site] for site in sites or federation.held_out}
+    found = evaluate_federated(model, held_out, epsilon=EPSILON, noise=SeededNoise(1))
+    return json.dumps([found.evaluation.to_dict(), found.cost.to_dict()]), found.model.to_bytes()
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+def test_an_evaluation_is_the_local_engines(federate: Builder, factory: ModuleType, label: str) -> None:
+    """Same numbers, same cost, and the same model file with both on its account, to the byte; nodes see the same."""
+    federation = federate(4, factory.make_plan(label, privacy={"n_records": 2000}))
+    model = trained(federation)
+    outcome = evaluated(federation, model)
+    expected, expected_file = local_numbers(federation, model)
+    assert numbers(outcome) == expected
+    assert federation.model_bytes(outcome) == expected_file
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and not party.failures
+        assert json.dumps(party.session.evaluation.to_dict()) == json.dumps(outcome.evaluation.to_dict())
+        assert party.session.ensemble is None
+
+
+def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder, factory: ModuleType) -> None:
+    """With distributed noise the evaluation keeps what it was given, by the shares that are guaranteed."""
+    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 2000})
+    federation = federate(5, plan, noise=SystemNoise(os.urandom))
+    outcome = evaluated(federation, trained(federation))
+    assert outcome.cost.epsilon <= EPSILON and outcome.cost.honest_sites and outcome.report.guarantee == "holds"
+
+
+def test_an_evaluation_is_charged_to_every_account(federate: Builder) -> None:
+    """The model's ledger, its report and each site's budget book hold the evaluation beside the training."""
+    federation = federate(4)
+    model = trained(federation)
+    outcome = evaluated(federation, model)
+    assert len(outcome.ledger) == len(model.ledger) + 2 and len({r.purpose for r in outcome.ledger}) == 3
+    assert outcome.report.epsilon > max(model.report.epsilon, outcome.cost.epsilon)
+    for party in federation.parties.values():
+        lines = party.book.lines("test")
+        assert [line.status for line in lines] == ["finished", "finished"]
+        assert lines[1].epsilon(1e-5) == pytest.approx(outcome.cost.epsilon, rel=1e-6)
+        assert party.book.spent("test", 1e-5) == pytest.approx(outcome.report.epsilon_gdp, rel=0.01)
+
+
+def test_a_second_evaluation_is_charged_anew_and_at_last_refused(federate: Builder) -> None:
+    """Whoever asks again gets other noise, so each time costs; the budget ends it."""
+    federation = federate(3, policies={f"site-{i}": dataclasses.replace(POLICY, max_epsilon=9.0) for i in range(3)})
+    model = trained(federation)
+    spent = []
+    for _ in range(2):
+        outcome = evaluated(federation, model)
+        model = Model(model.plan, outcome.ensemble, outcome.ledger, outcome.report)
+        spent.append(federation.parties["site-0"].book.spent("test", 1e-5))
+    assert spent[0] < spent[1] <= 9.0
+    with pytest.raises(AggregationError):
+        evaluated(federation, model)
+    codes = [fault.code for party in federation.parties.values() for fault in party.failures]
+    assert codes == ["policy-over-budget"] * 3
+
+
+def test_a_coordinator_killed_after_every_write_ends_in_the_same_evaluation(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """A crash draws no noise twice: after any write of the journal, the numbers are those of an undisturbed run."""
+    whole = federate(4, name="whole")
+    expected = numbers(evaluated(whole, trained(whole)))
+    for kill_after in range(1, 100):
+        federation = federate(4, name=f"killed-{kill_after}")
+        model = trained(federation)
+        was_killed = False
+        try:
+            evaluated(federation, model, kill_after=kill_after)
+        except killed:
+            was_killed = True
+        assert numbers(federation.run()) == expected
+        assert all(party.is_done for party in federation.parties.values())
+        federation.close()
+        if not was_killed:
+            assert kill_after > 6
+            return
+    raise AssertionError("the evaluation never ended")
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number: int) -> None:
+    """A node that missed the round in which the trees came takes them in before the next one."""
+    federation = federate(4)
+    model = trained(federation)
+    federation.prepare_evaluation(model, EPSILON)
+    victim = federation.parties["site-1"]
+    pump, seen = victim.pump, [0]
+
+    def fragile() -> bool:
+        handled = pump()
+        if handled and victim.session is not None:
+            seen[0] += 1
+            if seen[0] == number:
+                victim.kill()
+                victim.start()
+        return handled
+
+    victim.pump = fragile  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert not victim.failures and victim.is_done
+    assert "site-1" in federation.session.survivors[-1]
+    if all(len(survivors) == 4 for survivors in federation.session.survivors):
+        assert numbers(outcome) == local_numbers(federation, model)[0]
+
+
+def test_sites_without_rows_for_it_are_left_out(federate: Builder, factory: ModuleType) -> None:
+    """A node that was given rows to train on only refuses; one with an empty table of held-out rows takes part."""
+    federation = federate(5)
+    model = trained(federation)
+    federation.held_out["site-1"] = factory.take(federation.held_out["site-1"], [])
+    federation.prepare_evaluation(model, EPSILON)
+    victim = federation.parties["site-0"]
+    victim.kill()
+    plain = {field.name: getattr(victim.setup, field.name) for field in dataclasses.fields(victim.setup)}
+    del plain["load_held_out"]
+    victim.setup = type(victim.setup)(**plain)
+    victim.start()
+    outcome = federation.run()
+    assert [fault.code for fault in victim.failures] == ["policy-no-held-out"]
+    assert [(e.site, e.code) for e in federation.events if e.kind == "refused"] == [("site-0", "policy-no-held-out")]
+    assert numbers(outcome) == local_numbers(federation, model, "site-1", "site-2", "site-3", "site-4")[0]
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "policy-query-kind": {"query_kinds": ("LeafSums",)},
+    "policy-feature": {"features": ("age",)},
+    "policy-label": {"labels": ("z",)},
+    "policy-noise": {"noise": ("distributed",)},
+    "policy-over-budget": {"max_epsilon": 4.0},
+    "policy-coordinator": {"coordinators": ("00" * 32,)},
+}
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_policy_refuses_an_evaluation_by_its_code(federate: Builder, code: str) -> None:
+    """The owner's rules hold for held-out rows as for the others."""
+    federation = federate(5)
+    model = trained(federation)
+    federation.prepare_evaluation(model, EPSILON)
+    victim = federation.parties["site-0"]
+    victim.kill()
+    victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(POLICY, **REFUSALS[code]))
+    victim.start()
+    federation.run()
+    assert [fault.code for fault in victim.failures] == [code]
+    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+
+
+@pytest.mark.parametrize(("epsilon", "code"), [(math.inf, "policy-unnoised"), (1e9, "policy-over-budget")])
+def test_an_evaluation_with_next_to_no_noise_gets_a_code_and_no_vector(
+    federate: Builder, epsilon: float, code: str
+) -> None:
+    """A coordinator that would pay any price is told the owner's."""
+    federation = federate(3)
+    model = trained(federation)
+    n_uploads = len(federation.uploads)
+    with pytest.raises(AggregationError):
+        evaluated(federation, model, epsilon)
+    assert [fault.code for party in federation.parties.values() for fault in party.failures] == [code] * 3
+    assert len(federation.uploads) == n_uploads
+
+
+def test_a_model_that_nobody_vouches_for_is_refused(federate: Builder, factory: ModuleType) -> None:
+    """Trees could be made to give one patient a bin of its own; a node evaluates what it helped to make, or its owner
+    has looked at.
+    """
+    federation = federate(4)
+    model = trained(federation)
+    other = factory.train(model.plan, [federation.data["site-0"]])
+    stranger = dataclasses.replace(model, ensemble=other.ensemble)
+    with pytest.raises(AggregationError):
+        evaluated(federation, stranger)
+    codes = [fault.code for party in federation.parties.values() for fault in party.failures]
+    assert codes == ["policy-model"] * 4
+    federation = federate(4, name="vouched")
+    model = trained(federation)
+    task = EvaluationTask(model.plan, ensemble_bytes(stranger.ensemble), EPSILON, 1e-5, len(model.ledger))
+    federation.prepare_evaluation(stranger, EPSILON)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, models=frozenset({task.model_digest}))
+        party.start()
+    assert federation.run().evaluation is not None
+
+
+def forging(change: Callable[[EvaluationInvitation], EvaluationInvitation], site: str) -> Callable[[MemoryHub], None]:
+    """A coordinator that invites one site to something else."""
+
+    def install(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(to: str, message: bytes) -> bool:
+            said = decode(message)
+            if to == site and isinstance(said, EvaluationInvitation):
+                message = encode(change(said))
+            return send(to, message)
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    return install
+
+
+LIES: dict[str, tuple[Callable[[EvaluationInvitation], EvaluationInvitation], str]] = {
+    "another model": (lambda i: dataclasses.replace(i, model=i.model.replace(b"1", b"2", 1)), "policy-model"),
+    "no model": (lambda i: dataclasses.replace(i, model=b"[[["), "policy-model"),
+    "no epsilon": (lambda i: dataclasses.replace(i, epsilon=-1.0), "epsilon-out-of-range"),
+    "no delta": (lambda i: dataclasses.replace(i, delta=1.0), "delta-out-of-range"),
+    "no noise": (lambda i: dataclasses.replace(i, epsilon=math.inf), "policy-unnoised"),
+    "a worthless delta": (lambda i: dataclasses.replace(i, delta=1 - 1e-12), "policy-over-budget"),
+    "a dear one": (lambda i: dataclasses.replace(i, epsilon=1e4), "policy-over-budget"),
+    "a cheap one": (lambda i: dataclasses.replace(i, epsilon=i.epsilon / 2), ""),
+    "other purposes": (lambda i: dataclasses.replace(i, first_round=i.first_round + 2), ""),
+}
+
+
+@pytest.mark.parametrize("lie", sorted(LIES))
+def test_a_coordinator_that_invites_sites_to_different_evaluations_gets_no_sum_of_them(
+    federate: Builder, lie: str
+) -> None:
+    """A task's digest is in every answer: a site that was told something else is refused, or refuses, and is out."""
+    change, code = LIES[lie]
+    federation = federate(5)
+    model = trained(federation)
+    federation.prepare_evaluation(model, EPSILON)
+    federation.tamper = forging(change, "site-0")
+    federation.while_waiting = lambda _: False
+    outcome = federation.run()
+    victim = federation.parties["site-0"]
+    assert [fault.code for fault in victim.failures] == ([code] if code else [])
+    if not code:
+        assert "plan-changed" in federation.codes("complaint")
+    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+    assert numbers(outcome) == local_numbers(federation, model, "site-1", "site-2", "site-3", "site-4")[0]
+
+
+def test_other_bins_than_a_nodes_own_are_refused(federate: Builder) -> None:
+    """A release that was altered on its way moves the bins of the second question; the site sees it by the digest."""
+    federation = federate(5)
+    model = trained(federation)
+    federation.prepare_evaluation(model, EPSILON)
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(to: str, message: bytes) -> bool:
+            said = decode(message)
+            if to == "site-0" and isinstance(said, RoundRequest) and said.releases:
+                message = encode(dataclasses.replace(said, releases=(said.releases[0][::-1].copy(),)))
+            return send(to, message)
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    federation.run()
+    assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
+    assert [len(survivors) for survivors in federation.session.survivors] == [5, 4]
+
+
+def test_an_evaluation_that_is_over_is_not_answered_again(federate: Builder, killed: type[BaseException]) -> None:
+    """A coordinator that lost its journal and asks again under the same number gets nothing."""
+    federation = federate(4)
+    model = trained(federation)
+    evaluated(federation, model)
+    run_id = federation.session.run_id
+    for file in federation.folder.glob("journal-*.db*"):
+        file.unlink()
+    federation.coordinator_entropy = lambda n: run_id if n == 32 else os.urandom(n)
+    with pytest.raises(AggregationError):
+        evaluated(federation, model)
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"run-closed"}
+
+
+def test_a_journal_of_an_evaluation_serves_no_other(federate: Builder) -> None:
+    """The numbers of one evaluation must not be taken for those of another."""
+    federation = federate(4)
+    model = trained(federation)
+    evaluated(federation, model)
+    federation.prepare_evaluation(model, EPSILON / 2)
+    with pytest.raises(UsageError) as caught:
+        federation.run()
+    assert caught.value.code == "journal-of-another-run"
+
+
+@pytest.mark.parametrize("fate", [Fate.CUT, Fate.CUT_AFTER])
+def test_a_cut_stream_at_the_invitation_is_made_good(federate: Builder, fate: Fate) -> None:
+    """The invitation, which carries the model, is said again on the next connection."""
+    cut = [0]
+
+    def faults(passing: Passing) -> Fate:
+        is_it = passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.EVALUATION
+        if is_it and passing.site == "site-2" and not cut[0]:
+            cut[0] += 1
+            return fate
+        return Fate.DELIVER
+
+    federation = federate(5, faults=faults)
+    model = trained(federation)
+    outcome = evaluated(federation, model)
+    assert cut == [1] and numbers(outcome) == local_numbers(federation, model)[0]
+
+
+def test_a_task_is_read_back_as_it_was_written(federate: Builder) -> None:
+    """A node that was killed goes on with the very same task, or not at all."""
+    federation = federate(3)
+    model = trained(federation)
+    for task in (
+        TrainingTask(model.plan),
+        EvaluationTask(model.plan, ensemble_bytes(model.ensemble), 0.1, 1e-7, len(model.ledger)),
+    ):
+        copy = task_from_text(task_to_text(task))
+        assert copy.digest == task.digest and copy.promise == task.promise and type(copy) is type(task)
+
+
+def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_plan(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """The model's plan names the seed that was drawn; the owner's leaves it open: it is the plan agreed on."""
+    plan = factory.make_plan(model={"n_trees": 1, "structure_seed": "joint"})
+    federation = federate(4, plan)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, plan=plan)
+        party.start()
+    model = trained(federation)
+    assert not model.plan.has_joint_structure
+    assert numbers(evaluated(federation, model)) == local_numbers(federation, model)[0]
+    other = dataclasses.replace(model.plan, name="another")
+    federation.prepare_evaluation(dataclasses.replace(model, plan=other), EPSILON / 2)
+    federation.evaluation = dataclasses.replace(
+        federation.evaluation, task=dataclasses.replace(federation.evaluation.task, first_round=99)
+    )
+    with pytest.raises(AggregationError):
+        federation.run(plan=other)
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"plan-changed"}
