@@ -10,6 +10,7 @@ from math import isqrt
 
 import numpy as np
 
+from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
@@ -105,6 +106,8 @@ class NodeRun:
     answered: set[int]
     witnessed: set[int]
     """Seeds that sites have drawn in this run, as this node has seen."""
+    masked: set[tuple[int, Cohort]]
+    """Every round in which a masked vector has left, and the epoch."""
     participant: Participant | None = None
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
@@ -168,8 +171,13 @@ class NodeRun:
         """The step that answers a query under masks, if the signed spec says what this node's own replica says.
 
         Raises:
-            Refusal, OwnMistake: as `Participant.mask`.
+            Refusal, OwnMistake: as `Participant.mask`, and PURPOSE_ANSWERED where an earlier epoch's sum of the same
+                round could be opened as well.
         """
+        cohort, number = Cohort.of(participant.view), self.replica.n_releases
+        if any(earlier == number and not cohort.excludes(other) for earlier, other in self.masked):
+            said = "Its vector left in an epoch whose other nodes could still open it."
+            raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         guarantees = participant.view.guarantees
         mode = mode_of(self.plan)
         noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
@@ -186,7 +194,9 @@ class NodeRun:
             limit = expected.vectors[0].entry_bound
             vector = np.clip(vector, -limit, limit)
         vectors = {VECTOR_ID: vector}
-        return participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares), noise
+        step = participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares)
+        self.masked.add((number, cohort))
+        return step, noise
 
     def _answer(self, query: Query) -> IntVector:
         """The site's own sums; computed once for a query, however often its round is repeated."""

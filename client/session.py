@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.cohort import Cohort
 from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
@@ -213,7 +214,7 @@ class NodeSession:
         if self._run is not None:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, task, data_digest))
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set())
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set())
         self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
@@ -228,7 +229,7 @@ class NodeSession:
                 remedy="Give the same table again, or remove the node from this run.",
                 code="data-changed",
             )
-        replica, facts = Replica(task), (set(stored.answered), set(stored.witnessed))
+        replica, facts = Replica(task), (set(stored.answered), set(stored.witnessed), set(stored.masked))
         is_stale = stored.fault is not None and not stored.releases
         if stored.structure_seed is not None and not is_stale:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
@@ -310,7 +311,8 @@ class NodeSession:
         step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
         if step.persist or fresh or seed is not None:
             spent = (request.round, noise.event)
-            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, structure_seed=seed))
+            cohort = Cohort.of(participant.view)
+            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, structure_seed=seed, masked=cohort))
         run.participant = step.state
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.client.cohort import Cohort
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict
 from hedgerow.protocol.errors import EnvironmentFault
@@ -47,6 +48,7 @@ create table if not exists purposes (run_id blob, purpose text, primary key (run
 create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
+create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
 create table if not exists models (digest blob primary key)
 """
@@ -71,6 +73,7 @@ class NodeStep:
         answered: the round whose shares are about to be sent.
         structure_seed: the seed that the program has begun with.
         witnessed: a seed that sites have drawn, as this node has seen.
+        masked: the epoch in which the vector of `spent` is about to be sent.
     """
 
     participant: Participant | None = None
@@ -79,6 +82,7 @@ class NodeStep:
     answered: int | None = None
     structure_seed: int | None = None
     witnessed: int | None = None
+    masked: Cohort | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class StoredRun:
         answered: rounds whose shares have left, in any epoch.
         structure_seed: the seed that the program had begun with, None for none.
         witnessed: all seeds that sites have drawn in this run, as this node has seen.
+        masked: every round in which a masked vector has left, and the epoch.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
     """
 
@@ -102,6 +107,7 @@ class StoredRun:
     answered: frozenset[int]
     structure_seed: int | None
     witnessed: frozenset[int]
+    masked: frozenset[tuple[int, Cohort]]
     fault: OwnMistake | None = None
 
 
@@ -186,6 +192,9 @@ class NodeStore:
         if step.spent is not None:
             text = json.dumps(step.spent[1].to_dict())
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
+        if step.spent is not None and step.masked is not None:
+            masked = (run_id, step.spent[0], step.masked.to_json())
+            statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
         if step.answered is not None:
             statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
         if step.structure_seed is not None:
@@ -278,6 +287,7 @@ class NodeStore:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
+        masked = self._database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         if participant is not None:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
             reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
@@ -293,6 +303,7 @@ class NodeStore:
             frozenset(answered),
             seed,
             frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
+            frozenset((number, Cohort.from_json(text)) for number, text in masked),
             fault,
         )
 

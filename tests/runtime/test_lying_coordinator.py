@@ -79,6 +79,47 @@ def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
     assert not federation.session.survivors
 
 
+def test_a_round_that_was_masked_is_not_masked_again_where_both_could_be_opened(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """Seven of ten sites can open the sum of all ten; the other three must not sum the same round by themselves, or
+    their rows would be in two releases that are paid for once.
+    """
+    kept: list[str] = []
+
+    def keep_vectors(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.UPLOAD and len(kept) < 10:
+            kept.append(passing.site)
+            return Fate.DROP
+        return Fate.DELIVER
+
+    federation = federate(10, faults=keep_vectors)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    assert len(kept) == 10
+    federation.while_waiting = lambda _: False
+    database = sqlite3.connect(federation.folder / "journal.db")
+    database.execute("update run set epoch = null")
+    database.execute("update slots set slot = null, next_slot = 0")
+    database.commit()
+    database.close()
+    for number, party in enumerate(federation.parties.values()):
+        party.kill()
+        if number >= 7:
+            party.start()
+    federation.received.clear()
+    with pytest.raises(AggregationError):
+        federation.run()
+    codes = [fault.code for party in federation.parties.values() for fault in party.failures]
+    assert codes == ["purpose-answered"] * 3
+    assert not any(message[4] == MessageKind.UPLOAD for _, message in federation.received)
+
+
 class Forger:
     """A coordinator with the right key that changes what it sends to one site."""
 

@@ -286,7 +286,7 @@ def test_who_has_answered_a_round_keeps_the_trees_of_it(plan: Plan) -> None:
     for answered in (set(), {0}):
         replica = Replica(TrainingTask(plan))
         replica.begin(7)
-        run = NodeRun(bytes(32), TrainingTask(plan), None, replica, 1, answered, {7, 8})  # type: ignore[arg-type]
+        run = NodeRun(bytes(32), TrainingTask(plan), None, replica, 1, answered, {7, 8}, set())  # type: ignore[arg-type]
         if answered:
             with pytest.raises(RemoteProtocolError) as refused:
                 run.settle_structure(8, 1)
