@@ -193,9 +193,8 @@ def run_federation(
         len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
     )
     journal = Journal(state / "journal.db")
-    setup = RunSetup(
-        plan, signing_roster(sites.pinned), signing_key(sites.coordinator), SeededNoise(SEED), os.urandom, timeline
-    )
+    keys = (signing_roster(sites.pinned), signing_key(sites.coordinator))
+    setup = RunSetup(plan, *keys, SeededNoise(SEED), os.urandom, timeline)
     session = RunSession(setup, journal)
     hub = GrpcHub(sites.coordinator, sites.pinned, address, settings=SETTINGS)
     children_before = _cpu_of_children()
@@ -210,7 +209,7 @@ def run_federation(
         journal.close()
         codes = [_end(process) for process in processes]
     _require_success(codes)
-    model = Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
     all_at, ready_at = max(timeline.joined.values()), max(timeline.ready.values())
     n_sites = len(sites.names)
     return Measured(
