@@ -22,7 +22,7 @@ n_records = 300
 [federation]
 min_sites = 3
 join_timeout = 300
-round_timeout = 300
+round_timeout = 90
 idle_timeout = 300
 [[features]]
 name = "age"
