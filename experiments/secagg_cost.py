@@ -213,7 +213,7 @@ def main(argv: list[str]) -> int:
     }
     ratios = [other / ours for ours, other in table.values() if other is not None]
     if ratios:
-        # Like for like: Flower's masks are below 2^32. Ours of 64 bits carry twice as much.
+        # Flower's masks are below 2^32 and made by one thread; ours of 64 bits carry twice as much and use two.
         gates["masks of 64 bits at least 2 times as fast as Flower's"] = ratios[0] >= 2
         gates["masks of 32 bits at least 2 times as fast as Flower's"] = ratios[1] >= 2
         gates["Shamir at least 50 times as fast as Flower's"] = min(ratios[2:]) >= 50

@@ -6,6 +6,7 @@ The nonce and the counter start at zero because no key is ever used for two mask
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext
@@ -21,9 +22,15 @@ DTYPES: dict[int, np.dtype[np.unsignedinteger]] = {32: np.dtype("<u4"), 64: np.d
 Words = NDArray[np.unsignedinteger]
 
 
-# Masks are expanded and added in blocks that stay in the processor's cache: four times less memory traffic.
-_BLOCK_BYTES = 1 << 15
+# Masks are expanded and added in blocks that stay in a core's second-level cache: four times less memory traffic.
+_BLOCK_BYTES = 1 << 16
 _ZEROS = bytes(_BLOCK_BYTES)
+# ChaCha20 numbers its 64-byte blocks with 32 bits: the part of a mask that starts at block b is made without the part
+# before it, so that several threads (the cipher gives up the interpreter's lock) can each make a part.
+_CIPHER_BLOCK = 64
+_THREADS = 2
+# Less work than this, in bytes of key stream, is done sooner than a second thread is started.
+_WORTH_A_THREAD = 1 << 21
 
 
 def _encryptor(key: bytes, counter_and_nonce: bytes = bytes(16)) -> AEADEncryptionContext | CipherContext:
@@ -42,7 +49,27 @@ def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) 
     Args: total: words of width 32 or 64, shape (length,); plus, minus: 32-byte keys, each for this use only.
     Raises PrimitiveFault for a key of another length.
     """
-    added, subtracted = [_encryptor(key) for key in plus], [_encryptor(key) for key in minus]
+    threads = _THREADS if total.nbytes * (len(plus) + len(minus)) >= _WORTH_A_THREAD else 1
+    words_per_block = _CIPHER_BLOCK // total.itemsize
+    blocks = -(-len(total) // words_per_block)
+    edges = [words_per_block * (blocks * part // threads) for part in range(threads)] + [len(total)]
+    if threads == 1:
+        _add_part(total, 0, plus, minus)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        parts = [
+            pool.submit(_add_part, total[start:end], start // words_per_block, plus, minus)
+            for start, end in zip(edges[:-1], edges[1:], strict=True)
+        ]
+        for part in parts:
+            part.result()
+
+
+def _add_part(total: Words, first_block: int, plus: Sequence[bytes], minus: Sequence[bytes]) -> None:
+    """Adds and subtracts, in place, the part of the masks that starts at cipher block `first_block`."""
+    counter_and_nonce = first_block.to_bytes(4, "little") + bytes(12)
+    added = [_encryptor(key, counter_and_nonce) for key in plus]
+    subtracted = [_encryptor(key, counter_and_nonce) for key in minus]
     step = _BLOCK_BYTES // total.itemsize
     buffer = bytearray(min(_BLOCK_BYTES, total.nbytes))
     for start in range(0, len(total), step):

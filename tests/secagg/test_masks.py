@@ -9,6 +9,7 @@ import pytest
 
 from hedgerow.experiments.secagg_checks import looks_uniform
 from hedgerow.secagg import keys
+from hedgerow.secagg._primitives import prg
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
@@ -75,6 +76,27 @@ def test_the_mask_does_not_depend_on_how_it_is_cut():
         total = np.zeros(length, DTYPES[32])
         add_keystreams(total, [b"k" * 32], [])
         assert (total == stream[:length]).all()
+
+
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize("length", [8191, 100_000, 100_003])
+def test_a_mask_made_by_several_threads_is_the_one_stream(monkeypatch, width, length):
+    """Each thread starts the cipher at its own block: one key stream, whole, whatever the number of threads."""
+    stream = np.frombuffer(keystream(b"k" * 32, length * width // 8), DTYPES[width])
+    other = np.frombuffer(keystream(b"o" * 32, length * width // 8), DTYPES[width])
+    monkeypatch.setattr(prg, "_WORTH_A_THREAD", 0)
+    for threads in (1, 2, 3, 7):
+        monkeypatch.setattr(prg, "_THREADS", threads)
+        total = np.zeros(length, DTYPES[width])
+        add_keystreams(total, [b"k" * 32], [b"o" * 32])
+        assert (total == stream - other).all()
+
+
+def test_a_bad_key_is_refused_by_the_threads_too(monkeypatch):
+    """A fault in a thread must not end as a vector that lacks a mask."""
+    monkeypatch.setattr(prg, "_WORTH_A_THREAD", 0)
+    with pytest.raises(PrimitiveFault):
+        add_keystreams(np.zeros(1000, DTYPES[64]), [b"k" * 31], [])
 
 
 def test_adding_and_subtracting_cancel_modulo_two_to_the_width():
