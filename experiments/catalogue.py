@@ -30,7 +30,7 @@ SEPARATE = 4.0
 """The Hessian scale of table 4 and figures 3, 12 and 13, where the published code noises gradients and Hessians as two
 queries, by sensitivities 1 and 1/4. We release the pair (g, 4 h), whose joint sensitivity is 1.134, not 2**0.5."""
 ROUNDS = 5
-"""The paper's s. Its first round is on uniform candidates and its later trees use the set of round s (section 4.5.2), so
+"""The paper's s. Its first round has uniform candidates, and later trees use the set of round s (section 4.5.2), so
 candidates are refined s - 1 times; the histogram of round s is used by no tree, and we do not buy it."""
 
 
