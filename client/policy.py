@@ -9,7 +9,7 @@
     features = ["age", "ward"]          # columns that runs may use; without it: all
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
-    noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed"
+    noise = ["distributed", "local"]    # who may add the noise; without it: these and "server"
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -68,7 +68,7 @@ class Policy:
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
-            requires_distributed_noise=self.noise == ("distributed",),
+            refuses_server_noise=bool(self.noise) and "server" not in self.noise,
         )
 
     def check_roster(self, roster: Roster) -> None:

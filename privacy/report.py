@@ -13,7 +13,9 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import PrivacyError
 
 ADJACENCY = "add or remove one"
-NOISE_MODES = ("server", "distributed")
+LOCAL_ADJACENCY = "replace by zero the statistics of one"
+"""In the local model it is no secret how many rows each site has."""
+NOISE_MODES = ("server", "distributed", "local")
 
 # JSON has no infinity.
 _INFINITE = "infinite"
@@ -31,7 +33,7 @@ class PrivacyContext:
         accountant: the accountant whose epsilon was promised.
         unit: ``record``, or the column that names the person or thing that is protected.
         max_rows_per_unit: rows of one unit that were used at most, >= 1.
-        noise_mode: ``server`` or ``distributed``.
+        noise_mode: ``server``, ``distributed`` or ``local``.
         honest_sites: with distributed noise, the sites whose shares were counted; None with server noise.
         seeded: whether the noise came from a seed.
         approximate_noise: whether the noise was a rounded floating-point Gaussian.
@@ -131,6 +133,11 @@ class PrivacyReport:
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
                 f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
             )
+        if self.noise_mode == "local":
+            return (
+                "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves "
+                "it: there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
+            )
         sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
             f"The sites add the noise: the guarantee holds against the coordinator as well, as long as {sites} follow "
@@ -209,6 +216,7 @@ def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
         epsilon_own=get_accountant(context.accountant).epsilon(ledger.events(), context.delta) if own else None,
         epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
+        adjacency=LOCAL_ADJACENCY if context.noise_mode == "local" else ADJACENCY,
         n_releases=len(ledger),
         n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
         **{field.name: getattr(context, field.name) for field in fields(context)},

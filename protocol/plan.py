@@ -115,7 +115,7 @@ class Privacy:
     epsilon: float = checked(number(0, math.inf, exclusive=False))
     delta: float = checked(number(0, 1, exclusive=True))
     accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
-    noise: str = checked(one_of("server", "distributed"), "server")
+    noise: str = checked(one_of("server", "distributed", "local"), "server")
     n_records: int = checked(integer(1, 10**15))
     unit: str = checked(text, "record")
     max_rows_per_unit: int = checked(integer(1, 10**6), 1)

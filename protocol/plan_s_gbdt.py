@@ -56,6 +56,9 @@ def check_s_gbdt(plan: Plan) -> None:
     section = plan.s_gbdt
     if plan.model.algorithm != "s-gbdt":
         return
+    if plan.privacy.noise == "local":
+        # Whoever sees a record's own answer sees whether it was drawn.
+        raise refuse("privacy.noise", "local", '"server" or "distributed" with "s-gbdt", which draws secret samples')
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')

@@ -53,11 +53,13 @@ class Releaser:
     Args:
         noise: where noise comes from.
         honest_group: None when the noise is added here; else the sums hold it already, in so many shares at least.
+        is_local: whether every record's noise is in the sums already.
     """
 
-    def __init__(self, noise: NoiseSource, honest_group: int | None = None) -> None:
+    def __init__(self, noise: NoiseSource, honest_group: int | None = None, *, is_local: bool = False) -> None:
         self._noise = noise
         self._honest_group = honest_group
+        self._is_local = is_local
         self.ledger = Ledger()
 
     def release(self, query: Query, total: IntVector) -> IntVector:
@@ -67,7 +69,7 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        noise = noise_of(query, self._honest_group)
+        noise = noise_of(query, self._honest_group, is_local=self._is_local)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(
             Release(
@@ -87,7 +89,6 @@ class Releaser:
         if isinstance(query, PureQuery):
             return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
         return total + self._noise.sample(noise.central_sigma, query.length, purpose)
-
 
     def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
         """One candidate per node, by the exponential mechanism over gains from the exact sums."""
@@ -127,7 +128,7 @@ def run_program(
             the aggregation disagree about who adds the noise.
     """
     check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, aggregation.honest_group)
+    releaser = Releaser(noise, aggregation.honest_group, is_local=plan.privacy.noise == "local")
     try:
         query = next(program)
         while True:

@@ -40,10 +40,14 @@ class Run:
         return seed
 
     def sigma(self, query: Query) -> float:
-        """Noise of a release in integer units; 0 without privacy."""
+        """Noise of a release in integer units; 0 without privacy.
+
+        In the local model every record adds as much: what is known of their number is what the plan declares.
+        """
         if query.noise_multiplier == 0:
             return 0.0
-        return float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
+        one = float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
+        return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     @classmethod
     def of(cls, plan: Plan, settings: Settings | None) -> Run:
