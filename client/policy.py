@@ -96,7 +96,8 @@ class Policy:
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
             raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
-        wanted = plan.privacy.epsilon if epsilon is None else epsilon
+        own = math.inf if plan.reads_quantiles else plan.privacy.epsilon
+        wanted = own if epsilon is None else epsilon
         if math.isinf(wanted) and not math.isinf(self.max_epsilon):
             raise _refusal("policy-unnoised", "The plan, or the evaluation of its model, asks for sums without noise.")
         if not plan.federation.secure_aggregation:

@@ -38,6 +38,7 @@ class PrivacyContext:
         seeded: whether the noise came from a seed.
         approximate_noise: whether the noise was a rounded floating-point Gaussian.
         bounds_from_data: whether bounds or categories were read off the data.
+        candidates_from_data: whether split candidates were; the counts that they came from are in the ledger.
     """
 
     delta: float
@@ -50,6 +51,7 @@ class PrivacyContext:
     seeded: bool = False
     approximate_noise: bool = False
     bounds_from_data: bool = False
+    candidates_from_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class PrivacyReport:
     bounds_from_data: bool = False
     epsilon_own: float | None = None
     n_choices: int = 0
+    candidates_from_data: bool = False
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -112,6 +115,8 @@ class PrivacyReport:
             reasons.append("the noise was an approximate floating-point Gaussian (experimental)")
         if self.bounds_from_data:
             reasons.append("bounds or categories were read off the private data")
+        if self.candidates_from_data:
+            reasons.append("split candidates are exact quantiles of the private data (for comparison)")
         return tuple(reasons)
 
     @property
@@ -151,6 +156,8 @@ class PrivacyReport:
             del content["epsilon_own"]
         if self.n_choices == 0:
             del content["n_choices"]
+        if not self.candidates_from_data:
+            del content["candidates_from_data"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -160,8 +167,8 @@ class PrivacyReport:
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
         """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
         try:
-            # These two are left out where they say nothing, as in every report before there were others.
-            optional = {"epsilon_own": None, "n_choices": 0}
+            # These are left out where they say nothing, as in every report before there were others.
+            optional = {"epsilon_own": None, "n_choices": 0, "candidates_from_data": False}
             values = {field.name: data[field.name] for field in fields(cls) if field.name not in optional}
             values |= {name: data.get(name, default) for name, default in optional.items()}
         except KeyError as missing:

@@ -64,5 +64,6 @@ def check_s_gbdt(plan: Plan) -> None:
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
-    if plan.model.split_candidates == "iterative_hessian":
-        raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')
+    if plan.model.split_candidates in ("iterative_hessian", "quantile"):
+        expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
+        raise refuse("model.split_candidates", plan.model.split_candidates, expected)

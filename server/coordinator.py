@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import noise_of
@@ -154,7 +155,10 @@ def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
 
 
 def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group: int | None) -> PrivacyReport:
-    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised."""
+    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
+
+    A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
+    """
     privacy = plan.privacy
     report = report_of(
         ledger,
@@ -169,11 +173,16 @@ def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group:
             seeded=noise.seeded,
             approximate_noise=noise.approximate,
             bounds_from_data=privacy.bounds_from_data,
+            candidates_from_data=plan.reads_quantiles,
         ),
     )
-    if report.epsilon > privacy.epsilon:
+    spent = report.epsilon
+    if plan.reads_quantiles:
+        noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
+        spent = get_accountant(privacy.accountant).epsilon(noised, privacy.delta)
+    if spent > privacy.epsilon:
         raise PrivacyError(
-            f"The run cost epsilon = {report.epsilon:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
+            f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
             cause="A program released more than it had declared when its noise was calibrated.",
             remedy="Do not publish the model; report the plan to the maintainers.",
             code="budget-exceeded",
