@@ -49,7 +49,10 @@ class FeatureOrder:
         self._tried: Counter[tuple[int, ...]] = Counter()
         explores = self._kind == "adaptive" and self._size > 1
         share = settings.interaction_share if explores else 0.0
-        self._first_exploring_tree = settings.n_trees - round(share * settings.n_trees)
+        first = settings.n_trees - round(share * settings.n_trees)
+        # What is tried does not depend on any release, so it is drawn before the first exchange.
+        exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
+        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
 
     def features_of(self, tree: int) -> list[int]:
         """The features of tree number `tree`; call once per tree, in order."""
@@ -66,16 +69,16 @@ class FeatureOrder:
     def _adaptive_subset(self, tree: int) -> Subset:
         if tree < len(self._order):
             subset: Subset = (self._order[tree],)
-        elif tree >= self._first_exploring_tree and (tree - self._first_exploring_tree) % 2 == 0:
-            randomness = PublicRandom(self._seed, f"features of tree {tree}")
-            subset = self._least_tried_subset(randomness)
+        elif tree in self._explored:
+            subset = self._explored[tree]
         else:
             subset = self._turns.most_overdue(tree)
         self._turns.take(subset, tree)
         return subset
 
-    def _least_tried_subset(self, randomness: PublicRandom) -> Subset:
+    def _least_tried_subset(self, tree: int) -> Subset:
         """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        randomness = PublicRandom(self._seed, f"features of tree {tree}")
         features = range(len(self._order))
         draws = [tuple(sorted(randomness.sample(features, self._size))) for _ in range(DRAWS_FOR_COVERAGE)]
         subset = min(draws, key=lambda draw: sum(self._tried[pair] for pair in combinations(draw, 2)))

@@ -13,6 +13,8 @@ All arithmetic is elementary or correctly rounded (`math.fsum`), so every party 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,31 +27,39 @@ JAMES_STEIN_SHARE = 0.4
 FloatArray = NDArray[np.float64]
 
 
-def leaves_of_codes(trees: TreeBatch, tree: int) -> NDArray[np.int64]:
-    """For a tree on a single feature, the leaf of each code: int64 [n_codes]."""
-    codes = np.arange(trees.goes_left.shape[2])
-    node = np.zeros(len(codes), dtype=np.int64)
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """What the public structure of a batch says about its leaves.
+
+    Attributes:
+        is_single: bool [B], whether a tree asks for one feature only.
+        leaf_of_code: int64 [B, n_codes], the leaf of each code; meaningful for trees on a single feature.
+        reachable: bool [B, n_leaves], leaves that a record can reach; the others hold only noise.
+    """
+
+    is_single: NDArray[np.bool_]
+    leaf_of_code: NDArray[np.int64]
+    reachable: NDArray[np.bool_]
+
+
+@lru_cache(maxsize=2)
+def shapes_of(trees: TreeBatch) -> Shapes:
+    """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
+    n_codes, n_inner = trees.goes_left.shape[2], trees.n_leaves - 1
+    every, codes = np.arange(trees.n_trees)[:, None], np.arange(n_codes)[None, :]
+    node = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
     for _ in range(trees.depth):
-        node = 2 * node + 2 - trees.goes_left[tree, node, codes]
-    return node - (trees.n_leaves - 1)
-
-
-def is_single(trees: TreeBatch, tree: int) -> bool:
-    """Whether a tree asks for one feature only."""
-    return bool((trees.feature[tree] == trees.feature[tree, 0]).all())
-
-
-def reachable_leaves(trees: TreeBatch, tree: int) -> NDArray[np.bool_]:
-    """Leaves that a record can reach by the public structure alone: bool [n_leaves]. The others hold only noise."""
-    if is_single(trees, tree):
-        reached = np.zeros(trees.n_leaves, dtype=bool)
-        reached[leaves_of_codes(trees, tree)] = True
-        return reached
-    alive = np.ones(2 * trees.n_leaves - 1, dtype=bool)
-    for node in range(trees.n_leaves - 1):
-        alive[2 * node + 1] = alive[node]
-        alive[2 * node + 2] = alive[node] and not trees.goes_left[tree, node].all()
-    return alive[trees.n_leaves - 1 :]
+        node = 2 * node + 2 - trees.goes_left[every, node, codes]
+    leaf_of_code = node - n_inner
+    is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
+    by_code[every, leaf_of_code] = True
+    has_right = ~trees.goes_left.all(axis=2)
+    alive = np.ones((trees.n_trees, 2 * trees.n_leaves - 1), dtype=bool)
+    for inner in range(n_inner):
+        alive[:, 2 * inner + 1] = alive[:, inner]
+        alive[:, 2 * inner + 2] = alive[:, inner] & has_right[:, inner]
+    return Shapes(is_single, leaf_of_code, np.where(is_single[:, None], by_code, alive[:, n_inner:]))
 
 
 def pooled(gradients: FloatArray, hessians: FloatArray, noise: float) -> tuple[FloatArray, FloatArray]:
@@ -62,8 +72,8 @@ def pooled(gradients: FloatArray, hessians: FloatArray, noise: float) -> tuple[F
         gradients, hessians: float64 [n_leaves, n_outputs], leaves in the order of the feature's values.
         noise: standard deviation of the noise of one gradient sum, > 0.
     """
-    mass = hessians.mean(axis=1)
-    middle = np.array([math.fsum(mass[:leaf].tolist()) + mass[leaf] / 2 for leaf in range(len(mass))])
+    masses = hessians.mean(axis=1).tolist()
+    middle = np.array([math.fsum(masses[:leaf]) + mass / 2 for leaf, mass in enumerate(masses)])
     steps = np.abs(middle[:, None] - middle[None, :]) / noise
     weights = 1 / (1 + steps + steps * steps / 2)
     return _weighted(weights, gradients), _weighted(weights, hessians)

@@ -8,6 +8,7 @@ divides sends everything left. Missing values go to a side drawn by coin, indepe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,25 @@ Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
 
 
+@dataclass(frozen=True)
+class OrderedSplits:
+    """Splits of numeric features, one of each list for a split, to be filled in together."""
+
+    nodes: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    missing_codes: list[int] = field(default_factory=list)
+    missing_left: list[bool] = field(default_factory=list)
+
+    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
+        """Note one split."""
+        self.nodes.append(node)
+        self.features.append(feature)
+        self.cuts.append(cut)
+        self.missing_codes.append(missing_code)
+        self.missing_left.append(missing_left)
+
+
 class Draft:
     """One tree while its nodes are filled in."""
 
@@ -29,13 +49,17 @@ class Draft:
         self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
         self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
 
-    def fill_ordered(self, node: int, feature: int, grid: FeatureGrid, cut: int, missing_left: bool) -> None:
-        """Cells up to `cut` go left."""
-        self.feature[node] = feature
-        self.goes_left[node, cut + 1 :] = 0
+    def fill_ordered(self, splits: OrderedSplits) -> None:
+        """Cells up to a split's cut go left."""
+        if not splits.nodes:
+            return
+        self.feature[splits.nodes] = splits.features
+        self.threshold[splits.nodes] = splits.cuts
+        codes = np.arange(self.goes_left.shape[1])
+        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
         # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
-        self.goes_left[node, grid.missing_code :] = missing_left
-        self.threshold[node] = cut
+        follows = np.array(splits.missing_left)[:, None]
+        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
 
     def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
         """The codes marked in `left` go left."""
@@ -43,6 +67,13 @@ class Draft:
         self.goes_left[node, : len(left)] = left
         self.goes_left[node, len(left) :] = 0
         self.threshold[node] = -1
+
+    def fill_sets(self, feature: int, left: NDArray[np.bool_]) -> None:
+        """Every node asks for one feature and sends left the codes that its row of `left` marks."""
+        self.feature[:] = feature
+        self.goes_left[:, : left.shape[1]] = left
+        self.goes_left[:, left.shape[1] :] = 0
+        self.threshold[:] = -1
 
 
 def random_tree(
@@ -87,36 +118,42 @@ def _fill_by_category(
     else:
         borders = sorted(randomness.sample(range(1, n_codes), n_leaves - 1))
     leaf_of_code = np.searchsorted(borders, np.array(order), side="right")
+    middles = []
     for node in range(n_leaves - 1):
         level = (node + 1).bit_length() - 1
         span = n_leaves >> level
-        middle = (node + 1 - 2**level) * span + span // 2
-        draft.fill_set(node, feature, leaf_of_code < middle)
+        middles.append((node + 1 - 2**level) * span + span // 2)
+    draft.fill_sets(feature, leaf_of_code < np.array(middles)[:, None])
 
 
 def _fill_randomly(
     draft: Draft, randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
 ) -> None:
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node."""
-    orders = {f: randomness.permutation(grid.features[f].n_codes) for f in features if grid.features[f].is_categorical}
-    choices = {f: list(range(grid.features[f].n_codes - 1)) if f in orders else list(cuts[f]) for f in features}
-    pending = [(0, choices)]
+    categorical = [f for f in features if grid.features[f].is_categorical]
+    orders = {f: np.array(randomness.permutation(grid.features[f].n_codes)) for f in categorical}
+    choices = [range(grid.features[f].n_codes - 1) if f in orders else cuts[f] for f in features]
+    # What is still open of each feature's choices: a stretch of them, as its first and its end.
+    pending = [(0, [(0, len(choice)) for choice in choices])]
+    ordered = OrderedSplits()
     while pending:
-        node, open_cuts = pending.pop()
-        usable = [feature for feature in features if open_cuts[feature]]
-        below_left, below_right = open_cuts, open_cuts
+        node, open_choices = pending.pop()
+        usable = [position for position, (first, end) in enumerate(open_choices) if first < end]
+        below_left, below_right = open_choices, open_choices
         if usable:
-            feature = usable[randomness.below(len(usable))]
-            position = randomness.below(len(open_cuts[feature]))
-            cut = open_cuts[feature][position]
+            chosen = usable[randomness.below(len(usable))]
+            first, end = open_choices[chosen]
+            position = first + randomness.below(end - first)
+            feature, cut = features[chosen], choices[chosen][position]
             if feature in orders:
-                draft.fill_set(node, feature, np.array(orders[feature]) <= cut)
+                draft.fill_set(node, feature, orders[feature] <= cut)
             else:
-                draft.fill_ordered(node, feature, grid.features[feature], cut, randomness.coin())
-            below_left = {**open_cuts, feature: open_cuts[feature][:position]}
-            below_right = {**open_cuts, feature: open_cuts[feature][position + 1 :]}
+                ordered.add(node, feature, cut, grid.features[feature].missing_code, randomness.coin())
+            below_left, below_right = open_choices.copy(), open_choices.copy()
+            below_left[chosen], below_right[chosen] = (first, position), (position + 1, end)
         else:
             draft.feature[node] = features[0]
         if 2 * node + 1 < 2**depth - 1:
             pending.append((2 * node + 2, below_right))
             pending.append((2 * node + 1, below_left))
+    draft.fill_ordered(ordered)
