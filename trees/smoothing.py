@@ -54,7 +54,7 @@ def shapes_of(trees: TreeBatch) -> Shapes:
     is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
     by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
     by_code[every, leaf_of_code] = True
-    has_right = ~trees.goes_left.all(axis=2)
+    has_right = (trees.goes_left == 0).any(axis=2)
     alive = np.ones((trees.n_trees, 2 * trees.n_leaves - 1), dtype=bool)
     for inner in range(n_inner):
         alive[:, 2 * inner + 1] = alive[:, inner]
