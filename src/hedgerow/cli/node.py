@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         load, load_held_out = _loaders(arguments, plan)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
-        models = frozenset(_model_digest(path) for path in arguments.models or ())
+        models = frozenset(model_digest(path) for path in arguments.models or ())
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models
         )
@@ -139,7 +139,8 @@ def _loaders(
     return load, load_held_out
 
 
-def _model_digest(path: str) -> bytes:
+def model_digest(path: str) -> bytes:
+    """32 bytes that tell the model of a file apart, as an evaluation's task does; raises ModelError."""
     return hashlib.sha256(ensemble_bytes(Model.load(path).ensemble)).digest()
 
 
