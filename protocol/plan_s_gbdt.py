@@ -56,10 +56,14 @@ def check_s_gbdt(plan: Plan) -> None:
     section = plan.s_gbdt
     if plan.model.algorithm != "s-gbdt":
         return
+    if plan.privacy.noise == "local":
+        # Whoever sees a record's own answer sees whether it was drawn.
+        raise refuse("privacy.noise", "local", '"server" or "distributed" with "s-gbdt", which draws secret samples')
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
-    if plan.model.split_candidates == "iterative_hessian":
-        raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')
+    if plan.model.split_candidates in ("iterative_hessian", "quantile"):
+        expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
+        raise refuse("model.split_candidates", plan.model.split_candidates, expected)

@@ -164,7 +164,7 @@ def build_grid(plan: Plan) -> Grid:
 
     ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
     edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
-    nearest of 4094 edges.
+    nearest of 4094 edges, among which ``quantile`` finds its quantiles.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -178,7 +178,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
         return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
-    if method == "iterative_hessian":
+    if method in ("iterative_hessian", "quantile"):
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
 

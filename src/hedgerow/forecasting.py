@@ -52,7 +52,8 @@ def forecast(plan: Plan) -> Forecast:
     largest = max(query.bound for query in queries) * plan.privacy.n_records * plan.privacy.max_rows_per_unit
     bits = largest.bit_length() + 1
     numbers = sum(query.length for query in queries)
-    events = [noise_of(query).event for query in queries]
+    is_local = plan.privacy.noise == "local"
+    events = [noise_of(query, is_local=is_local).event for query in queries]
     kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
     return Forecast(
         settings=settings,

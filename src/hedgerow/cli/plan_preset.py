@@ -58,5 +58,7 @@ def _sections(preset: Preset) -> str:
         kept = {name: value for name, value in model.items() if name != "n_trees"}
         count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
         lines = [_header(preset), toml_section("model", kept), count + "\n"]
-    privacy = {"accountant": preset.accountant} if preset.private else {"epsilon": float("inf")}
+    privacy: dict[str, Any] = {"accountant": preset.accountant, **preset.privacy}
+    if not preset.private:
+        privacy = {"epsilon": float("inf")}
     return "".join([*lines, "\n# In the plan's own [privacy]:\n", toml_section("", privacy, commented=True)])
