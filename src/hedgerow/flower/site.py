@@ -14,7 +14,7 @@ import numpy as np
 from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node import loader, model_digest
+from hedgerow.cli.node_inputs import loader, model_digest
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
