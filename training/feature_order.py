@@ -111,23 +111,33 @@ class _Turns:
         self._n_features = n_features
         self._last_turn: dict[Subset, int] = {}
         self._gain: dict[Subset, float] = {}
+        self._shares: dict[Subset, float] | None = None
+        """What each subset has earned of the turns; None after news."""
 
     def take(self, subset: Subset, tree: int) -> None:
         """Note that `tree` is this subset's turn."""
+        if subset not in self._last_turn:
+            self._shares = None
         self._last_turn[subset] = tree
 
     def learn(self, subset: Subset, gain: float) -> None:
         """Note what a subset's latest turn gained; older turns say what is already in the model."""
         self._gain[subset] = gain
+        self._shares = None
 
     def most_overdue(self, tree: int) -> Subset:
         """The subset whose share of the turns, times the trees since its last one, is largest."""
+        if self._shares is None:
+            self._shares = self._earned()
+        shares = self._shares
+        return max(shares, key=lambda subset: shares[subset] * (tree - self._last_turn[subset]))
+
+    def _earned(self) -> dict[Subset, float]:
         roots = {subset: math.sqrt(max(0.0, self._gain.get(subset, 0.0))) for subset in self._last_turn}
         total = math.fsum(roots.values())
-
-        def overdue(subset: Subset) -> float:
-            earned = roots[subset] / total if total > 0 else 1 / len(roots)
+        shares = {}
+        for subset, root in roots.items():
+            earned = root / total if total > 0 else 1 / len(roots)
             even = 1 / self._n_features if len(subset) == 1 else 0.0
-            return ((1 - EVEN_SHARE) * earned + EVEN_SHARE * even) * (tree - self._last_turn[subset])
-
-        return max(roots, key=overdue)
+            shares[subset] = (1 - EVEN_SHARE) * earned + EVEN_SHARE * even
+        return shares

@@ -12,6 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 Item = TypeVar("Item")
 WORDS_PER_REFILL = 512
 _FIRST_WORDS = 64
@@ -41,6 +44,15 @@ class PublicRandom:
                 self._words = self._block(self._refills, _FIRST_WORDS if self._is_short else WORDS_PER_REFILL)
                 self._refills += 1
         return self._words.pop()
+
+    def first_words(self, count: int) -> NDArray[np.uint64]:
+        """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
+        n_blocks = -(-count // WORDS_PER_REFILL)
+        lengths = [8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL) for block in range(n_blocks)]
+        content = b"".join(
+            hashlib.shake_256(self._key + b"|%d" % block).digest(length) for block, length in enumerate(lengths)
+        )
+        return np.frombuffer(content, dtype="<u8").astype(np.uint64)
 
     def _block(self, refill: int, n_words: int) -> list[int]:
         """The first words of a block of the stream, last one first."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees.grid import FeatureGrid, Grid
+from hedgerow.trees.drawing_kernels import draw_by_category, draw_randomly, words_for
+from hedgerow.trees.grid import Grid
 from hedgerow.trees.public_random import PublicRandom
 
 Cuts = Mapping[int, Sequence[int]]
@@ -68,13 +70,6 @@ class Draft:
         self.goes_left[node, len(left) :] = 0
         self.threshold[node] = -1
 
-    def fill_sets(self, feature: int, left: NDArray[np.bool_]) -> None:
-        """Every node asks for one feature and sends left the codes that its row of `left` marks."""
-        self.feature[:] = feature
-        self.goes_left[:, : left.shape[1]] = left
-        self.goes_left[:, left.shape[1] :] = 0
-        self.threshold[:] = -1
-
 
 def random_tree(
     randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
@@ -91,10 +86,29 @@ def random_tree(
         A batch of one.
     """
     draft = Draft(depth, grid.n_codes)
-    if len(features) == 1 and grid.features[features[0]].is_categorical:
-        _fill_by_category(draft, randomness, features[0], grid.features[features[0]], depth)
+    chosen = [grid.features[feature] for feature in features]
+    n_codes, is_categorical = [cells.n_codes for cells in chosen], [cells.is_categorical for cells in chosen]
+    words = randomness.first_words(words_for(n_codes, is_categorical, depth))
+    if len(features) == 1 and is_categorical[0]:
+        draft.feature[:], draft.threshold[:] = features[0], -1
+        draft.goes_left[:, n_codes[0] :] = 0
+        draw_by_category(words, n_codes[0], draft.goes_left)
     else:
-        _fill_randomly(draft, randomness, features, cuts, grid, depth)
+        choices = [
+            range(cells.n_codes - 1) if cells.is_categorical else cuts[feature]
+            for feature, cells in zip(features, chosen, strict=True)
+        ]
+        draw_randomly(
+            words,
+            np.array(features, dtype=np.int64),
+            np.array([cut for choice in choices for cut in choice], dtype=np.int64),
+            np.array([0, *accumulate(map(len, choices))], dtype=np.int64),
+            np.array(n_codes, dtype=np.int64),
+            np.array(is_categorical, dtype=np.bool_),
+            draft.feature,
+            draft.goes_left,
+            draft.threshold,
+        )
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
 
 
@@ -105,55 +119,3 @@ def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
         goes_left=np.concatenate([batch.goes_left for batch in batches]),
         threshold=np.concatenate([batch.threshold for batch in batches]),
     )
-
-
-def _fill_by_category(
-    draft: Draft, randomness: PublicRandom, feature: int, grid: FeatureGrid, depth: int
-) -> None:
-    """Every category a leaf of its own when there are enough; else neighbours in a random order share one."""
-    n_leaves, n_codes = 2**depth, grid.n_codes
-    order = randomness.permutation(n_codes)
-    if n_codes <= n_leaves:
-        borders = list(range(1, n_codes))
-    else:
-        borders = sorted(randomness.sample(range(1, n_codes), n_leaves - 1))
-    leaf_of_code = np.searchsorted(borders, np.array(order), side="right")
-    middles = []
-    for node in range(n_leaves - 1):
-        level = (node + 1).bit_length() - 1
-        span = n_leaves >> level
-        middles.append((node + 1 - 2**level) * span + span // 2)
-    draft.fill_sets(feature, leaf_of_code < np.array(middles)[:, None])
-
-
-def _fill_randomly(
-    draft: Draft, randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
-) -> None:
-    """Split node after node, from the root: feature and candidate uniformly among those that divide the node."""
-    categorical = [f for f in features if grid.features[f].is_categorical]
-    orders = {f: np.array(randomness.permutation(grid.features[f].n_codes)) for f in categorical}
-    choices = [range(grid.features[f].n_codes - 1) if f in orders else cuts[f] for f in features]
-    # What is still open of each feature's choices: a stretch of them, as its first and its end.
-    pending = [(0, [(0, len(choice)) for choice in choices])]
-    ordered = OrderedSplits()
-    while pending:
-        node, open_choices = pending.pop()
-        usable = [position for position, (first, end) in enumerate(open_choices) if first < end]
-        below_left, below_right = open_choices, open_choices
-        if usable:
-            chosen = usable[randomness.below(len(usable))]
-            first, end = open_choices[chosen]
-            position = first + randomness.below(end - first)
-            feature, cut = features[chosen], choices[chosen][position]
-            if feature in orders:
-                draft.fill_set(node, feature, orders[feature] <= cut)
-            else:
-                ordered.add(node, feature, cut, grid.features[feature].missing_code, randomness.coin())
-            below_left, below_right = open_choices.copy(), open_choices.copy()
-            below_left[chosen], below_right[chosen] = (first, position), (position + 1, end)
-        else:
-            draft.feature[node] = features[0]
-        if 2 * node + 1 < 2**depth - 1:
-            pending.append((2 * node + 2, below_right))
-            pending.append((2 * node + 1, below_left))
-    draft.fill_ordered(ordered)
