@@ -52,7 +52,7 @@ def packed(trees: TreeBatch) -> Packed:
     n_codes = trees.goes_left.shape[2]
     goes_right = trees.goes_left == 0
     start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
-    width = goes_right.sum(axis=2, dtype=np.int64)
+    width = np.count_nonzero(goes_right, axis=2).astype(np.int64)
     offset = np.arange(n_codes) - start[:, :, None]
     is_interval = (((offset >= 0) & (offset < width[:, :, None])) == goes_right).all(axis=2)
     width = np.where(is_interval & (trees.threshold >= 0), width, -1)
