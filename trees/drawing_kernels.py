@@ -71,6 +71,21 @@ def draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
+    """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
+    n_usable = 0
+    for i in range(len(first)):
+        n_usable += first[i] < end[i]
+    if n_usable == 0:
+        return -1, np.int64(0), at
+    chosen, skipped = -1, _below(words[at], n_usable)
+    while skipped >= 0:
+        chosen += 1
+        skipped -= first[chosen] < end[chosen]
+    return chosen, first[chosen] + _below(words[at + 1], end[chosen] - first[chosen]), at + 2
+
+
+@numba.njit(cache=True, nogil=True)
 def draw_randomly(  # type: ignore[no-untyped-def]
     words, features, cuts, cut_starts, n_codes, is_categorical, feature, goes_left, threshold
 ):
@@ -97,20 +112,8 @@ def draw_randomly(  # type: ignore[no-untyped-def]
     while n_pending:
         n_pending -= 1
         node = pending[n_pending]
-        n_usable = 0
-        for i in range(k):
-            n_usable += first[node, i] < end[node, i]
-        chosen, position = -1, np.int64(0)
-        if n_usable:
-            skipped = _below(words[at], n_usable)
-            for i in range(k):
-                if first[node, i] < end[node, i]:
-                    if skipped == 0:
-                        chosen = i
-                        break
-                    skipped -= 1
-            position = first[node, chosen] + _below(words[at + 1], end[node, chosen] - first[node, chosen])
-            at += 2
+        chosen, position, at = _choice(words, at, first[node], end[node])
+        if chosen >= 0:
             cut = cuts[position]
             feature[node] = features[chosen]
             if is_categorical[chosen]:
