@@ -132,8 +132,7 @@ def test_three_supernodes_make_the_local_engines_model_and_the_superlink_learns_
     numbers, by the same SuperNodes.
     """
     federation = in_files(n_sites=3, monitor=f"127.0.0.1:{(port := free_port())}", structure_seed="joint")
-    for site in federation.sites:
-        table = federation.folder / f"{site}.csv"
+    for table in (federation.folder / f"{site}{kind}.csv" for site in federation.sites for kind in ("", "-held-out")):
         lines = table.read_text().splitlines()
         table.write_text("\n".join([lines[0] + ",note", *(f"{line},{CANARY}" for line in lines[1:])]) + "\n")
     deployment = deploy(federation)
