@@ -104,14 +104,9 @@ def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> 
     """The files to begin with hold every field that is needed; the commands have the options that they name."""
     blocks = re.findall(r"^cat > (\S+) <<END\n(.*?)^END$", DOCUMENT, re.DOTALL | re.MULTILINE)
     found = {name.split("/")[-1]: text.replace("$site", "north") for name, text in blocks}
-    for name in ("$site.toml", "coordinator.toml"):
+    for name in ("$site.toml", "coordinator.toml", "evaluation.toml"):
         (tmp_path / "file.toml").write_text(found[name])
         (read_site_file if "site" in name else read_coordinator_file)(tmp_path / "file.toml")
-    of_site, of_coordinator = re.findall(r"^```toml\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-    (tmp_path / "file.toml").write_text(found["$site.toml"] + of_site)
-    assert read_site_file(tmp_path / "file.toml").held_out.endswith("-test.csv")
-    (tmp_path / "file.toml").write_text(of_coordinator)
-    assert read_coordinator_file(tmp_path / "file.toml").epsilon == 0.2
     names = "flower-node|identity|roster|ledger|evaluate"
     pattern = rf"\bhedgerow ((?:{names}) (?:\\\n|[^`#;|\n])*?)(?: #| &|;|$|`)"
     commands = re.findall(pattern, DOCUMENT, re.MULTILINE)
