@@ -152,7 +152,8 @@ def _figure_2() -> Experiment:
         Cell(_split(split, n_trees=n), "credit1", 1.0, x=n) for split in SPLITS for n in (5, 10, *MANY_TREES)
     ]
     by_depth = [
-        Cell(_split(split, max_depth=depth), "credit1", 1.0, x=depth) for split in SPLITS for depth in (2, 3, 4, 5, 6)
+        Cell(_split(split, max_depth=depth), "credit1", 1.0, x=depth, part=", by depth")
+        for split in SPLITS for depth in (2, 3, 4, 5, 6)
     ]
     by_epsilon = [Cell(_split(split, max_depth=3), "credit1", e, x=e) for split in SPLITS for e in EPSILONS]
     panels = (

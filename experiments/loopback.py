@@ -54,6 +54,7 @@ class LoopbackRun:
         set_up: bytes until the first round was asked for: joining, the plan, keys for the masks.
         rounds: bytes from then on.
         n_rounds: releases.
+        numbers: integers in the vectors of one node, as the ledger has them.
         n_exchanges: messages to every node that were answered, from the first round on: two a round, with masks.
         cpu_node: processor seconds of one node, on average.
         cpu_coordinator: processor seconds of the coordinator.
@@ -63,6 +64,7 @@ class LoopbackRun:
     set_up: Traffic
     rounds: Traffic
     n_rounds: int
+    numbers: int
     n_exchanges: int
     cpu_node: float
     cpu_coordinator: float
@@ -116,7 +118,8 @@ class Loopback:
         before = watch.before_rounds
         rounds = Traffic(total.sent - before.sent, total.received - before.received)
         cpu_node = sum(node.cpu for node in nodes) / len(nodes)
-        return LoopbackRun(model, before, rounds, watch.n_rounds, watch.n_exchanges, cpu_node, spent)
+        numbers = sum(release.length for release in outcome.ledger)
+        return LoopbackRun(model, before, rounds, watch.n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
 
     def node_setup(self, name: str, data: SiteData, noise: NoiseSource) -> NodeSetup:
         """What a site's owner gives its node."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import SelectionEvent
+from hedgerow.privacy.events import Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import PrivacyError
 
@@ -217,17 +217,33 @@ class PrivacyReport:
 
 
 def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report of a run: the accountants read the whole ledger."""
+    """The report of a run: the accountants read the whole ledger.
+
+    Raises:
+        PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported.
+    """
+    is_local = context.noise_mode == "local"
+    if any(isinstance(event, LocalGaussianEvent) != is_local for event in ledger.events() if _is_noised(event)):
+        raise PrivacyError(
+            f"The run is reported with {context.noise_mode} noise, but its ledger holds a release of another kind.",
+            cause="Noise of single records and noise of sums do not protect from the same people.",
+            remedy="Do not publish the model; report the plan to the maintainers.",
+            code="noise-mode-unsupported",
+        )
     own = context.accountant in _OWN_WORDS
     return PrivacyReport(
         epsilon_own=get_accountant(context.accountant).epsilon(ledger.events(), context.delta) if own else None,
         epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
-        adjacency=LOCAL_ADJACENCY if context.noise_mode == "local" else ADJACENCY,
+        adjacency=LOCAL_ADJACENCY if is_local else ADJACENCY,
         n_releases=len(ledger),
         n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
         **{field.name: getattr(context, field.name) for field in fields(context)},
     )
+
+
+def _is_noised(event: Event) -> bool:
+    return not isinstance(event, UnnoisedEvent)
 
 
 def _number(value: float) -> str:

@@ -14,7 +14,7 @@ from hedgerow.training.settings import pays_for_candidates
 from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates, quantile_cuts
 from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
-from hedgerow.trees.smoothing import leaves_of_codes
+from hedgerow.trees.smoothing import shapes_of
 
 
 class CandidateSource:
@@ -136,11 +136,12 @@ class CandidateSource:
         """
         if self._method != "adaptive":
             return
-        for tree in range(trees.n_trees):
+        shapes = shapes_of(trees)
+        for tree in np.flatnonzero(shapes.is_single):
             feature = int(trees.feature[tree, 0])
-            if self._grid.features[feature].is_categorical or (trees.feature[tree] != feature).any():
+            if self._grid.features[feature].is_categorical:
                 continue
-            leaf_of_cell = leaves_of_codes(trees, tree)[: self._grid.features[feature].n_cells]
+            leaf_of_cell = shapes.leaf_of_code[tree, : self._grid.features[feature].n_cells]
             refined = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
             self._adaptive[feature] = refined
             self._cuts[feature] = refined.cuts(self._n_candidates)

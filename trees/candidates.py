@@ -61,8 +61,10 @@ class AdaptiveCandidates:
         # Within a leaf the old density keeps its shape; Python's integers do not overflow.
         leaf_mass = kept.tolist()
         total = sum(leaf_mass)
+        times = [DENSITY_TOTAL * mass for mass in leaf_mass]
+        over = [total * max(1, old) for old in inside.tolist()]
         new = [
-            DENSITY_TOTAL * leaf_mass[leaf] * old // (total * max(1, int(inside[leaf])))
+            times[leaf] * old // over[leaf]
             for leaf, old in zip(leaf_of_cell.tolist(), self.density.tolist(), strict=True)
         ]
         floor = DENSITY_TOTAL // FLOOR_SHARE // len(new)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class FeatureGrid:
     def is_categorical(self) -> bool:
         return self.n_categories > 0
 
-    @property
+    @cached_property
     def n_cells(self) -> int:
         """Codes that stand for values: cells of a numeric feature, categories and "not listed" of a categorical one."""
         return self.n_categories + 1 if self.is_categorical else len(self.edges) + 1
@@ -116,7 +117,7 @@ class Grid:
     def n_features(self) -> int:
         return len(self.features)
 
-    @property
+    @cached_property
     def n_codes(self) -> int:
         """Width of a table that any feature's code can index."""
         return max(feature.n_codes for feature in self.features)

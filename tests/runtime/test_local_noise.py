@@ -16,12 +16,14 @@ from scipy.stats import chi2
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
+from hedgerow.forecasting import forecast
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, LocalGaussianEvent, event_from_dict
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.query_noise import noise_of, noise_of_records
+from hedgerow.privacy.report import PrivacyContext, report_of
 from hedgerow.protocol.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
@@ -118,6 +120,24 @@ def test_a_run_says_whom_it_trusts(factory: ModuleType) -> None:
     assert 0.99 * plan.privacy.epsilon <= report.epsilon <= plan.privacy.epsilon
     assert "no trust in anyone but one's own node" in report.text()
     assert "replace by zero the statistics of one record" in report.text()
+
+
+def test_a_report_is_of_the_mode_of_its_ledger(factory: ModuleType) -> None:
+    """An account of sums does not pass for one of records, nor the other way round."""
+    query = first_query(factory.make_plan(privacy=LOCAL))
+    for is_local, mode in ((True, "server"), (False, "local")):
+        releaser = Releaser(SystemNoise(os.urandom), is_local=is_local)
+        releaser.release(query, np.zeros(query.length, dtype=np.int64))
+        with pytest.raises(PrivacyError) as caught:
+            report_of(releaser.ledger, PrivacyContext(delta=1e-5, noise_mode=mode))
+        assert caught.value.code == "noise-mode-unsupported"
+
+
+def test_a_forecast_counts_on_wider_sums(factory: ModuleType) -> None:
+    """What `hedgerow privacy` says of bytes: the noise of all records takes bits that the sums do not."""
+    central, local = (factory.make_plan(privacy={"epsilon": 0.1, **noise}) for noise in ({}, LOCAL))
+    assert forecast(local).bits_per_number > forecast(central).bits_per_number
+    assert forecast(local).epsilon_gdp == pytest.approx(forecast(central).epsilon_gdp)
 
 
 def test_masks_leave_the_local_model_alone(factory: ModuleType) -> None:
