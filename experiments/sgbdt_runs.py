@@ -73,7 +73,7 @@ class Bench:
         train = self.folds != fold
         plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
         terms = resolve_s_gbdt(plan).s_gbdt
-        first = terms.n_regular_rounds + terms.has_initial_score
+        first = terms.n_regular_rounds + terms.n_start_exchanges
         if not variant.section["individual_filter"]:
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             first = int(variant.section.get("arrival", first))

@@ -24,6 +24,8 @@ class SGbdt:
         support_share: r1; the sum of gradients has r2 = 1 - r1.
         individual_filter: whether each node keeps the individual Renyi filter.
         extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
+        initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
+            features (an extra of ours).
         initial_score_share: share of the budget for the private initial score; 0 begins at zero.
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
@@ -39,6 +41,7 @@ class SGbdt:
     support_share: float = checked(number(0, 1, exclusive=True), 0.1)
     individual_filter: bool = checked(boolean, True)
     extra_rounds: int = checked(integer(0, 100_000), 0)
+    initial_score: str = checked(one_of("constant", "linear"), "constant")
     initial_score_share: float = checked(number(0, 0.9), 0.1)
     label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
@@ -61,5 +64,9 @@ def check_s_gbdt(plan: Plan) -> None:
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
+    if section.initial_score == "linear" and (
+        not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
+    ):
+        raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
     if plan.model.split_candidates == "iterative_hessian":
         raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')
