@@ -18,7 +18,8 @@ class LinearRows:
     `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
     the norm, rounded up, and then rounded towards zero.
 
-    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and shortened only then.
+    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and only then
+    shortened.
 
     Attributes:
         column: int32 [n_features, n_codes], not descending over the features, at least 1.

@@ -83,7 +83,7 @@ def real_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
 
 def gram_sigma(sigma: float, basis: LinearBasis) -> float:
     """The noise on one entry of X^T X in real units, from the one of the release."""
-    return sigma * 2**GRAM_SHIFT / basis.unit**2
+    return sigma * 2.0**GRAM_SHIFT / basis.unit**2
 
 
 def shifted_factor(gram: Matrix, wanted: float, sigma: float) -> Matrix:

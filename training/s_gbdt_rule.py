@@ -37,7 +37,8 @@ class SGbdtSettings(Settings):
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: of a leaf, two statistics, or of a linear start's X^T X."""
-        return max(2 * 2**self.max_depth, start_length(plan) if self.s_gbdt.is_linear else 0)
+        length: int = 2 * 2**self.max_depth
+        return max(length, start_length(plan) if self.s_gbdt.is_linear else 0)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`."""

@@ -34,7 +34,7 @@ from hedgerow.training.linear_steps import (
 )
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.grid import build_grid
-from hedgerow.trees.linear_algebra import lower_inverse, solve
+from hedgerow.trees.linear_algebra import Matrix, lower_inverse, solve
 from hedgerow.trees.linear_basis import LinearBasis
 from hedgerow.trees.linear_sums import linear_loss
 from hedgerow.trees.losses import Loss
@@ -114,7 +114,7 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     gram = real_gram((yield query), basis)
     sigma = gram_sigma(run.sigma(query), basis)
     factor = shifted_factor(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
-    basis = basis.transformed(math.sqrt(max(1.0, float(gram[0, 0]))) * lower_inverse(factor))
+    basis = basis.transformed(_rounding_matrix(gram, factor))
     query = gram_question(1, "linear start, Z^T Z", basis, noises[1], rows)
     gram = real_gram((yield query), basis)
     sigma = gram_sigma(run.sigma(query), basis)
@@ -126,8 +126,7 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     for number in range(ROUNDS):
         purpose = Purpose(2 + number, "CrossProducts", f"linear start, Z^T g, round {number}")
         before = max(0, number - 1) * basis.trees.n_trees
-        query = cross_question(purpose, basis, loss, (noises[2], rows), (update, before), score_bound)
-        release = yield query
+        release = yield cross_question(purpose, basis, loss, (noises[2], rows), (update, before), score_bound)
         values = basis.values(step * solve(factor, real_cross(release, basis)), largest)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
@@ -135,6 +134,14 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     if update is None:
         raise ValueError("a linear start has rounds")
     return FittedTrees(basis.trees, total.astype(np.int32)), update
+
+
+def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
+    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1, d as in the module's text."""
+    inverse = lower_inverse(factor)
+    ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
+    resolved = len(gram) - ridge * math.fsum((inverse**2).reshape(-1).tolist())
+    return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse
 
 
 def _basis(plan: Plan) -> LinearBasis:
