@@ -1,4 +1,4 @@
-"""``hedgerow plan preset``: a named method as the [model] section of a plan, or written over a plan's own."""
+"""``hedgerow plan preset``: a named method as the sections of a plan, or written over a plan's own."""
 
 from __future__ import annotations
 
@@ -58,5 +58,7 @@ def _sections(preset: Preset) -> str:
         kept = {name: value for name, value in model.items() if name != "n_trees"}
         count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
         lines = [_header(preset), toml_section("model", kept), count + "\n"]
+    if preset.section:
+        lines += ["\n", toml_section(preset.section_name, preset.section)]
     privacy = {"accountant": preset.accountant} if preset.private else {"epsilon": float("inf")}
     return "".join([*lines, "\n# In the plan's own [privacy]:\n", toml_section("", privacy, commented=True)])
