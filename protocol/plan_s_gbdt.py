@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan_fields import boolean, checked, integer, number, one_of, refuse
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class SGbdt:
         splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
             turn, cut at candidates that divide the node and that follow what was released (an extra of ours).
         leaf_rule: "paper" is sum / max(lambda, support); "shrunk" is sum / (support + lambda + noise_ridge * noise),
-            smoothed where leaves have an order (an extra of ours).
+            smoothed where leaves have an order (an extra of ours). "static", one noise for all finished values, is
+            refused: those are quotients of exact sums, which no party of a federation has.
         bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
     """
 
@@ -46,7 +48,7 @@ class SGbdt:
     label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
     splits: str = checked(one_of("uniform", "cyclical"), "uniform")
-    leaf_rule: str = checked(one_of("paper", "shrunk"), "paper")
+    leaf_rule: str = checked(one_of("paper", "shrunk", "static"), "paper")
     bound: str = checked(one_of("tight", "general"), "tight")
 
 
@@ -62,6 +64,13 @@ def check_s_gbdt(plan: Plan) -> None:
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
+    if section.leaf_rule == "static":
+        raise PlanError(
+            "s_gbdt.leaf_rule: static leaf noise cannot be federated.",
+            cause="It is noise on finished leaf values, which are quotients of exact sums that no party has.",
+            remedy='Use "paper", dynamic leaf noise; `python -m hedgerow.experiments sgbdt` compares both in one place.',
+            code="static-leaf-noise",
+        )
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
     if section.initial_score == "linear" and (
