@@ -220,7 +220,8 @@ def preset_plans() -> dict[str, Plan]:
     """Every private preset, with few and shallow trees."""
     plans = {}
     for name, preset in PRESETS.items():
-        if preset.private:
+        # Other algorithms have plans of their own here, or audits of their own: sgbdt_audit, dpxgboost_audit.
+        if preset.private and "algorithm" not in preset.model:
             model = {**preset.model, "n_trees": 5, "max_depth": 2}
             if isinstance(model.get("batch_size"), int):
                 model["batch_size"] = min(2, model["batch_size"])
