@@ -12,6 +12,9 @@ def kept(session: NodeSession) -> bytes:
 
     It holds the secrets of a set-up that is under way, and belongs in a private file; empty when there are none.
     """
+    if session.state is NodeState.STOPPED:
+        # It has refused and said why; what the coordinator still sends on this connection is not for it.
+        return session.state.value.encode()
     run = session._run
     if session.state not in (NodeState.INVITED, NodeState.ENROLLING) or run is None:
         return b""
@@ -25,6 +28,9 @@ def take_up(session: NodeSession, content: bytes) -> None:
     """
     word, _, enrolment = content.partition(b" ")
     run = session._run
+    if content == NodeState.STOPPED.value.encode():
+        session.state = NodeState.STOPPED
+        return
     if not content or run is None or run.participant is not None:
         return
     session.state = NodeState(word.decode())

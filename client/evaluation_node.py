@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
+from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.node import SiteData, check_data
+from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
@@ -23,17 +27,21 @@ class EvaluationNode:
         data: its held-out rows.
         plan: the plan of the model.
         n_threads: threads to predict with.
+        noise: where the records' noise comes from in the local model; None for the operating system.
 
     Raises:
         DataError: for codes or labels outside the plan.
     """
 
-    def __init__(self, site: str, data: SiteData, plan: Plan, n_threads: int = 1) -> None:
+    def __init__(
+        self, site: str, data: SiteData, plan: Plan, n_threads: int = 1, noise: NoiseSource | None = None
+    ) -> None:
         check_data(site, data, plan)
         self.site = site
         self._plan = plan
         self._link = link_of(plan)
         self._n_threads = n_threads
+        self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
         scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
         self._records = SiteRecords(data.codes, data.labels, scores)
@@ -50,8 +58,12 @@ class EvaluationNode:
         self._check(query)
         self.finish(query)
         if isinstance(query, ErrorMoments):
-            return error_moments(self._records, query)
-        return score_histogram(self._records, query, self._link)
+            sums = error_moments(self._records, query)
+        else:
+            sums = score_histogram(self._records, query, self._link)
+        if self._plan.privacy.noise == "local":
+            sums = sums + noise_of_site(query, self.site, self._records.n_records, self._noise)
+        return sums
 
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""

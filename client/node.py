@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.sampling import SamplingSource, SystemSampling
+from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.protocol.errors import DataError, RemoteProtocolError
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
@@ -65,6 +67,7 @@ class Node:
         settings: the plan's resolved settings.
         n_threads: threads to sum with.
         sampling: where samples come from when the plan draws any; None for the operating system.
+        noise: where the records' noise comes from in the local model; None for the operating system.
 
     Raises:
         DataError: for codes or labels outside the plan: the kernels look them up without asking, so that a record
@@ -79,11 +82,13 @@ class Node:
         settings: Settings,
         n_threads: int = 1,
         sampling: SamplingSource | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
         self.site = site
         check_data(site, data, plan)
         self._plan = plan
         self._sampling = sampling or SystemSampling(os.urandom)
+        self._noise = noise or SystemNoise(os.urandom)
         self._loss, self._linear_loss = settings.loss(plan), settings.linear_loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
@@ -115,7 +120,7 @@ class Node:
         self._spent = np.concatenate([self._spent, np.zeros(data.n_records, dtype=np.int64)])
 
     def answer(self, query: Query) -> IntVector:
-        """The site's vector for a query: int64 [query.length].
+        """The site's vector for a query: int64 [query.length]; in the local model with noise for each record.
 
         Raises:
             RemoteProtocolError: for a query of another ensemble size or of an unknown kind.
@@ -123,6 +128,8 @@ class Node:
         self._expect_ensemble(query)
         vector = self._sums(query)
         self._count_update(query)
+        if self._plan.privacy.noise == "local":
+            vector = vector + noise_of_site(query, self.site, self.n_records, self._noise)
         return vector
 
     def _sums(self, query: Query) -> IntVector:

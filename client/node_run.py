@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt
 
@@ -30,7 +30,7 @@ from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.query_round import VECTOR_ID, expected_round
+from hedgerow.secagg.query_round import VECTOR_ID, expected_round, mode_of
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
@@ -112,6 +112,8 @@ class NodeRun:
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
+    redrawn: set[int] = field(default_factory=set)
+    """Rounds of the local model whose answer left in an earlier life of this process, and was drawn again since."""
 
     @property
     def plan(self) -> Plan:
@@ -160,7 +162,7 @@ class NodeRun:
     def feed(self, release: IntVector) -> None:
         """Take a release in: the round's update, unless the round was answered here, then the program's next step."""
         query = self.replica.query
-        if query is not None and (self.vector is None or self.vector[0] != self.replica.n_releases):
+        if query is not None and not self._holds_answer():
             self.node.finish(query)
         self.replica.feed(release)
         self.vector = None
@@ -178,9 +180,12 @@ class NodeRun:
         if any(earlier == number and not cohort.excludes(other) for earlier, other in self.masked):
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
+        is_local = mode_of(self.plan) is NoiseMode.LOCAL
+        if is_local and not self._holds_answer() and any(earlier == number for earlier, _ in self.masked):
+            self.redrawn.add(number)
         guarantees = participant.view.guarantees
         mode = mode_of(self.plan)
-        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None)
+        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None, is_local=is_local)
         expected = expected_round(query, self.plan, mode, noise.variance, guarantees.n_nodes, self.replica.context())
         shares = None
         if mode is NoiseMode.DISTRIBUTED:
@@ -195,12 +200,19 @@ class NodeRun:
             vector = np.clip(vector, -limit, limit)
         vectors = {VECTOR_ID: vector}
         step = participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares)
+        if number in self.redrawn and step.persist:
+            # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
+            # the records' noise would be another release of the same sums.
+            raise refuse(Code.PURPOSE_ANSWERED, "Its answer left before a restart, with other noise.", "coordinator")
         self.masked.add((number, cohort))
         return step, noise
 
+    def _holds_answer(self) -> bool:
+        return self.vector is not None and self.vector[0] == self.replica.n_releases
+
     def _answer(self, query: Query) -> IntVector:
         """The site's own sums; computed once for a query, however often its round is repeated."""
-        if self.vector is None or self.vector[0] != self.replica.n_releases:
+        if self.vector is None or not self._holds_answer():
             self.vector = (self.replica.n_releases, self.node.answer(query))
         return self.vector[1]
 
@@ -208,11 +220,6 @@ class NodeRun:
 def _sampler(setup: NodeSetup, query: Query) -> Callable[[Fraction, int], IntVector]:
     label = f"{query.purpose}/share of {setup.site}"
     return lambda variance, length: setup.noise.sample(isqrt(int(variance)), length, label)
-
-
-def mode_of(plan: Plan) -> NoiseMode:
-    """Who adds the noise."""
-    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
 
 
 def _zeros(query: Query) -> dict[str, IntVector]:
@@ -264,9 +271,9 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
-        return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads), digest_of(held_out)
+        return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads, setup.noise), digest_of(held_out)
     data = setup.load(task.plan)
-    node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling)
+    node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)
 
 

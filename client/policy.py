@@ -9,7 +9,7 @@
     features = ["age", "ward"]          # columns that runs may use; without it: all
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
-    noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed"
+    noise = ["distributed", "local"]    # who may add the noise; without it: these and "server"
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -68,7 +68,7 @@ class Policy:
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
-            requires_distributed_noise=self.noise == ("distributed",),
+            refuses_server_noise=bool(self.noise) and "server" not in self.noise,
         )
 
     def check_roster(self, roster: Roster) -> None:
@@ -96,7 +96,8 @@ class Policy:
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
             raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
-        wanted = plan.privacy.epsilon if epsilon is None else epsilon
+        own = math.inf if plan.reads_quantiles else plan.privacy.epsilon
+        wanted = own if epsilon is None else epsilon
         if math.isinf(wanted) and not math.isinf(self.max_epsilon):
             raise _refusal("policy-unnoised", "The plan, or the evaluation of its model, asks for sums without noise.")
         if not plan.federation.secure_aggregation:

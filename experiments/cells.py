@@ -59,6 +59,7 @@ class Cell:
 
     Attributes:
         x: where it stands on a figure's axis; the key of a row otherwise unused.
+        part: of the figure, where the same method stands at the same place of two axes.
     """
 
     method: Method
@@ -66,10 +67,11 @@ class Cell:
     epsilon: float
     preparation: str = AUTHORS
     x: float = 0.0
+    part: str = ""
 
     @property
     def key(self) -> tuple[str, str, float, float]:
-        return self.method.name, self.data, self.epsilon, self.x
+        return self.method.name + self.part, self.data, self.epsilon, self.x
 
 
 @dataclass(frozen=True)

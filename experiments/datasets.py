@@ -261,9 +261,9 @@ def _as_the_authors(
             numbers = np.unique(numbers, return_inverse=True)[1]
         column = numbers.astype(np.float32)
         columns.append(column)
-        is_whole = bool((column == np.rint(column)).all())
-        make_feature = integer if is_whole else number
-        declared.append(make_feature(feature["name"], float(column.min()), float(column.max())))
+        # Never as integers: the paper's candidates are real numbers, and several between the same two whole values
+        # make the random trees cut there more often.
+        declared.append(number(feature["name"], float(column.min()), float(column.max())))
     return tuple(columns), tuple(declared)
 
 

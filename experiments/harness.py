@@ -117,8 +117,9 @@ def held_out_scores(
     settings = resolve(plan)
     codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
     data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
-    aggregation = PlainAggregation([Node("one", data, plan, settings)])
-    outcome = run_program(plan, program_for(plan, settings), aggregation, SeededNoise(seed, exact=False))
+    noise = SeededNoise(seed, exact=False)
+    aggregation = PlainAggregation([Node("one", data, plan, settings, noise=noise)])
+    outcome = run_program(plan, program_for(plan, settings), aggregation, noise)
     scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0]
     return labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 

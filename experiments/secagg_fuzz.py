@@ -205,7 +205,9 @@ def round_targets() -> list[Target]:
         Target("spec at a node", made.opened.signed_spec, specified),
         Target("request at a node", made.request, lambda data: made.masked.unmask(context, data)),
         Target("certificate at a node", made.certificate, made.echoed.confirm),
-        Target("participant state", made.masked.to_bytes(), lambda d: Participant.restore(d, made.masked.sequence)),
+        Target("stored participant", made.masked.to_bytes(), lambda d: Participant.restore(d, made.masked.sequence)),
+        Target("participant epoch state", made.masked.epoch_bytes(), lambda data: _restored(made.masked, epoch=data)),
+        Target("participant step state", made.masked.step_bytes(), lambda data: _restored(made.masked, step=data)),
         Target("aggregator state", made.certified.to_bytes(), lambda data: Aggregator.restore(made.lab.view, data)),
         _received("vector", made.opened, made.uploads[0]),
         _received("echo", made.closed, made.echoes[0]),
@@ -263,6 +265,12 @@ def try_once(target: Target, data: bytes) -> str:
         if kept != wanted:
             raise AssertionError(f"{target.name} accepts two encodings of one message.")
     return "accepted"
+
+
+def _restored(whole: Participant, epoch: bytes | None = None, step: bytes | None = None) -> Participant:
+    """A participant from its two stored parts, one of which may be damaged."""
+    parts = (epoch or whole.epoch_bytes(), step or whole.step_bytes())
+    return Participant.restore_parts(*parts, whole.purposes, whole.sequence)
 
 
 def resealed(target: Target, data: bytes) -> bytes:

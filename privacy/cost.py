@@ -14,6 +14,7 @@ from hedgerow.privacy.events import (
     DiscreteGaussianSumEvent,
     Event,
     GaussianEvent,
+    LocalGaussianEvent,
     PureEvent,
     UnnoisedEvent,
 )
@@ -24,7 +25,14 @@ from hedgerow.protocol.errors import PrivacyError
 # Sums and quotients here have relative errors of a few units in the last place; this makes them round up.
 ROUND_UP = 1 + 4e-15
 
-KNOWN_EVENTS = (GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, *PURE_EVENTS, UnnoisedEvent)
+KNOWN_EVENTS = (
+    GaussianEvent,
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    LocalGaussianEvent,
+    *PURE_EVENTS,
+    UnnoisedEvent,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ def _cost_of_one(event: Event) -> EventCost:
         return EventCost(math.inf, math.inf, 0.0, 0.0)
     if type(event) is GaussianEvent:
         slack = LatticeSlack()
-    elif type(event) is DiscreteGaussianEvent:
+    elif type(event) is DiscreteGaussianEvent or type(event) is LocalGaussianEvent:
         slack = lattice_slack(event.sigma * event.sigma, event.length, event.count)
     elif type(event) is DiscreteGaussianSumEvent:
         slack = sum_slack(event.share_sigma, event.n_shares, event.length, event.count)

@@ -109,6 +109,33 @@ class DiscreteGaussianSumEvent(EventBase):
 
 
 @dataclass(frozen=True)
+class LocalGaussianEvent(EventBase):
+    """`count` adaptive releases of the local model: *every* record's vector has noise of its own before any sum.
+
+    That noise is at least N_Z(0, sigma²) on each of `length` entries, so a vector is private by itself, whoever sees it
+    before or after it is summed. Adjacency is "replace by zero the statistics of one unit" with the number of rows of
+    every site public: who takes part is no secret in the local model. noise_multiplier <= sigma / S as for
+    `DiscreteGaussianEvent`, whose cost this is; the noise of other records is not counted.
+    """
+
+    noise_multiplier: float
+    sigma: int
+    length: int
+    count: int = 1
+    type_name: ClassVar[str] = "local-gaussian"
+
+    def __post_init__(self) -> None:
+        _check_positive_float("noise_multiplier", self.noise_multiplier)
+        for name in ("sigma", "length", "count"):
+            _check_positive_int(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, sigma: int, sensitivity_squared: int, length: int) -> LocalGaussianEvent:
+        """The event of integer noise `sigma` on one record's vector of that squared L2 sensitivity (grid units)."""
+        return cls(multiplier_of_integers(sigma * sigma, sensitivity_squared), sigma, length)
+
+
+@dataclass(frozen=True)
 class PureEvent(EventBase):
     """What events of pure differential privacy say: `count` adaptive releases, each epsilon-DP on the records it reads.
 
@@ -217,6 +244,7 @@ Event = (
     GaussianEvent
     | DiscreteGaussianEvent
     | DiscreteGaussianSumEvent
+    | LocalGaussianEvent
     | DiscreteLaplaceEvent
     | SelectionEvent
     | SampledGaussianEvent
@@ -230,6 +258,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
         GaussianEvent,
         DiscreteGaussianEvent,
         DiscreteGaussianSumEvent,
+        LocalGaussianEvent,
         DiscreteLaplaceEvent,
         SelectionEvent,
         SampledGaussianEvent,

@@ -105,7 +105,11 @@ class Ledger:
     def append(self, release: Release) -> Ledger:
         """A ledger with one more release; raises PrivacyError(code='purpose-released-twice')."""
         _refuse_second(release.purpose, self._purposes)
-        return Ledger((*self.releases, release))
+        # Not through the constructor, which reads every purpose again: a run appends thousands of times.
+        longer = object.__new__(Ledger)
+        object.__setattr__(longer, "releases", (*self.releases, release))
+        object.__setattr__(longer, "_purposes", self._purposes | {release.purpose})
+        return longer
 
     def events(self) -> Iterator[Event]:
         """The events of all releases, in order: what an accountant charges."""

@@ -12,6 +12,7 @@ from hedgerow.privacy.events import (
     DiscreteLaplaceEvent,
     Event,
     FilteredGaussianEvent,
+    LocalGaussianEvent,
     SampledGaussianEvent,
     SelectionEvent,
     UnnoisedEvent,
@@ -31,12 +32,15 @@ class QueryNoise:
         variance: of the noise that is accounted for; 0 without privacy.
         central_sigma: standard deviation of what the coordinator adds to the sum; 0 when the nodes add the noise.
         share_sigma: standard deviation of what every node adds to its vector; 0 when the coordinator adds the noise.
+        record_sigma: standard deviation of what every node adds for *each of its records*; 0 but in the local model,
+            where `variance` is that of one record's noise and nothing else is accounted for.
     """
 
     event: Event
     variance: int
     central_sigma: int
     share_sigma: int
+    record_sigma: int = 0
 
     @property
     def sigma(self) -> float:
@@ -44,19 +48,26 @@ class QueryNoise:
         return math.sqrt(self.variance)
 
 
-def noise_of(query: Query, honest_group: int | None = None) -> QueryNoise:
+def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = False) -> QueryNoise:
     """The noise of a query's release.
 
     Args:
         query: the query; its noise multiplier and sensitivity decide.
         honest_group: None when the coordinator adds the noise; else the number of shares of noise (>= 1) that are
             guaranteed to be in any sum and unknown to whoever colludes: each node adds enough for that many to do.
+        is_local: whether the run is of the local model: each record's noise alone keeps the promise, and nobody else
+            adds any; `honest_group` is None.
+
+    Raises:
+        PrivacyError: code "noise-mode-unsupported", for noise that this query cannot have.
     """
     if isinstance(query, PureQuery):
-        return _pure_noise_of(query, honest_group)
+        return _pure_noise_of(query, is_central=honest_group is None and not is_local)
     if query.noise_multiplier == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)
     squared = query.sensitivity_squared
+    if is_local:
+        return _local_noise_of(query)
     if honest_group is None:
         sigma = integer_sigma(query.noise_multiplier, squared)
         if isinstance(query, SampledLeafSums):
@@ -69,9 +80,28 @@ def noise_of(query: Query, honest_group: int | None = None) -> QueryNoise:
     return QueryNoise(event, honest_group * share * share, 0, share)
 
 
-def _pure_noise_of(query: PureQuery, honest_group: int | None) -> QueryNoise:
+def _local_noise_of(query: Query) -> QueryNoise:
+    """The noise of a release of the local model: enough on every record's vector by itself."""
+    if isinstance(query, SampledLeafSums):
+        raise PrivacyError(
+            "Releases over secret samples have no local model.",
+            cause="Whoever sees a record's own answer sees whether it was drawn: nothing is gained by the sample.",
+            remedy='Set privacy.noise to "server" or "distributed".',
+            code="noise-mode-unsupported",
+        )
+    sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
+    event = LocalGaussianEvent.of(sigma, query.sensitivity_squared, query.length)
+    return QueryNoise(event, sigma * sigma, 0, 0, record_sigma=sigma)
+
+
+def noise_of_records(record_sigma: int, n_records: int) -> int:
+    """sqrt(n) record_sigma, rounded up to an integer: what the noises of n >= 0 records add up to, at least one's."""
+    return math.isqrt(record_sigma * record_sigma * max(1, n_records) - 1) + 1 if record_sigma else 0
+
+
+def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     """The noise of a release of pure differential privacy: `central_sigma` is its scale, `variance` a Laplace's."""
-    if honest_group is not None:
+    if not is_central:
         raise PrivacyError(
             "Laplace noise and choices cannot be made of the sites' shares.",
             cause="A sum of Laplace draws is no Laplace draw, and a choice needs the exact sum.",

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import SelectionEvent
+from hedgerow.privacy.events import Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import PrivacyError
 
 ADJACENCY = "add or remove one"
-NOISE_MODES = ("server", "distributed")
+LOCAL_ADJACENCY = "replace by zero the statistics of one"
+"""In the local model it is no secret how many rows each site has."""
+NOISE_MODES = ("server", "distributed", "local")
 
 # JSON has no infinity.
 _INFINITE = "infinite"
@@ -31,11 +33,12 @@ class PrivacyContext:
         accountant: the accountant whose epsilon was promised.
         unit: ``record``, or the column that names the person or thing that is protected.
         max_rows_per_unit: rows of one unit that were used at most, >= 1.
-        noise_mode: ``server`` or ``distributed``.
+        noise_mode: ``server``, ``distributed`` or ``local``.
         honest_sites: with distributed noise, the sites whose shares were counted; None with server noise.
         seeded: whether the noise came from a seed.
         approximate_noise: whether the noise was a rounded floating-point Gaussian.
         bounds_from_data: whether bounds or categories were read off the data.
+        candidates_from_data: whether split candidates were; the counts that they came from are in the ledger.
     """
 
     delta: float
@@ -48,6 +51,7 @@ class PrivacyContext:
     seeded: bool = False
     approximate_noise: bool = False
     bounds_from_data: bool = False
+    candidates_from_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class PrivacyReport:
     bounds_from_data: bool = False
     epsilon_own: float | None = None
     n_choices: int = 0
+    candidates_from_data: bool = False
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -110,6 +115,8 @@ class PrivacyReport:
             reasons.append("the noise was an approximate floating-point Gaussian (experimental)")
         if self.bounds_from_data:
             reasons.append("bounds or categories were read off the private data")
+        if self.candidates_from_data:
+            reasons.append("split candidates are exact quantiles of the private data (for comparison)")
         return tuple(reasons)
 
     @property
@@ -131,6 +138,11 @@ class PrivacyReport:
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
                 f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
             )
+        if self.noise_mode == "local":
+            return (
+                "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves "
+                "it: there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
+            )
         sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
             f"The sites add the noise: the guarantee holds against the coordinator as well, as long as {sites} follow "
@@ -144,6 +156,8 @@ class PrivacyReport:
             del content["epsilon_own"]
         if self.n_choices == 0:
             del content["n_choices"]
+        if not self.candidates_from_data:
+            del content["candidates_from_data"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -153,8 +167,8 @@ class PrivacyReport:
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
         """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
         try:
-            # These two are left out where they say nothing, as in every report before there were others.
-            optional = {"epsilon_own": None, "n_choices": 0}
+            # These are left out where they say nothing, as in every report before there were others.
+            optional = {"epsilon_own": None, "n_choices": 0, "candidates_from_data": False}
             values = {field.name: data[field.name] for field in fields(cls) if field.name not in optional}
             values |= {name: data.get(name, default) for name, default in optional.items()}
         except KeyError as missing:
@@ -203,16 +217,33 @@ class PrivacyReport:
 
 
 def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report of a run: the accountants read the whole ledger."""
+    """The report of a run: the accountants read the whole ledger.
+
+    Raises:
+        PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported.
+    """
+    is_local = context.noise_mode == "local"
+    if any(isinstance(event, LocalGaussianEvent) != is_local for event in ledger.events() if _is_noised(event)):
+        raise PrivacyError(
+            f"The run is reported with {context.noise_mode} noise, but its ledger holds a release of another kind.",
+            cause="Noise of single records and noise of sums do not protect from the same people.",
+            remedy="Do not publish the model; report the plan to the maintainers.",
+            code="noise-mode-unsupported",
+        )
     own = context.accountant in _OWN_WORDS
     return PrivacyReport(
         epsilon_own=get_accountant(context.accountant).epsilon(ledger.events(), context.delta) if own else None,
         epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
+        adjacency=LOCAL_ADJACENCY if is_local else ADJACENCY,
         n_releases=len(ledger),
         n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
         **{field.name: getattr(context, field.name) for field in fields(context)},
     )
+
+
+def _is_noised(event: Event) -> bool:
+    return not isinstance(event, UnnoisedEvent)
 
 
 def _number(value: float) -> str:

@@ -84,6 +84,9 @@ class Label:
 class Model:
     """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
 
+    `split_candidates = "quantile"` asks for exact counts of every feature's values, for comparisons: such a run has no
+    guarantee, whatever its epsilon.
+
     `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
     "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
     """
@@ -94,7 +97,7 @@ class Model:
     n_candidates: int = checked(integer(1, 250), 32)
     split_method: str = checked(one_of("totally_random", "hist", "partially_random"), "totally_random")
     weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
-    split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian"), "adaptive")
+    split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian", "quantile"), "adaptive")
     candidate_rounds: int = checked(integer(1, 100), 5)
     interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
     interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
@@ -115,7 +118,7 @@ class Privacy:
     epsilon: float = checked(number(0, math.inf, exclusive=False))
     delta: float = checked(number(0, 1, exclusive=True))
     accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
-    noise: str = checked(one_of("server", "distributed"), "server")
+    noise: str = checked(one_of("server", "distributed", "local"), "server")
     n_records: int = checked(integer(1, 10**15))
     unit: str = checked(text, "record")
     max_rows_per_unit: int = checked(integer(1, 10**6), 1)
@@ -208,6 +211,11 @@ class Plan:
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
 
     @property
+    def reads_quantiles(self) -> bool:
+        """Whether the run asks for exact counts of the features' values, which no noise hides."""
+        return self.model.split_candidates == "quantile"
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         return tuple(feature.name for feature in self.features)
 
@@ -279,6 +287,8 @@ def check_consistency(plan: Plan) -> None:
     if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):
         raise refuse("adassp.loss", plan.adassp.loss, '"squared" for a regression')
     check_s_gbdt(plan)
+    if plan.reads_quantiles and plan.model.weight_update == "averaging":
+        raise refuse("model.split_candidates", "quantile", 'candidates without quantiles for "averaging"')
     size = plan.model.interaction_size
     if isinstance(size, int) and size > len(names):
         raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")

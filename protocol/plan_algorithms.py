@@ -111,8 +111,8 @@ def check_pure(plan: Any) -> None:
         raise refuse("privacy.accountant", "pure", '"gdp" or "rdp" with an algorithm whose noise is Gaussian')
     if not is_pure:
         return
-    if privacy.noise == "distributed":
-        raise refuse("privacy.noise", "distributed", '"server" with "dp-xgboost", whose noise has no shares')
+    if privacy.noise != "server":
+        raise refuse("privacy.noise", privacy.noise, '"server" with "dp-xgboost", whose noise has no shares')
     if own.subsampling_ratio < 1 and privacy.max_rows_per_unit > 1:
         # A unit of several rows is in a sample more often than one row is.
         raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")

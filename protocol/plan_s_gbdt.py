@@ -61,6 +61,9 @@ def check_s_gbdt(plan: Plan) -> None:
     section = plan.s_gbdt
     if plan.model.algorithm != "s-gbdt":
         return
+    if plan.privacy.noise == "local":
+        # Whoever sees a record's own answer sees whether it was drawn.
+        raise refuse("privacy.noise", "local", '"server" or "distributed" with "s-gbdt", which draws secret samples')
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
@@ -68,7 +71,7 @@ def check_s_gbdt(plan: Plan) -> None:
         raise PlanError(
             "s_gbdt.leaf_rule: static leaf noise cannot be federated.",
             cause="It is noise on finished leaf values, which are quotients of exact sums that no party has.",
-            remedy='Use "paper", dynamic leaf noise; `python -m hedgerow.experiments sgbdt` compares both in one place.',
+            remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
             code="static-leaf-noise",
         )
     if section.extra_rounds and not section.individual_filter:
@@ -77,5 +80,6 @@ def check_s_gbdt(plan: Plan) -> None:
         not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
     ):
         raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
-    if plan.model.split_candidates == "iterative_hessian":
-        raise refuse("model.split_candidates", "iterative_hessian", '"adaptive", "uniform" or "log" with "s-gbdt"')
+    if plan.model.split_candidates in ("iterative_hessian", "quantile"):
+        expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
+        raise refuse("model.split_candidates", plan.model.split_candidates, expected)

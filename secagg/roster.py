@@ -19,10 +19,14 @@ MAX_ATTEMPTS = 16
 
 
 class NoiseMode(IntEnum):
-    """Who adds the noise: the aggregator after unmasking, or every node its share before masking."""
+    """Who adds the noise: the aggregator after unmasking, every node its share before masking, or every record its own.
+
+    With local noise a node's vector is noisy before it comes here; there are no shares, and nobody adds anything.
+    """
 
     SERVER = 1
     DISTRIBUTED = 2
+    LOCAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ class EpochParameters:
         run_id, attempt = reader.fixed(HASH_BYTES), reader.number(1, least=1, most=255)
         roster_hash, n_slots = reader.fixed(HASH_BYTES), reader.number(2, least=1, most=MAX_SLOTS)
         counts = [reader.number(2, most=MAX_NODES) for _ in range(4)]
-        flags, noise = reader.number(1, most=3), NoiseMode(reader.number(1, least=1, most=2))
+        flags, noise = reader.number(1, most=3), NoiseMode(reader.number(1, least=1, most=3))
         reader.end()
         wishes = Wishes(counts[0], counts[1], counts[2], counts[3], bool(flags & 1), bool(flags & 2))
         return cls(run_id, attempt, roster_hash, n_slots, wishes, noise)
@@ -146,7 +150,7 @@ class NodePolicy:
     min_honest_survivors: int = 3
     min_honest_group: int = 2
     requires_echo: bool = False
-    requires_distributed_noise: bool = False
+    refuses_server_noise: bool = False
     max_slots: int = 1024
     max_length: int = 1 << 22
 
@@ -163,7 +167,7 @@ class NodePolicy:
             "honest survivors": guarantees.min_survivors - guarantees.n_colluders < least,
             "honest group": guarantees.honest_group < self.min_honest_group,
             "echo": self.requires_echo and not guarantees.has_echo,
-            "noise": self.requires_distributed_noise and not is_distributed,
+            "noise": self.refuses_server_noise and parameters.noise is NoiseMode.SERVER,
         }
         if any(unmet.values()):
             raise refuse(Code.PARAMETERS_REFUSED, "Unmet: " + ", ".join(name for name, bad in unmet.items() if bad))

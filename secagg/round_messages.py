@@ -80,7 +80,7 @@ class RoundSpec:
         reader = Reader(split_signed(data, "coordinator")[0], Kind.ROUND_SPEC, "coordinator")
         epoch, slot = reader.fixed(HASH_BYTES), reader.number(4)
         purpose, model = reader.text(), reader.fixed(HASH_BYTES)
-        mode, numerator = NoiseMode(reader.number(1, least=1, most=2)), reader.number(16)
+        mode, numerator = NoiseMode(reader.number(1, least=1, most=3)), reader.number(16)
         variance = Fraction(numerator, denominator := reader.number(16, least=1))
         if variance.denominator != denominator:
             raise refuse(Code.MALFORMED, "A fraction is not in lowest terms.", "coordinator")

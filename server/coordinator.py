@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hedgerow.privacy.events import Event
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import noise_of
@@ -53,11 +54,13 @@ class Releaser:
     Args:
         noise: where noise comes from.
         honest_group: None when the noise is added here; else the sums hold it already, in so many shares at least.
+        is_local: whether every record's noise is in the sums already.
     """
 
-    def __init__(self, noise: NoiseSource, honest_group: int | None = None) -> None:
+    def __init__(self, noise: NoiseSource, honest_group: int | None = None, *, is_local: bool = False) -> None:
         self._noise = noise
         self._honest_group = honest_group
+        self._is_local = is_local
         self.ledger = Ledger()
 
     def release(self, query: Query, total: IntVector) -> IntVector:
@@ -67,7 +70,7 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        noise = noise_of(query, self._honest_group)
+        noise = noise_of(query, self._honest_group, is_local=self._is_local)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(
             Release(
@@ -87,7 +90,6 @@ class Releaser:
         if isinstance(query, PureQuery):
             return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
         return total + self._noise.sample(noise.central_sigma, query.length, purpose)
-
 
     def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
         """One candidate per node, by the exponential mechanism over gains from the exact sums."""
@@ -127,7 +129,7 @@ def run_program(
             the aggregation disagree about who adds the noise.
     """
     check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, aggregation.honest_group)
+    releaser = Releaser(noise, aggregation.honest_group, is_local=plan.privacy.noise == "local")
     try:
         query = next(program)
         while True:
@@ -153,7 +155,10 @@ def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
 
 
 def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group: int | None) -> PrivacyReport:
-    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised."""
+    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
+
+    A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
+    """
     privacy = plan.privacy
     report = report_of(
         ledger,
@@ -168,11 +173,16 @@ def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group:
             seeded=noise.seeded,
             approximate_noise=noise.approximate,
             bounds_from_data=privacy.bounds_from_data,
+            candidates_from_data=plan.reads_quantiles,
         ),
     )
-    if report.epsilon > privacy.epsilon:
+    spent = report.epsilon
+    if plan.reads_quantiles:
+        noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
+        spent = get_accountant(privacy.accountant).epsilon(noised, privacy.delta)
+    if spent > privacy.epsilon:
         raise PrivacyError(
-            f"The run cost epsilon = {report.epsilon:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
+            f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
             cause="A program released more than it had declared when its noise was calibrated.",
             remedy="Do not publish the model; report the plan to the maintainers.",
             code="budget-exceeded",

@@ -49,7 +49,7 @@ def run_evaluation(
             aggregation disagree about who adds the noise.
     """
     check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, aggregation.honest_group)
+    releaser = Releaser(noise, aggregation.honest_group, is_local=plan.privacy.noise == "local")
     releaser.ledger = ledger
     try:
         query = next(program)

@@ -14,7 +14,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.query_round import VECTOR_ID, expected_round
+from hedgerow.secagg.query_round import VECTOR_ID, expected_round, mode_of
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
@@ -54,13 +54,13 @@ class MaskedAggregation:
         self._entropy = entropy
         self._noise = noise
         self._drops = drops
-        self._mode = NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
+        self._mode = mode_of(plan)
         self._epoch = self._new_epoch()
 
     @property
     def honest_group(self) -> int | None:
-        """Shares of noise guaranteed in every sum; None when the coordinator is to add the noise."""
-        return None if self._mode is NoiseMode.SERVER else self._epoch.view.guarantees.honest_group
+        """Shares of noise guaranteed in every sum; None when the nodes add none."""
+        return self._epoch.view.guarantees.honest_group if self._mode is NoiseMode.DISTRIBUTED else None
 
     @property
     def public_seed(self) -> int:
@@ -72,7 +72,7 @@ class MaskedAggregation:
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch
-        noise = noise_of(query, self.honest_group)
+        noise = noise_of(query, self.honest_group, is_local=self._mode is NoiseMode.LOCAL)
         expected = expected_round(query, self._plan, self._mode, noise.variance, len(self._nodes), NO_MODEL)
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
         vectors = {site: {VECTOR_ID: answer_of(node, query)} for site, node in self._nodes.items()}

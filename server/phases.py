@@ -293,7 +293,7 @@ class RunPhases:
             self._stall()
             return
         group = honest_group_of(self._setup.plan, self._view)
-        releaser = Releaser(self._setup.noise, group)
+        releaser = Releaser(self._setup.noise, group, is_local=self._setup.plan.privacy.noise == "local")
         release = releaser.release(query, opened.sums[VECTOR_ID])
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)

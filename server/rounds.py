@@ -14,7 +14,7 @@ from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
-from hedgerow.secagg.query_round import expected_round
+from hedgerow.secagg.query_round import expected_round, mode_of
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
@@ -50,11 +50,6 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
     return Invitation(run_id, plan)
 
 
-def mode_of(plan: Plan) -> NoiseMode:
-    """Who adds the noise."""
-    return NoiseMode.DISTRIBUTED if plan.privacy.noise == "distributed" else NoiseMode.SERVER
-
-
 def honest_group_of(plan: Plan, view: EpochView) -> int | None:
     """Shares of noise that are counted in every sum; None when the coordinator adds the noise."""
     return view.guarantees.honest_group if mode_of(plan) is NoiseMode.DISTRIBUTED else None
@@ -82,7 +77,7 @@ def open_slot(
 ) -> Aggregator:
     """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
     slot, history = place
-    noise = noise_of(query, honest_group_of(plan, view))
+    noise = noise_of(query, honest_group_of(plan, view), is_local=mode_of(plan) is NoiseMode.LOCAL)
     expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
     spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
     return Aggregator.open(view, coordinator, spec)

@@ -14,12 +14,23 @@ settings.register_profile("hedgerow", deadline=None, suppress_health_check=[Heal
 settings.load_profile("hedgerow")
 
 
-@pytest.fixture(scope="session")
-def factory() -> ModuleType:
-    """The functions of tests/factories.py, loaded by path: tests are not a package."""
-    path = Path(__file__).parent / "factories.py"
-    spec = importlib.util.spec_from_file_location("hedgerow_test_factories", path)
+def _module(name: str) -> ModuleType:
+    """A module of this folder, loaded by path: tests are not a package."""
+    path = Path(__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"hedgerow_test_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def factory() -> ModuleType:
+    """The functions of tests/factories.py."""
+    return _module("factories")
+
+
+@pytest.fixture(scope="session")
+def wards() -> ModuleType:
+    """The functions of tests/wards.py."""
+    return _module("wards")

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
-from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates
+from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates, quantile_cuts
 from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
-from hedgerow.trees.smoothing import leaves_of_codes
+from hedgerow.trees.smoothing import shapes_of
 
 
 class CandidateSource:
@@ -29,7 +29,7 @@ class CandidateSource:
         self._method = plan.model.split_candidates
         self._n_candidates = plan.model.n_candidates
         self._grid = grid
-        self._rounds_left = plan.model.candidate_rounds if pays_for_candidates(plan) else 0
+        self._rounds_left = plan.model.candidate_rounds if pays_for_candidates(plan) else int(plan.reads_quantiles)
         self._free_rounds_left = [plan.model.candidate_rounds] * grid.n_features
         self._lowest = [0.0 if feature.min is None else feature.min for feature in plan.features]
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
@@ -100,14 +100,17 @@ class CandidateSource:
             self._cuts[feature] = self._adaptive[feature].cuts(self._n_candidates)
 
     def take_histogram(self, sums: IntVector) -> None:
-        """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2)."""
+        """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2), or cut at the quantiles of an exact one."""
         self._rounds_left -= 1
         # Every feature's bins hold all records, so the mean of their totals is the best guess at it.
         total = float(sums.sum()) / self._grid.n_features
         position = 0
         for index, grid in enumerate(self._grid.features):
             n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
-            if not grid.is_categorical:
+            if self._method == "quantile" and not grid.is_categorical:
+                # One cut more than the quantiles between as many bins: Q candidates, as other methods have.
+                self._cuts[index] = quantile_cuts(sums[position : position + n_bins - 1], self._n_candidates + 1)
+            elif not grid.is_categorical:
                 self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
 
@@ -133,11 +136,12 @@ class CandidateSource:
         """
         if self._method != "adaptive":
             return
-        for tree in range(trees.n_trees):
+        shapes = shapes_of(trees)
+        for tree in np.flatnonzero(shapes.is_single):
             feature = int(trees.feature[tree, 0])
-            if self._grid.features[feature].is_categorical or (trees.feature[tree] != feature).any():
+            if self._grid.features[feature].is_categorical:
                 continue
-            leaf_of_cell = leaves_of_codes(trees, tree)[: self._grid.features[feature].n_cells]
+            leaf_of_cell = shapes.leaf_of_code[tree, : self._grid.features[feature].n_cells]
             refined = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
             self._adaptive[feature] = refined
             self._cuts[feature] = refined.cuts(self._n_candidates)

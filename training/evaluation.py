@@ -81,7 +81,9 @@ class _Exchange:
     def noise(self, stage: int, query: Query) -> float:
         """Standard deviation of the noise of a release, in records."""
         multiplier = self.noise_multipliers[stage]
-        return integer_sigma(multiplier, query.sensitivity_squared) / UNIT if multiplier else 0.0
+        one = integer_sigma(multiplier, query.sensitivity_squared) / UNIT if multiplier else 0.0
+        # In the local model each record has noise of its own; the declared number of records is what is known.
+        return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     def update(self, stage: int) -> FittedTrees | None:
         return self.ensemble.fitted if stage == 0 else None

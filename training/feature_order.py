@@ -49,7 +49,10 @@ class FeatureOrder:
         self._tried: Counter[tuple[int, ...]] = Counter()
         explores = self._kind == "adaptive" and self._size > 1
         share = settings.interaction_share if explores else 0.0
-        self._first_exploring_tree = settings.n_trees - round(share * settings.n_trees)
+        first = settings.n_trees - round(share * settings.n_trees)
+        # What is tried does not depend on any release, so it is drawn before the first exchange.
+        exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
+        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
 
     def features_of(self, tree: int) -> list[int]:
         """The features of tree number `tree`; call once per tree, in order."""
@@ -66,16 +69,16 @@ class FeatureOrder:
     def _adaptive_subset(self, tree: int) -> Subset:
         if tree < len(self._order):
             subset: Subset = (self._order[tree],)
-        elif tree >= self._first_exploring_tree and (tree - self._first_exploring_tree) % 2 == 0:
-            randomness = PublicRandom(self._seed, f"features of tree {tree}")
-            subset = self._least_tried_subset(randomness)
+        elif tree in self._explored:
+            subset = self._explored[tree]
         else:
             subset = self._turns.most_overdue(tree)
         self._turns.take(subset, tree)
         return subset
 
-    def _least_tried_subset(self, randomness: PublicRandom) -> Subset:
+    def _least_tried_subset(self, tree: int) -> Subset:
         """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        randomness = PublicRandom(self._seed, f"features of tree {tree}")
         features = range(len(self._order))
         draws = [tuple(sorted(randomness.sample(features, self._size))) for _ in range(DRAWS_FOR_COVERAGE)]
         subset = min(draws, key=lambda draw: sum(self._tried[pair] for pair in combinations(draw, 2)))
@@ -108,23 +111,33 @@ class _Turns:
         self._n_features = n_features
         self._last_turn: dict[Subset, int] = {}
         self._gain: dict[Subset, float] = {}
+        self._shares: dict[Subset, float] | None = None
+        """What each subset has earned of the turns; None after news."""
 
     def take(self, subset: Subset, tree: int) -> None:
         """Note that `tree` is this subset's turn."""
+        if subset not in self._last_turn:
+            self._shares = None
         self._last_turn[subset] = tree
 
     def learn(self, subset: Subset, gain: float) -> None:
         """Note what a subset's latest turn gained; older turns say what is already in the model."""
         self._gain[subset] = gain
+        self._shares = None
 
     def most_overdue(self, tree: int) -> Subset:
         """The subset whose share of the turns, times the trees since its last one, is largest."""
+        if self._shares is None:
+            self._shares = self._earned()
+        shares = self._shares
+        return max(shares, key=lambda subset: shares[subset] * (tree - self._last_turn[subset]))
+
+    def _earned(self) -> dict[Subset, float]:
         roots = {subset: math.sqrt(max(0.0, self._gain.get(subset, 0.0))) for subset in self._last_turn}
         total = math.fsum(roots.values())
-
-        def overdue(subset: Subset) -> float:
-            earned = roots[subset] / total if total > 0 else 1 / len(roots)
+        shares = {}
+        for subset, root in roots.items():
+            earned = root / total if total > 0 else 1 / len(roots)
             even = 1 / self._n_features if len(subset) == 1 else 0.0
-            return ((1 - EVEN_SHARE) * earned + EVEN_SHARE * even) * (tree - self._last_turn[subset])
-
-        return max(roots, key=overdue)
+            shares[subset] = (1 - EVEN_SHARE) * earned + EVEN_SHARE * even
+        return shares

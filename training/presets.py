@@ -138,6 +138,15 @@ _LIST = (
         {**_RANDOM, **_IH, **_SINGLE, "weight_update": "newton", "batch_size": "all"},
     ),
     Preset(
+        "ldp",
+        "LDP baseline",
+        f"{_PAPER}, section 5.3: each user adds the noise to its own gradients. The paper sends them once a tree and "
+        "lets the server build the tree, which needs every record's features; here the trees are random, so that a "
+        "tree takes one noisy answer and the features stay where they are (DP-TR Newton in the local model)",
+        {**_RANDOM, **_UNIFORM, **_ALL, "weight_update": "newton"},
+        privacy={"noise": "local"},
+    ),
+    Preset(
         "xgboost-like",
         "XGBoost-like (no privacy)",
         "Chen and Guestrin, KDD'16: exact histograms over all features, Newton updates, no noise; a reference only",

@@ -7,6 +7,7 @@ of an evaluation need no bytes on the wire either, for they follow from the task
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -129,7 +130,8 @@ class Replica:
             raise _no_release("one came that nothing was asked for, or of another length")
         # Python's integers: these products are beyond 64 bits for the largest plans.
         rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
-        limit = _BEYOND * (query.bound * rows + int(noise_of(query).sigma) * 64 + 1)
+        n_draws = rows if self.plan.privacy.noise == "local" else 1
+        limit = _BEYOND * (query.bound * rows + int(noise_of(query).sigma * math.sqrt(n_draws)) * 64 + 1)
         if int(release.max()) > limit or int(release.min()) < -limit:
             raise _no_release("its numbers are beyond any sum over the plan's records")
         told = hashlib.sha256(self.history)

@@ -15,6 +15,7 @@ from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sig
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.plan import Plan
+from hedgerow.trees.grid import build_grid
 from hedgerow.trees.losses import Loss, build_loss
 
 MIN_TREES, MAX_TREES = 100, 300
@@ -76,18 +77,20 @@ class Settings:
     def largest_length(self, plan: Plan) -> int:
         """The longest vector that a program asks for before it has seen a release."""
         length: int = self.batch_size * 2**self.max_depth * self.loss(plan).n_statistics
-        return length
+        counts = sum(feature.n_codes for feature in build_grid(plan).features) if plan.reads_quantiles else 0
+        return max(length, counts)
 
     def n_exchanges(self, plan: Plan) -> int:
         """How often a run asks every node for a vector, at most."""
         n_batches = -(-self.n_trees // self.batch_size)
-        return n_batches * n_levels_asked(plan, self) + _paid_histograms(plan, self)
+        return n_batches * n_levels_asked(plan, self) + _paid_histograms(plan, self) + plan.reads_quantiles
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
-        return _dearest_releases(plan, self, self.noise_multiplier)
+        unnoised: list[Event] = [UnnoisedEvent()] if plan.reads_quantiles else []
+        return unnoised + _dearest_releases(plan, self, self.noise_multiplier)
 
 
 def resolve(plan: Plan) -> Settings:

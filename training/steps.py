@@ -40,10 +40,14 @@ class Run:
         return seed
 
     def sigma(self, query: Query) -> float:
-        """Noise of a release in integer units; 0 without privacy."""
+        """Noise of a release in integer units; 0 without privacy.
+
+        In the local model every record adds as much: what is known of their number is what the plan declares.
+        """
         if query.noise_multiplier == 0:
             return 0.0
-        return float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
+        one = float(integer_sigma(query.noise_multiplier, query.sensitivity_squared))
+        return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     @classmethod
     def of(cls, plan: Plan, settings: Settings | None) -> Run:
@@ -60,7 +64,10 @@ def empty_ensemble(run: Run) -> Ensemble:
 def histogram_query(
     run: Run, candidates: CandidateSource, exchange: int, update: FittedTrees | None, first: int, score_bound: int
 ) -> Histogram:
-    """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2)."""
+    """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2).
+
+    Before the first tree all Hessians are equal: un-noised for candidates at quantiles, these are counts.
+    """
     rows = run.plan.privacy.max_rows_per_unit
     features = tuple(range(run.grid.n_features))
     tables = tuple(candidates.bin_of_code(feature) for feature in features)
@@ -72,7 +79,7 @@ def histogram_query(
         length=sum(n_bins),
         bound=largest,
         sensitivity_squared=largest * largest * len(features) * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / math.sqrt(len(features)),
+        noise_multiplier=0.0 if run.plan.reads_quantiles else run.settings.noise_multiplier / math.sqrt(len(features)),
         update=update,
         ensemble_size=first - (update.trees.n_trees if update else 0),
         features=features,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,8 +46,9 @@ class TrainingTask:
 
     @property
     def promise(self) -> tuple[float, float]:
-        """The epsilon that the releases may cost, and the delta of it."""
-        return self.plan.privacy.epsilon, self.plan.privacy.delta
+        """The epsilon that the releases may cost, and the delta of it; infinity where exact counts are among them."""
+        privacy = self.plan.privacy
+        return math.inf if self.plan.reads_quantiles else privacy.epsilon, privacy.delta
 
     @property
     def n_exchanges(self) -> int:

@@ -4,6 +4,7 @@ A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` 
 ``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
 ``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf
 says how much Hessian lies in its cells; the density over cells is updated, and the candidates are its quantiles.
+``quantile`` cuts at quantiles of exact counts, for comparison with methods that read the data; it has no guarantee.
 
 Densities are integers, so that every party that recomputes them gets the same candidates.
 """
@@ -60,8 +61,10 @@ class AdaptiveCandidates:
         # Within a leaf the old density keeps its shape; Python's integers do not overflow.
         leaf_mass = kept.tolist()
         total = sum(leaf_mass)
+        times = [DENSITY_TOTAL * mass for mass in leaf_mass]
+        over = [total * max(1, old) for old in inside.tolist()]
         new = [
-            DENSITY_TOTAL * leaf_mass[leaf] * old // (total * max(1, int(inside[leaf])))
+            times[leaf] * old // over[leaf]
             for leaf, old in zip(leaf_of_cell.tolist(), self.density.tolist(), strict=True)
         ]
         floor = DENSITY_TOTAL // FLOOR_SHARE // len(new)

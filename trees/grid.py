@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class FeatureGrid:
     def is_categorical(self) -> bool:
         return self.n_categories > 0
 
-    @property
+    @cached_property
     def n_cells(self) -> int:
         """Codes that stand for values: cells of a numeric feature, categories and "not listed" of a categorical one."""
         return self.n_categories + 1 if self.is_categorical else len(self.edges) + 1
@@ -116,7 +117,7 @@ class Grid:
     def n_features(self) -> int:
         return len(self.features)
 
-    @property
+    @cached_property
     def n_codes(self) -> int:
         """Width of a table that any feature's code can index."""
         return max(feature.n_codes for feature in self.features)
@@ -164,7 +165,7 @@ def build_grid(plan: Plan) -> Grid:
 
     ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
     edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
-    nearest of 4094 edges.
+    nearest of 4094 edges, among which ``quantile`` finds its quantiles.
     """
     return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
 
@@ -178,7 +179,7 @@ def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
     method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
     if method == "adaptive":
         return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
-    if method == "iterative_hessian":
+    if method in ("iterative_hessian", "quantile"):
         return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
     return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
 

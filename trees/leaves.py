@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.losses import SCORE_UNIT, Loss
-from hedgerow.trees.smoothing import is_single, pooled, reachable_leaves, shrinkage
+from hedgerow.trees.smoothing import shapes_of, smoothed_ratios
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,11 @@ def leaf_values(
 
 def _smoothed(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.float64]:
     """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [n_trees, n_leaves, n_outputs]."""
-    ratios = np.zeros_like(leaves.gradients)
+    shapes = shapes_of(trees)
+    is_ordered = shapes.is_single & (trees.threshold >= 0).all(axis=1)
     noise = leaves.gradient_noise
-    for tree in range(trees.n_trees):
-        gradients, hessians = leaves.gradients[tree], leaves.hessians[tree]
-        reachable = reachable_leaves(trees, tree)
-        used_gradients, used_hessians = gradients[reachable], hessians[reachable]
-        is_ordered = is_single(trees, tree) and bool((trees.threshold[tree] >= 0).all())
-        if is_ordered and len(used_gradients) > 2 and noise > 0:
-            used_gradients, used_hessians = pooled(used_gradients, used_hessians, noise)
-        ratio = _quotient(used_gradients, used_hessians + rule.ridge(noise))
-        ratios[tree, reachable] = ratio * shrinkage(gradients, reachable, noise)
-    return ratios
+    gradients, hessians = np.ascontiguousarray(leaves.gradients), np.ascontiguousarray(leaves.hessians)
+    return np.asarray(smoothed_ratios(gradients, hessians, shapes.reachable, is_ordered, noise, rule.ridge(noise)))
 
 
 def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +78,14 @@ class Loss:
         if self.kind != "table":
             return self.norm_squared
         reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
-        reachable = self.table[:, STEPS // 2 - reach : STEPS // 2 + reach].astype(np.int64)
-        return int((reachable**2).sum(axis=-1).max())
+        return int(self._norms_within[reach - 1])
+
+    @cached_property
+    def _norms_within(self) -> NDArray[np.int64]:
+        """Largest squared norm within 1, 2, ... steps of score 0: a run asks before every tree."""
+        norms = (self.table.astype(np.int64) ** 2).sum(axis=-1).max(axis=0)
+        either_side = np.maximum(norms[STEPS // 2 - 1 :: -1], norms[STEPS // 2 :])
+        return np.asarray(np.maximum.accumulate(either_side))
 
     def largest_statistic(self, index: int) -> int:
         """Largest magnitude of one of a record's statistics, in integer units."""

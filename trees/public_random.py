@@ -12,9 +12,13 @@ import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 Item = TypeVar("Item")
 WORDS_PER_REFILL = 512
-_REFILL = struct.Struct(f"<{WORDS_PER_REFILL}Q")
+_FIRST_WORDS = 64
+"""Most streams are never asked for more; a longer output of SHAKE-256 begins with the shorter one."""
 
 
 class PublicRandom:
@@ -28,15 +32,32 @@ class PublicRandom:
     def __init__(self, seed: int, label: str) -> None:
         self._key = f"hedgerow public randomness v1|{seed}|{label}".encode()
         self._refills = 0
+        self._is_short = False
         self._words: list[int] = []
 
     def _word(self) -> int:
         if not self._words:
-            block = hashlib.shake_256(self._key + b"|%d" % self._refills).digest(8 * WORDS_PER_REFILL)
-            self._words = list(_REFILL.unpack(block))
-            self._words.reverse()
-            self._refills += 1
+            if self._is_short:
+                self._is_short, self._words = False, self._block(0, WORDS_PER_REFILL)[:-_FIRST_WORDS]
+            else:
+                self._is_short = self._refills == 0
+                self._words = self._block(self._refills, _FIRST_WORDS if self._is_short else WORDS_PER_REFILL)
+                self._refills += 1
         return self._words.pop()
+
+    def first_words(self, count: int) -> NDArray[np.uint64]:
+        """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
+        n_blocks = -(-count // WORDS_PER_REFILL)
+        lengths = [8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL) for block in range(n_blocks)]
+        content = b"".join(
+            hashlib.shake_256(self._key + b"|%d" % block).digest(length) for block, length in enumerate(lengths)
+        )
+        return np.frombuffer(content, dtype="<u8").astype(np.uint64)
+
+    def _block(self, refill: int, n_words: int) -> list[int]:
+        """The first words of a block of the stream, last one first."""
+        block = hashlib.shake_256(self._key + b"|%d" % refill).digest(8 * n_words)
+        return list(struct.unpack(f"<{n_words}Q", block))[::-1]
 
     def _take(self, count: int) -> list[int]:
         """The next `count` words."""

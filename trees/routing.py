@@ -15,6 +15,7 @@ from hedgerow.trees.exponentials import exponentials
 from hedgerow.trees.grid import CodeArray
 from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram, update_and_sum
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
+from hedgerow.trees.smoothing import shapes_of
 
 Packed = tuple[Any, ...]
 MIN_RECORDS_PER_THREAD = 20_000
@@ -52,18 +53,13 @@ def packed(trees: TreeBatch) -> Packed:
     n_codes = trees.goes_left.shape[2]
     goes_right = trees.goes_left == 0
     start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
-    width = goes_right.sum(axis=2, dtype=np.int64)
+    width = np.count_nonzero(goes_right, axis=2).astype(np.int64)
     offset = np.arange(n_codes) - start[:, :, None]
     is_interval = (((offset >= 0) & (offset < width[:, :, None])) == goes_right).all(axis=2)
     width = np.where(is_interval & (trees.threshold >= 0), width, -1)
-    same = (trees.feature == trees.feature[:, :1]).all(axis=1)
-    single = np.where(same, trees.feature[:, 0], -1).astype(np.int64)
-    leaf = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
-    every = np.arange(trees.n_trees)[:, None]
-    for _ in range(trees.depth):
-        leaf = 2 * leaf + 2 - trees.goes_left[every, leaf, np.arange(n_codes)[None, :]]
-    leaf_of_code = (leaf - (trees.n_leaves - 1)).astype(np.uint8)
-    return trees.feature, start, width, trees.goes_left, single, leaf_of_code
+    shapes = shapes_of(trees)
+    single = np.where(shapes.is_single, trees.feature[:, 0], -1).astype(np.int64)
+    return trees.feature, start, width, trees.goes_left, single, shapes.leaf_of_code.astype(np.uint8)
 
 
 def no_trees(n_codes: int) -> TreeBatch:

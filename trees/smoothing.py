@@ -7,13 +7,15 @@ Two steps, both known to help on average and neither looking at anything but the
     shrinkage   the whole tree is scaled by the positive-part James-Stein factor: one that released little but noise,
                 such as a tree over features that do not interact, adds little
 
-All arithmetic is elementary or correctly rounded (`math.fsum`), so every party computes the same values.
+All arithmetic is elementary, one operation after the other in a fixed order, so every party computes the same values.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from functools import lru_cache
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,66 +24,116 @@ from hedgerow.protocol.queries import TreeBatch
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""
 
-FloatArray = NDArray[np.float64]
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """What the public structure of a batch says about its leaves.
+
+    Attributes:
+        is_single: bool [B], whether a tree asks for one feature only.
+        leaf_of_code: int64 [B, n_codes], the leaf of each code; meaningful for trees on a single feature.
+        reachable: bool [B, n_leaves], leaves that a record can reach; the others hold only noise.
+    """
+
+    is_single: NDArray[np.bool_]
+    leaf_of_code: NDArray[np.int64]
+    reachable: NDArray[np.bool_]
 
 
-def leaves_of_codes(trees: TreeBatch, tree: int) -> NDArray[np.int64]:
-    """For a tree on a single feature, the leaf of each code: int64 [n_codes]."""
-    codes = np.arange(trees.goes_left.shape[2])
-    node = np.zeros(len(codes), dtype=np.int64)
+@lru_cache(maxsize=2)
+def shapes_of(trees: TreeBatch) -> Shapes:
+    """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
+    n_codes, n_inner = trees.goes_left.shape[2], trees.n_leaves - 1
+    every, codes = np.arange(trees.n_trees)[:, None], np.arange(n_codes)[None, :]
+    node = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
     for _ in range(trees.depth):
-        node = 2 * node + 2 - trees.goes_left[tree, node, codes]
-    return node - (trees.n_leaves - 1)
+        node = 2 * node + 2 - trees.goes_left[every, node, codes]
+    leaf_of_code = node - n_inner
+    is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
+    by_code[every, leaf_of_code] = True
+    has_right = (trees.goes_left == 0).any(axis=2)
+    alive = np.ones((trees.n_trees, 2 * trees.n_leaves - 1), dtype=bool)
+    for inner in range(n_inner):
+        alive[:, 2 * inner + 1] = alive[:, inner]
+        alive[:, 2 * inner + 2] = alive[:, inner] & has_right[:, inner]
+    return Shapes(is_single, leaf_of_code, np.where(is_single[:, None], by_code, alive[:, n_inner:]))
 
 
-def is_single(trees: TreeBatch, tree: int) -> bool:
-    """Whether a tree asks for one feature only."""
-    return bool((trees.feature[tree] == trees.feature[tree, 0]).all())
+@numba.njit(cache=True, nogil=True)
+def smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge):  # type: ignore[no-untyped-def]
+    """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
+
+    Args:
+        gradients, hessians: float64 [B, n_leaves, n_outputs].
+        reachable: bool [B, n_leaves]; the other leaves hold only noise, and get 0.
+        is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
+        noise: standard deviation of the noise of one gradient sum.
+        ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
+    """
+    n_trees, n_leaves, n_outputs = gradients.shape
+    ratios = np.zeros((n_trees, n_leaves, n_outputs))
+    leaves, middle = np.empty(n_leaves, dtype=np.int64), np.empty(n_leaves)
+    for tree in range(n_trees):
+        n_used = 0
+        for leaf in range(n_leaves):
+            if reachable[tree, leaf]:
+                leaves[n_used] = leaf
+                n_used += 1
+        used = leaves[:n_used]
+        pools = is_ordered[tree] and n_used > 2 and noise > 0
+        if pools:
+            _middles(hessians[tree], used, middle)
+        factor = _shrinkage(gradients[tree], used, noise)
+        for i in range(n_used):
+            for output in range(n_outputs):
+                g, h = gradients[tree, used[i], output], hessians[tree, used[i], output]
+                if pools:
+                    g, h = _pooled(gradients[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
+                if h + ridge > 0:
+                    ratios[tree, used[i], output] = g / (h + ridge) * factor
+    return ratios
 
 
-def reachable_leaves(trees: TreeBatch, tree: int) -> NDArray[np.bool_]:
-    """Leaves that a record can reach by the public structure alone: bool [n_leaves]. The others hold only noise."""
-    if is_single(trees, tree):
-        reached = np.zeros(trees.n_leaves, dtype=bool)
-        reached[leaves_of_codes(trees, tree)] = True
-        return reached
-    alive = np.ones(2 * trees.n_leaves - 1, dtype=bool)
-    for node in range(trees.n_leaves - 1):
-        alive[2 * node + 1] = alive[node]
-        alive[2 * node + 2] = alive[node] and not trees.goes_left[tree, node].all()
-    return alive[trees.n_leaves - 1 :]
+@numba.njit(cache=True, nogil=True)
+def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
+    """The Hessian mass below each leaf's middle."""
+    below = 0.0
+    for i in range(len(used)):
+        mass = 0.0
+        for output in range(hessians.shape[1]):
+            mass += hessians[used[i], output]
+        mass /= hessians.shape[1]
+        middle[i] = below + mass / 2
+        below += mass
 
 
-def pooled(gradients: FloatArray, hessians: FloatArray, noise: float) -> tuple[FloatArray, FloatArray]:
-    """Sums in which each leaf also counts its neighbours, the less the further away they are.
+@numba.njit(cache=True, nogil=True)
+def _pooled(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
+    """One leaf's sums with its neighbours', the less the further away they are.
 
     The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise; the
     weight falls as 1 / (1 + t + t**2 / 2), which follows exp(-t) closely and needs no library's exponential.
-
-    Args:
-        gradients, hessians: float64 [n_leaves, n_outputs], leaves in the order of the feature's values.
-        noise: standard deviation of the noise of one gradient sum, > 0.
     """
-    mass = hessians.mean(axis=1)
-    middle = np.array([math.fsum(mass[:leaf].tolist()) + mass[leaf] / 2 for leaf in range(len(mass))])
-    steps = np.abs(middle[:, None] - middle[None, :]) / noise
-    weights = 1 / (1 + steps + steps * steps / 2)
-    return _weighted(weights, gradients), _weighted(weights, hessians)
+    g, h = 0.0, 0.0
+    for i in range(len(used)):
+        steps = abs(middle[at] - middle[i]) / noise
+        weight = 1 / (1 + steps + steps * steps / 2)
+        g += weight * gradients[used[i]]
+        h += weight * hessians[used[i]]
+    return g, h
 
 
-def shrinkage(gradients: FloatArray, reachable: NDArray[np.bool_], noise: float) -> float:
+@numba.njit(cache=True, nogil=True)
+def _shrinkage(gradients, used, noise):  # type: ignore[no-untyped-def]
     """The factor in [0, 1] for one tree's values.
 
     Source: James & Stein 1961, with the positive part of Baranchik 1964, for gradient sums of known noise.
     """
-    sums = gradients[reachable].ravel()
-    energy = math.fsum((sums * sums).tolist())
-    if len(sums) <= 2 or energy <= 0:
+    energy, n_sums = 0.0, len(used) * gradients.shape[1]
+    for i in range(len(used)):
+        for output in range(gradients.shape[1]):
+            energy += gradients[used[i], output] ** 2
+    if n_sums <= 2 or energy <= 0:
         return 1.0
-    return max(0.0, 1 - JAMES_STEIN_SHARE * (len(sums) - 2) * noise * noise / energy)
-
-
-def _weighted(weights: FloatArray, sums: FloatArray) -> FloatArray:
-    products = weights[:, :, None] * sums[None, :, :]
-    flat = [math.fsum(column) for column in products.transpose(0, 2, 1).reshape(-1, len(sums)).tolist()]
-    return np.array(flat).reshape(sums.shape)
+    return max(0.0, 1 - JAMES_STEIN_SHARE * (n_sums - 2) * noise * noise / energy)

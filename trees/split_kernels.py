@@ -51,18 +51,37 @@ def _add_words(  # type: ignore[no-untyped-def]
     words, leaves, codes, begin, end, tree, features, offsets, stride, bins, goes_left, sums
 ):
     """Add a block's packed words to sums: int64 [n_nodes * stride]."""
-    by_side = goes_left.shape[0] > 0
-    for slot in range(features.shape[1]):
-        row = codes[features[tree, slot], begin:end]
-        bin_of_code = bins[features[tree, slot]]
-        offset = offsets[tree, slot]
-        if by_side:
+    if goes_left.shape[0] > 0:
+        for slot in range(features.shape[1]):
+            row = codes[features[tree, slot], begin:end]
+            bin_of_code = bins[features[tree, slot]]
             for i in range(end - begin):
                 side = 1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]]
-                sums[leaves[i] * stride + offset + side] += words[i]
-        else:
-            for i in range(end - begin):
-                sums[leaves[i] * stride + offset + bin_of_code[row[i]]] += words[i]
+                sums[leaves[i] * stride + offsets[tree, slot] + side] += words[i]
+        return
+    n_slots = features.shape[1]
+    n_together = n_slots - n_slots % 4
+    # An addition waits for the one before it when both go to one entry, as in the fullest bin of a skewed feature;
+    # those of four features in turn never do.
+    for slot in range(0, n_together, 4):
+        row0, row1 = codes[features[tree, slot], begin:end], codes[features[tree, slot + 1], begin:end]
+        row2, row3 = codes[features[tree, slot + 2], begin:end], codes[features[tree, slot + 3], begin:end]
+        bin0, bin1 = bins[features[tree, slot]], bins[features[tree, slot + 1]]
+        bin2, bin3 = bins[features[tree, slot + 2]], bins[features[tree, slot + 3]]
+        at0, at1 = offsets[tree, slot], offsets[tree, slot + 1]
+        at2, at3 = offsets[tree, slot + 2], offsets[tree, slot + 3]
+        for i in range(end - begin):
+            node = leaves[i] * stride
+            word = words[i]
+            sums[node + at0 + bin0[row0[i]]] += word
+            sums[node + at1 + bin1[row1[i]]] += word
+            sums[node + at2 + bin2[row2[i]]] += word
+            sums[node + at3 + bin3[row3[i]]] += word
+    for slot in range(n_together, n_slots):
+        row = codes[features[tree, slot], begin:end]
+        bin_of_code = bins[features[tree, slot]]
+        for i in range(end - begin):
+            sums[leaves[i] * stride + offsets[tree, slot] + bin_of_code[row[i]]] += words[i]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,16 +8,38 @@ divides sends everything left. Missing values go to a side drawn by coin, indepe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
-from hedgerow.trees.grid import FeatureGrid, Grid
+from hedgerow.trees.drawing_kernels import draw_by_category, draw_randomly, words_for
+from hedgerow.trees.grid import Grid
 from hedgerow.trees.public_random import PublicRandom
 
 Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
+
+
+@dataclass(frozen=True)
+class OrderedSplits:
+    """Splits of numeric features, one of each list for a split, to be filled in together."""
+
+    nodes: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    missing_codes: list[int] = field(default_factory=list)
+    missing_left: list[bool] = field(default_factory=list)
+
+    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
+        """Note one split."""
+        self.nodes.append(node)
+        self.features.append(feature)
+        self.cuts.append(cut)
+        self.missing_codes.append(missing_code)
+        self.missing_left.append(missing_left)
 
 
 class Draft:
@@ -29,13 +51,17 @@ class Draft:
         self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
         self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
 
-    def fill_ordered(self, node: int, feature: int, grid: FeatureGrid, cut: int, missing_left: bool) -> None:
-        """Cells up to `cut` go left."""
-        self.feature[node] = feature
-        self.goes_left[node, cut + 1 :] = 0
+    def fill_ordered(self, splits: OrderedSplits) -> None:
+        """Cells up to a split's cut go left."""
+        if not splits.nodes:
+            return
+        self.feature[splits.nodes] = splits.features
+        self.threshold[splits.nodes] = splits.cuts
+        codes = np.arange(self.goes_left.shape[1])
+        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
         # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
-        self.goes_left[node, grid.missing_code :] = missing_left
-        self.threshold[node] = cut
+        follows = np.array(splits.missing_left)[:, None]
+        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
 
     def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
         """The codes marked in `left` go left."""
@@ -60,10 +86,29 @@ def random_tree(
         A batch of one.
     """
     draft = Draft(depth, grid.n_codes)
-    if len(features) == 1 and grid.features[features[0]].is_categorical:
-        _fill_by_category(draft, randomness, features[0], grid.features[features[0]], depth)
+    chosen = [grid.features[feature] for feature in features]
+    n_codes, is_categorical = [cells.n_codes for cells in chosen], [cells.is_categorical for cells in chosen]
+    words = randomness.first_words(words_for(n_codes, is_categorical, depth))
+    if len(features) == 1 and is_categorical[0]:
+        draft.feature[:], draft.threshold[:] = features[0], -1
+        draft.goes_left[:, n_codes[0] :] = 0
+        draw_by_category(words, n_codes[0], draft.goes_left)
     else:
-        _fill_randomly(draft, randomness, features, cuts, grid, depth)
+        choices = [
+            range(cells.n_codes - 1) if cells.is_categorical else cuts[feature]
+            for feature, cells in zip(features, chosen, strict=True)
+        ]
+        draw_randomly(
+            words,
+            np.array(features, dtype=np.int64),
+            np.array([cut for choice in choices for cut in choice], dtype=np.int64),
+            np.array([0, *accumulate(map(len, choices))], dtype=np.int64),
+            np.array(n_codes, dtype=np.int64),
+            np.array(is_categorical, dtype=np.bool_),
+            draft.feature,
+            draft.goes_left,
+            draft.threshold,
+        )
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
 
 
@@ -91,49 +136,3 @@ def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
         goes_left=np.concatenate([batch.goes_left for batch in batches]),
         threshold=np.concatenate([batch.threshold for batch in batches]),
     )
-
-
-def _fill_by_category(
-    draft: Draft, randomness: PublicRandom, feature: int, grid: FeatureGrid, depth: int
-) -> None:
-    """Every category a leaf of its own when there are enough; else neighbours in a random order share one."""
-    n_leaves, n_codes = 2**depth, grid.n_codes
-    order = randomness.permutation(n_codes)
-    if n_codes <= n_leaves:
-        borders = list(range(1, n_codes))
-    else:
-        borders = sorted(randomness.sample(range(1, n_codes), n_leaves - 1))
-    leaf_of_code = np.searchsorted(borders, np.array(order), side="right")
-    for node in range(n_leaves - 1):
-        level = (node + 1).bit_length() - 1
-        span = n_leaves >> level
-        middle = (node + 1 - 2**level) * span + span // 2
-        draft.fill_set(node, feature, leaf_of_code < middle)
-
-
-def _fill_randomly(
-    draft: Draft, randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
-) -> None:
-    """Split node after node, from the root: feature and candidate uniformly among those that divide the node."""
-    orders = {f: randomness.permutation(grid.features[f].n_codes) for f in features if grid.features[f].is_categorical}
-    choices = {f: list(range(grid.features[f].n_codes - 1)) if f in orders else list(cuts[f]) for f in features}
-    pending = [(0, choices)]
-    while pending:
-        node, open_cuts = pending.pop()
-        usable = [feature for feature in features if open_cuts[feature]]
-        below_left, below_right = open_cuts, open_cuts
-        if usable:
-            feature = usable[randomness.below(len(usable))]
-            position = randomness.below(len(open_cuts[feature]))
-            cut = open_cuts[feature][position]
-            if feature in orders:
-                draft.fill_set(node, feature, np.array(orders[feature]) <= cut)
-            else:
-                draft.fill_ordered(node, feature, grid.features[feature], cut, randomness.coin())
-            below_left = {**open_cuts, feature: open_cuts[feature][:position]}
-            below_right = {**open_cuts, feature: open_cuts[feature][position + 1 :]}
-        else:
-            draft.feature[node] = features[0]
-        if 2 * node + 1 < 2**depth - 1:
-            pending.append((2 * node + 2, below_right))
-            pending.append((2 * node + 1, below_left))

@@ -13,7 +13,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import Draft
+from hedgerow.trees.structures import Draft, OrderedSplits
 
 _WEIGHT_UNIT = 1000
 _STEPS = 2**32
@@ -31,6 +31,7 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
     draft = Draft(depth, grid.n_codes)
     numeric = max(1, round(plan.s_gbdt.numeric_weight * _WEIGHT_UNIT))
     weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
+    ordered = OrderedSplits()
     for node in range(2**depth - 1):
         number = randomness.weighted(weights)
         feature, cells = plan.features[number], grid.features[number]
@@ -40,7 +41,8 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
             continue
         value = feature.min + (feature.max - feature.min) * (randomness.below(_STEPS) / _STEPS)
         cut = min(int(np.searchsorted(cells.edges, np.float32(value))), max(0, len(cells.edges) - 1))
-        draft.fill_ordered(node, number, cells, cut, randomness.coin())
+        ordered.add(node, number, cut, cells.missing_code, randomness.coin())
+    draft.fill_ordered(ordered)
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
 
 

@@ -88,7 +88,8 @@ def plan_for(numbers: list[int]) -> str:
         if old not in text:
             sys.exit(f"setup: the demonstration's plan no longer says {old!r}.")
         text = text.replace(old, new)
-    return text.replace("The six study sites all take part.", "All of them take part.")
+    text = text.replace("The six study sites all take part.", "All of them take part.")
+    return text + (f"\n[model]\n{os.environ['HEDGEROW_MODEL']}\n" if "HEDGEROW_MODEL" in os.environ else "")
 
 
 def hedgerow(*arguments: str) -> None:

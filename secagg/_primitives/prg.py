@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, CipherContext
@@ -59,7 +60,7 @@ def add_keystreams(total: Words, plus: Sequence[bytes], minus: Sequence[bytes]) 
     with ThreadPoolExecutor(threads) as pool:
         parts = [
             pool.submit(_add_part, total[start:end], start // words_per_block, plus, minus)
-            for start, end in zip(edges[:-1], edges[1:], strict=True)
+            for start, end in pairwise(edges)
         ]
         for part in parts:
             part.result()

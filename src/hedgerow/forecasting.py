@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.secagg.query_round import TAIL_DEVIATIONS
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
 
@@ -49,10 +51,11 @@ def forecast(plan: Plan) -> Forecast:
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
-    largest = max(query.bound for query in queries) * plan.privacy.n_records * plan.privacy.max_rows_per_unit
+    largest = max(expected_bound(query, plan) for query in queries)
     bits = largest.bit_length() + 1
     numbers = sum(query.length for query in queries)
-    events = [noise_of(query).event for query in queries]
+    is_local = plan.privacy.noise == "local"
+    events = [noise_of(query, is_local=is_local).event for query in queries]
     kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
     return Forecast(
         settings=settings,
@@ -65,6 +68,13 @@ def forecast(plan: Plan) -> Forecast:
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
         epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
     )
+
+
+def expected_bound(query: Query, plan: Plan) -> int:
+    """The largest sum over the declared number of records; in the local model with what their noise may come to."""
+    rows = plan.privacy.n_records * plan.privacy.max_rows_per_unit
+    noise = noise_of(query, is_local=True).variance * rows if plan.privacy.noise == "local" else 0
+    return query.bound * rows + TAIL_DEVIATIONS * isqrt(noise)
 
 
 def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:

@@ -63,7 +63,7 @@ def evaluate_federated(
         check_epsilon(epsilon)
     check_delta(delta)
     check_sites(plan, len(sites))
-    nodes = [EvaluationNode(name, sites[name], plan, n_threads) for name in sorted(sites)]
+    nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
     context = evaluation_context(plan, epsilon, delta, noise)
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
     aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)

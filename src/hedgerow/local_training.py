@@ -56,7 +56,9 @@ def train(
     settings = resolve(plan)
     check_sampling(plan, noise, sampling, arrivals)
     sources = sampling or {}
-    nodes = {name: Node(name, sites[name], plan, settings, n_threads, sources.get(name)) for name in sorted(sites)}
+    nodes = {
+        name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
+    }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
     as_run = plan.with_structure_seed(_drawn_seed(aggregation))

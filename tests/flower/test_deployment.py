@@ -21,7 +21,7 @@ import pytest
 
 from hedgerow.client.node import Node
 from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
-from hedgerow.protocol.plan import parse_plan
+from hedgerow.model import Model
 from hedgerow.protocol.run_codec import MessageWriter
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.site_data import read_site_data
@@ -105,7 +105,7 @@ def secrets_of(federation: Any) -> dict[str, bytes]:
         with sqlite3.connect(federation.folder / f"{site}-state" / "flower.db") as connection:
             ((found[f"{site}'s key of the link"],),) = connection.execute("select secret from link").fetchall()
         connection.close()
-    plan = parse_plan((federation.folder / "plan.toml").read_text())
+    plan = Model.load(federation.path("model.json")).plan
     query = Replica(TrainingTask(plan)).query
     assert query is not None
     total = np.zeros(query.length, dtype=np.int64)
@@ -126,8 +126,12 @@ def written(secret: bytes) -> list[bytes]:
 def test_three_supernodes_make_the_local_engines_model_and_the_superlink_learns_nothing(
     in_files: Callable[..., Any], deploy: Callable[..., Deployment]
 ) -> None:
-    """The bytes of `hedgerow train`; a monitor watches; no secret and no private number is stored or logged."""
-    federation = in_files(n_sites=3, monitor=f"127.0.0.1:{(port := free_port())}")
+    """The bytes of `hedgerow train`; a monitor watches; no secret and no private number is stored or logged.
+
+    The sites draw the trees' seed. Then the model is evaluated over rows that they hold out, with the local engine's
+    numbers, by the same SuperNodes.
+    """
+    federation = in_files(n_sites=3, monitor=f"127.0.0.1:{(port := free_port())}", structure_seed="joint")
     for site in federation.sites:
         table = federation.folder / f"{site}.csv"
         lines = table.read_text().splitlines()
@@ -142,9 +146,13 @@ def test_three_supernodes_make_the_local_engines_model_and_the_superlink_learns_
         capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     run.wait_for("Requests to a site: 10 at most", patience=PATIENCE)
+    evaluation = deployment.run(federation.folder / "evaluation.toml")
+    evaluation.wait_for("Requests to a site: 11 at most", patience=PATIENCE)
     stored = watcher.close()
 
-    assert federation.model() == federation.local_model()
+    assert federation.model() == federation.survivors_model(Model.load(federation.path("model.json")).plan)
+    assert federation.survivors() == [federation.sites] * 2
+    assert federation.model("evaluated.json") == federation.local_evaluation()
     assert monitor.returncode == 0, monitor.stderr
     assert '"rounds_done": 1' in monitor.stdout or '"rounds_done": 2' in monitor.stdout
     logs = b"".join(path.read_bytes() for path in deployment.folder.glob("*.log"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -69,17 +71,20 @@ class Office:
         return found
 
 
-def run(federation: object, office: Office) -> tuple[Model, FlowerHub]:
-    file = read_coordinator_file(Path(federation.path("coordinator.toml")))  # type: ignore[attr-defined]
+def run(federation: object, office: Office, name: str = "coordinator.toml") -> tuple[Model, FlowerHub]:
+    file = read_coordinator_file(Path(federation.path(name)))  # type: ignore[attr-defined]
     return coordinator.coordinate(file, office, QUICK)
+
+
+def office_of(federation: ModuleType) -> Office:
+    office = Office(federation, federation.sites, federation.folder)
+    office.federation = federation  # type: ignore[attr-defined]
+    return office
 
 
 @pytest.fixture
 def office(in_files: Callable[..., ModuleType]) -> Office:
-    federation = in_files()
-    office = Office(federation, federation.sites, federation.folder)
-    office.federation = federation  # type: ignore[attr-defined]
-    return office
+    return office_of(in_files())
 
 
 def test_the_model_is_the_local_engines_in_few_exchanges(office: Office) -> None:
@@ -230,6 +235,76 @@ def test_a_coordinator_started_again_goes_on_from_its_journal(office: Office, mo
     assert federation.model() == federation.local_model()
 
 
+def test_trees_that_the_sites_draw_are_the_local_engines(in_files: Callable[..., ModuleType]) -> None:
+    """A plan whose seed nobody picks: the model says which one was drawn, and the engine `local` makes it with that.
+
+    One node comes when the first release is made, and so joins in a second epoch, under the seed of the first.
+    """
+    federation = in_files(n_sites=4, n_trees=6, structure_seed="joint", join_timeout=2)
+    office = office_of(federation)
+    late, n_uploads = FIRST_NODE + 3, [0]
+    office.away.add(late)
+
+    def arrive(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        envelope = parse(data)
+        n_uploads[0] += envelope.kind is Kind.REQUEST and envelope.number == 5
+        if n_uploads[0] == 3:
+            office.away.discard(late)
+        return Fetched("", answer())
+
+    office.bend = arrive
+    model, hub = run(federation, office)
+    assert isinstance(model.plan.model.structure_seed, int) and hub.n_requests["site-3"] > 4
+    survivors = federation.survivors()
+    assert survivors[0] == federation.sites[:3] and survivors[-1] == federation.sites
+    assert federation.model() == federation.survivors_model(model.plan)
+
+
+def test_a_model_is_evaluated_over_held_out_rows(office: Office) -> None:
+    """Trained, then evaluated: the local engine's numbers and account, and the model travels sealed only."""
+    federation = office.federation  # type: ignore[attr-defined]
+    run(federation, office)
+    office.seen.clear()
+    _, hub = run(federation, office, "evaluation.toml")
+    assert federation.model("evaluated.json") == federation.local_evaluation()
+    told = json.loads(federation.model("scores.json"))
+    assert told["sites"] == federation.sites and 0 < told["cost"]["epsilon_gdp"] <= 2 and "auc" in told["scores"]
+    # The greeting does not invite: that takes one exchange more.
+    assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 1 + 4 + 2 * 2 + 1)
+    for data in office.seen:
+        assert parse(data).kind is not Kind.GREETING or not parse(data).body
+        assert b'"trees"' not in data and b"HRM\x01" + bytes([MessageKind.EVALUATION]) not in data
+
+
+def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Office) -> None:
+    """A node without held-out rows says so; one that did not help to make a model evaluates it if its file says so."""
+    federation = office.federation  # type: ignore[attr-defined]
+    run(federation, office)
+    file = federation.folder / "site-0.toml"
+    complete = file.read_text()
+    shutil.rmtree(federation.folder / "site-0-state")
+    (federation.folder / "site-0-budget.db").unlink()
+    named = complete + 'models = ["model.json"]\n'
+    for text, code in ((complete, "policy-model"), (without(named, "held_out"), "policy-no-held-out")):
+        file.write_text(text)
+        with pytest.raises(HedgerowError) as too_few:
+            run(federation, office, "evaluation.toml")
+        assert too_few.value.code == "too-few-sites" and f"site-0 refused: {code}" in str(too_few.value)
+        # It has said why, and the end of the run is no other fault of its own.
+        log = (federation.folder / "site-0-state" / "flower.log").read_text()
+        assert code in log and "out-of-order" not in log
+        for journal in federation.folder.glob("evaluated.json.*"):
+            journal.unlink()
+    file.write_text(without(named, "data"))
+    run(federation, office, "evaluation.toml")
+    assert federation.model("evaluated.json") == federation.local_evaluation()
+
+
+def without(text: str, field: str) -> str:
+    """A file of fields, without one of them."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(f"{field} ="))
+
+
 def test_another_coordinator_is_not_answered(office: Office, tmp_path: Path) -> None:
     """A SuperLink's owner with a key of his own gets nothing out of a node: the roster's key has not signed."""
     federation = office.federation  # type: ignore[attr-defined]
@@ -292,10 +367,12 @@ def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     file = read_site_file(federation.folder / "site-0.toml")
     (federation.folder / "site-0-state").mkdir()
     plan = coordinator.read_plan(federation.path("plan.toml"))
-    assert site.load_rows(file, plan).n_records == site.load_rows(file, plan).n_records == 100
+    load = site.rows_to_train_on(file)
+    assert load(plan).n_records == load(plan).n_records == 100
     with (federation.folder / "site-0.csv").open("a") as table:
         table.write("50,a,1\n")
-    assert site.load_rows(file, plan).n_records == 101
+    assert load(plan).n_records == 101
+    assert site.rows_to_evaluate_on(file)(plan).n_records == 100 and load(plan).n_records == 101
     assert len(list((federation.folder / "site-0-state").glob("rows-*.npz"))) == 1
 
 
@@ -308,6 +385,35 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
         with pytest.raises(UsageError) as refused:
             read(path)
         assert refused.value.code == "flower-file"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "", 'plan = "p"', 'plan = "p"\nmodel = "m"\nout = "o"\nepsilon = 1.0', 'model = "m"',
+        'plan = "p"\nout = "o"\nepsilon = 1.0', 'plan = "p"\nout = "o"\nscores = "s"', 'model = "m"\nepsilon = 0',
+    ],
+)  # fmt: skip
+def test_a_coordinators_file_says_what_to_do(tmp_path: Path, task: str) -> None:
+    """It trains by a plan or evaluates a model, never half of either: an epsilon that nobody reads would mislead."""
+    path = tmp_path / "file.toml"
+    path.write_text(f'version = 1\nroster = "r"\nidentity = "i"\n{task}\n')
+    with pytest.raises(UsageError) as refused:
+        read_coordinator_file(path)
+    assert refused.value.code == "flower-file"
+
+
+def test_a_site_has_rows_of_some_kind(tmp_path: Path) -> None:
+    """To train on, held out, or both; paths are those of the file's folder, and a list of them too."""
+    path = tmp_path / "file.toml"
+    needed = "".join(f'{name} = "x"\n' for name in ("identity", "roster", "policy", "state"))
+    path.write_text(f"version = 1\n{needed}")
+    with pytest.raises(UsageError) as refused:
+        read_site_file(path)
+    assert refused.value.code == "flower-file"
+    path.write_text(f'version = 1\n{needed}held_out = "h.csv"\nmodels = ["a.json", "/b.json"]\n')
+    file = read_site_file(path)
+    assert file.held_out == str(tmp_path / "h.csv") and file.models == (str(tmp_path / "a.json"), "/b.json")
 
 
 def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:

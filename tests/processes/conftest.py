@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,54 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hedgerow.cli.main import main
-from hedgerow.client.node import Node
-from hedgerow.model import Model
-from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan, parse_plan
-from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import read_site_data
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
 
-SEED = "5"
 PATIENCE = 180
 """Seconds; no test measures time, this only bounds one that hangs."""
 JOIN_TIMEOUT, ROUND_TIMEOUT, IDLE_TIMEOUT = 15, 5, 20
-PLAN = f"""version = 1
-[model]
-n_trees = 6
-max_depth = 2
-[privacy]
-epsilon = 4
-delta = 1e-6
-n_records = 400
-[federation]
-min_sites = 3
-join_timeout = {JOIN_TIMEOUT}
-round_timeout = {ROUND_TIMEOUT}
-idle_timeout = {IDLE_TIMEOUT}
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b"]
-[label]
-name = "ill"
-type = "binary"
-classes = [0, 1]
-"""
-POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 9\ndelta = 1e-6\n'
+FEDERATION = {"join_timeout": JOIN_TIMEOUT, "round_timeout": ROUND_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
 N_SITES = 4
 SITES = tuple(f"site-{number}" for number in range(N_SITES))
 Strike = dict[str, Any]
@@ -175,30 +136,11 @@ def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:
         time.sleep(0.02)
 
 
-class SumOverSurvivors:
-    """Plain sums in which every round has the sites of the coordinator's journal; the others take its update in."""
-
-    honest_group = None
-
-    def __init__(self, nodes: dict[str, Node], survivors: list[list[str]]) -> None:
-        self._nodes, self._survivors = nodes, survivors
-
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
-        total = np.zeros(query.length, dtype=np.int64)
-        for site, node in self._nodes.items():
-            if site in self._survivors[query.purpose.round]:
-                total += node.answer(query)
-            else:
-                node.finish(query)
-        return total
-
-
 class Scene:
     """One federation: a folder with everything that its parties have, and their processes."""
 
-    def __init__(self, nursery: Nursery, folder: Path, n_trees: int = 6) -> None:
-        self.folder, self._nursery = folder, nursery
+    def __init__(self, nursery: Nursery, wards: ModuleType, folder: Path, n_trees: int = 6) -> None:
+        self.folder, self._nursery, self._wards = folder, nursery, wards
         self.processes: list[Process] = []
         self.nodes: dict[str, Process] = {}
         self.plan: Plan = self.change_plan("n_trees = 6", f"n_trees = {n_trees}")
@@ -223,7 +165,7 @@ class Scene:
         """The coordinator, for the first time or again."""
         return self.start(
             "hub", "coordinator", "plan.toml", "--roster", "roster.toml", "--identity", "hub.private.json", "--out",
-            "model.json", "--listen", self.address, "--seed", SEED, strike=strike,
+            "model.json", "--listen", self.address, "--seed", self._wards.SEED, strike=strike,
         )  # fmt: skip
 
     def node(self, site: str, *more: str, strike: Strike | None = None) -> Process:
@@ -241,21 +183,15 @@ class Scene:
     @property
     def survivors(self) -> list[list[str]]:
         """For every release, the sites whose vectors are in it, by the journal."""
-        database = sqlite3.connect(f"file:{self.folder / 'model.json.journal'}?mode=ro", uri=True)
-        rows = database.execute("select survivors from releases order by round").fetchall()
-        database.close()
-        return [json.loads(row[0]) for row in rows]
+        found: list[list[str]] = self._wards.survivors_of(self.folder / "model.json.journal")
+        return found
 
     def survivors_model(self) -> bytes:
         """What the local engine makes of the sites that were in each round."""
         # Accountants silence warnings for a while, which Python does for all threads at once.
         with _ONE_AT_A_TIME:
-            settings = resolve(self.plan)
-            data = {site: read_site_data(self.folder / f"{site}.csv", self.plan)[0] for site in SITES}
-            nodes = {site: Node(site, rows, self.plan, settings) for site, rows in data.items()}
-            sums = SumOverSurvivors(nodes, self.survivors)
-            outcome = run_program(self.plan, program_for(self.plan, settings), sums, SeededNoise(int(SEED)))
-        return Model(self.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+            found: bytes = self._wards.model_by_journal(self.folder, SITES, self.plan)
+        return found
 
     def model(self) -> bytes:
         """The file that the coordinator wrote."""
@@ -274,12 +210,15 @@ Story = Callable[[Scene], None]
 class Theatre:
     """Plays stories, each with a scene of its own, several at a time; a test asks how its own one ended."""
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
+    def __init__(self, nursery: Nursery, wards: ModuleType, folder: Path) -> None:
+        self._nursery, self._wards, self._folder = nursery, wards, folder
         self._pool = ThreadPoolExecutor(4)
         self._template = folder / "template"
         self._template.mkdir()
-        _furnish(self._template)
+        plan = wards.plan_text(
+            N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4}, federation=FEDERATION
+        )
+        wards.furnish(self._template, SITES, plan, 9)
         self.ends: dict[str, Any] = {}
 
     def announce(self, name: str, story: Story, n_trees: int = 6) -> None:
@@ -290,7 +229,7 @@ class Theatre:
     def _play(self, name: str, story: Story, n_trees: int) -> None:
         folder = self._folder / "".join(letter if letter.isalnum() else "-" for letter in name)
         shutil.copytree(self._template, folder)
-        scene = Scene(self._nursery, folder, n_trees)
+        scene = Scene(self._nursery, self._wards, folder, n_trees)
         try:
             story(scene)
         finally:
@@ -304,28 +243,13 @@ class Theatre:
         self._pool.shutdown(cancel_futures=True)
 
 
-def _furnish(folder: Path) -> None:
-    """Keys, roster, plan, policy, and tables, different for every site, to train on and held out."""
-    (folder / "plan.toml").write_text(PLAN, encoding="ascii")
-    (folder / "policy.toml").write_text(POLICY, encoding="ascii")
-    assert main(["identity", "new", "hub", "--coordinator", "--folder", str(folder)]) == 0
-    source = random.Random(1)
-    for site in SITES:
-        assert main(["identity", "new", site, "--folder", str(folder)]) == 0
-        for name in (f"{site}.csv", f"{site}-held-out.csv"):
-            ages = [source.randint(0, 99) for _ in range(100)]
-            rows = [f"{age},{source.choice('ab')},{int(source.random() < age / 100)}\n" for age in ages]
-            (folder / name).write_text("age,ward,ill\n" + "".join(rows), encoding="ascii")
-    public = [str(folder / f"{site}.public.toml") for site in SITES]
-    hub, roster = str(folder / "hub.public.toml"), str(folder / "roster.toml")
-    assert main(["roster", "build", *public, "--coordinator", hub, "--out", roster]) == 0
-
-
 @pytest.fixture(scope="session")
-def theatre(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Theatre]:
+def theatre(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, wards: ModuleType
+) -> Iterator[Theatre]:
     """Where stories are played: all that the chosen tests ask for begin as soon as there is room."""
     nursery = Nursery()
-    built = Theatre(nursery, tmp_path_factory.mktemp("theatre"))
+    built = Theatre(nursery, wards, tmp_path_factory.mktemp("theatre"))
     for item in request.session.items:
         name = getattr(getattr(item, "callspec", None), "params", {}).get("story")
         if name is not None and isinstance(item, pytest.Function):

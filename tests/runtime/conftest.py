@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import handle
@@ -24,21 +24,18 @@ from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_messages import MessageKind, Payload, decode
 from hedgerow.protocol.run_script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
-from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
@@ -168,29 +165,11 @@ class WatchedJournal(Journal):
         self._database.write = watched  # type: ignore[method-assign]
 
 
-class SumOverSurvivors:
-    """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
-
-    honest_group = None
-
-    def __init__(self, nodes: dict[str, Node], survivors: list[tuple[str, ...]]) -> None:
-        self._nodes, self._survivors = nodes, survivors
-
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
-        total = np.zeros(query.length, dtype=np.int64)
-        for site, node in self._nodes.items():
-            if site in self._survivors[query.purpose.round]:
-                total += node.answer(query)
-            else:
-                node.finish(query)
-        return total
-
-
 @dataclass
 class Federation:
     """Sites, a coordinator, and the network between them."""
 
+    wards: ModuleType
     plan: Plan
     data: dict[str, SiteData]
     held_out: dict[str, SiteData]
@@ -292,11 +271,8 @@ class Federation:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
         assert self.session is not None and self.session.outcome is not None
         plan = self.session.outcome.plan
-        settings = resolve(plan)
-        nodes = {site: Node(site, data, plan, settings) for site, data in self.data.items()}
-        sums = SumOverSurvivors(nodes, self.session.survivors)
-        outcome = run_program(plan, program_for(plan, settings), sums, self.noise)
-        return self.model_bytes(outcome)
+        found: bytes = self.wards.survivors_model(plan, self.data, self.session.survivors, self.noise)
+        return found
 
     def model_bytes(self, outcome: Outcome) -> bytes:
         """The model file that a coordinator would write."""
@@ -320,7 +296,7 @@ Builder = Callable[..., Federation]
 
 
 @pytest.fixture
-def federate(factory: ModuleType, tmp_path: Path) -> Iterator[Builder]:
+def federate(factory: ModuleType, wards: ModuleType, tmp_path: Path) -> Iterator[Builder]:
     """Build a federation: `n_sites`, `plan`, policies by site, faults of the network."""
     built: list[Federation] = []
 
@@ -345,7 +321,7 @@ def federate(factory: ModuleType, tmp_path: Path) -> Iterator[Builder]:
         folder.mkdir()
         network = MemoryNetwork(faults)
         noise = noise or SeededNoise(1)
-        federation = Federation(plan, data, held_out, folder, noise, network, roster)
+        federation = Federation(wards, plan, data, held_out, folder, noise, network, roster)
         for site in names:
             policy = (policies or {}).get(site, OPEN_POLICY)
             own = data[site]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -13,40 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from hedgerow.cli.main import main
 
 N_SITES = 4
-PLAN = """version = 1
-[model]
-n_trees = 120
-max_depth = 3
-[privacy]
-epsilon = 1
-delta = 1e-6
-n_records = 400
-[federation]
-min_sites = 3
-join_timeout = 60
-round_timeout = 3
-idle_timeout = 60
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b"]
-[label]
-name = "ill"
-type = "binary"
-classes = [0, 1]
-"""
-POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 1.2\ndelta = 1e-6\n'
 PATIENCE = 90
 """Seconds; no test measures time, this only bounds one that fails."""
 
@@ -101,21 +73,12 @@ class Process:
 class Scene:
     """A folder with everything that a federation's parties have."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, wards: ModuleType, folder: Path) -> None:
         self.folder = folder
         self.processes: list[Process] = []
-        (folder / "plan.toml").write_text(PLAN)
-        (folder / "policy.toml").write_text(POLICY)
-        assert main(["identity", "new", "hub", "--coordinator", "--folder", str(folder)]) == 0
-        source = random.Random(1)
-        for site in self.sites:
-            assert main(["identity", "new", site, "--folder", str(folder)]) == 0
-            ages = [source.randint(0, 99) for _ in range(100)]
-            rows = [f"{age},{source.choice('ab')},{int(source.random() < age / 100)}\n" for age in ages]
-            (folder / f"{site}.csv").write_text("age,ward,ill\n" + "".join(rows))
-        public = [self.path(f"{site}.public.toml") for site in self.sites]
-        hub, roster = self.path("hub.public.toml"), self.path("roster.toml")
-        assert main(["roster", "build", *public, "--coordinator", hub, "--out", roster]) == 0
+        timeouts = {"join_timeout": 60, "round_timeout": 3, "idle_timeout": 60}
+        plan = wards.plan_text(N_SITES, model={"n_trees": 120, "max_depth": 3}, federation=timeouts)
+        wards.furnish(folder, self.sites, plan, 1.2)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
 
@@ -145,8 +108,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    built = Scene(tmp_path)
+def scene(wards: ModuleType, tmp_path: Path) -> Iterator[Scene]:
+    built = Scene(wards, tmp_path)
     yield built
     for process in built.processes:
         process.close()

@@ -33,6 +33,12 @@ def test_arbitrary_bytes_are_refused(target: Target, data: bytes, has_prefix: bo
     try_once(target, resealed(target, target.sample[:5] + data if has_prefix else data))
 
 
+def test_the_command_starts_from_sound_samples(capsys):
+    """A sample that its own parser refuses would make every later refusal say nothing."""
+    assert secagg_fuzz.main(["--minutes", "0.02"]) == 0
+    assert "no finding" in capsys.readouterr().out
+
+
 def test_the_fuzzer_itself_finds_a_planted_fault(monkeypatch, capsys):
     """A fuzzer that cannot fail shows nothing: a parser that raises KeyError is reported with its seed."""
 

@@ -125,7 +125,7 @@ MORE_LIES = {
     "no echo for a policy that wants it": (
         lambda: begin(policy=NodePolicy(requires_echo=True)), Code.PARAMETERS_REFUSED),
     "central noise for a policy that refuses it": (
-        lambda: begin(policy=NodePolicy(requires_distributed_noise=True)), Code.PARAMETERS_REFUSED),
+        lambda: begin(policy=NodePolicy(refuses_server_noise=True)), Code.PARAMETERS_REFUSED),
 }  # fmt: skip
 
 

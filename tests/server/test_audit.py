@@ -14,9 +14,19 @@ from scipy.stats import binom, norm
 
 from hedgerow.client.node import Node
 from hedgerow.experiments import audit as audit_module
-from hedgerow.experiments.audit import PLANS, Subject, audit, mu_lower_bound, seeded_noise, small_plan, subject_of
+from hedgerow.experiments.audit import (
+    PLANS,
+    Subject,
+    audit,
+    mu_lower_bound,
+    preset_plans,
+    seeded_noise,
+    small_plan,
+    subject_of,
+)
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
+from hedgerow.training.presets import PRESETS
 from hedgerow.trees.losses import RECORD_NORM, Loss, build_loss
 
 N_RUNS = 1000
@@ -66,6 +76,26 @@ def test_rows_that_are_not_shortened_are_found(monkeypatch: pytest.MonkeyPatch) 
 def test_too_little_noise_of_a_linear_model_is_found(name: str) -> None:
     """Half of the noise that the ledger claims, in both statistics."""
     assert not audit(subject_of(PLANS[name], seeded_noise(0.5)), N_RUNS).passed
+
+
+def test_every_private_preset_is_audited_as_it_is() -> None:
+    """`audit --presets` leaves none out, and audits its own split method, candidates, update, noise and accountant."""
+    plans = preset_plans()
+    assert set(plans) == {name for name, preset in PRESETS.items() if preset.private}
+    for name, plan in plans.items():
+        smaller = {"n_trees", "max_depth", "batch_size"}
+        for field, value in PRESETS[name].model.items():
+            assert field in smaller or getattr(plan.model, field) == value
+        assert plan.privacy.accountant == PRESETS[name].accountant
+        assert plan.privacy.noise == PRESETS[name].privacy.get("noise", "server")
+
+
+@pytest.mark.parametrize("name", ["ldp", "dp-gbm"])
+def test_half_the_noise_of_a_preset_is_found(name: str) -> None:
+    """One record's noise by itself in the local model; and the preset whose records move its sums least."""
+    plan = preset_plans()[name]
+    assert audit(subject_of(plan), 300).passed
+    assert not audit(subject_of(plan, seeded_noise(0.5)), 600).passed
 
 
 def test_the_exact_sampler_keeps_the_promise() -> None:

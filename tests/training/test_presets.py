@@ -30,6 +30,7 @@ COSTS: dict[str, tuple[int, dict[type[Query], int]]] = {
     "dp-gbm": (100 * M * 4, {NodeHistograms: 400}),
     "feverless": (100 * M * 4, {NodeHistograms: 400}),
     "dp-tr-newton": (100, {LeafSums: 100}),
+    "ldp": (100, {LeafSums: 100}),
     "dp-tr-newton-ih": (100 + 5 * M, {LeafSums: 100, Histogram: 5}),
     "dp-tr-newton-ih-ebm": (100 + 5 * M, {LeafSums: 100, Histogram: 5}),
     "dp-tr-batch-newton-ih-ebm-p025": (100 + 5 * M, {LeafSums: 4, Histogram: 5}),

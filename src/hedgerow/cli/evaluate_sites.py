@@ -18,7 +18,9 @@ from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.errors import HedgerowError, UsageError
+from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
+from hedgerow.server.session import RunSession
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.training.evaluation_estimates import Estimate, Evaluation
 from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
@@ -50,11 +52,11 @@ def run(arguments: argparse.Namespace) -> None:
 
         plot_calibration(found, picture)
     if arguments.json:
-        print_json(_content(found, sites, out, picture))
+        print_json(content_of(found, sites, out, picture))
         return
     if noise.seeded:
         warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
-    _print(found, sites, out, picture)
+    print_evaluation(found, sites, out, picture)
 
 
 def _over_network(
@@ -64,18 +66,35 @@ def _over_network(
     # An extra: only whoever dials or listens needs grpc.
     from hedgerow.cli.serving import serve
 
-    delta = model.plan.privacy.delta if arguments.delta is None else arguments.delta
-    n_before = len(model.ledger)
-    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), arguments.epsilon, delta, n_before)
-    # Every evaluation of a model has a journal of its own: the ledger is longer each time.
-    journal = Path(arguments.journal or f"{out}.evaluation-{n_before}.journal")
-    evaluated = EvaluatedModel(task, model.ledger, model.report)
+    evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta)
+    journal = Path(arguments.journal or journal_of(out, model))
     outcome, session, _ = serve(arguments, model.plan, noise, journal, evaluated)
+    return found_by(outcome, model), sites_of(session)
+
+
+def to_be_evaluated(model: Model, epsilon: float, delta: float | None) -> EvaluatedModel:
+    """What the coordinator of an evaluation is given; without a delta, the model's own. Raises PrivacyError."""
+    delta = model.plan.privacy.delta if delta is None else delta
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, len(model.ledger))
+    return EvaluatedModel(task, model.ledger, model.report)
+
+
+def journal_of(out: Path | str, model: Model) -> str:
+    """Every evaluation of a model has a journal of its own: the ledger is longer each time."""
+    return f"{out}.evaluation-{len(model.ledger)}.journal"
+
+
+def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
+    """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
         raise HedgerowError("The evaluation ended without numbers.")
     account = replace(model, ledger=outcome.ledger, report=outcome.report)
-    sites = sorted({site for survivors in session.survivors for site in survivors})
-    return FederatedEvaluation(outcome.evaluation, outcome.cost, account), sites
+    return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
+
+
+def sites_of(session: RunSession) -> list[str]:
+    """Whose rows are in a release of the run."""
+    return sorted({site for survivors in session.survivors for site in survivors})
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -116,7 +135,8 @@ def _picture(path: str | None, model: Model) -> Path | None:
     return picture
 
 
-def _print(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
+def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
+    """What was found and what it cost, for a person."""
     facts = [("sites", f"{len(sites)}: {listed(sites)}"), *score_facts(found.evaluation)]
     facts.append(("model", f"written to {out}, with this evaluation on its account"))
     if picture is not None:
@@ -147,7 +167,8 @@ def estimate_text(estimate: Estimate) -> str:
     return text
 
 
-def _content(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> Mapping[str, Any]:
+def content_of(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> Mapping[str, Any]:
+    """The same, for a program."""
     return {
         "model": str(out),
         "sites": list(sites),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import random
 import time
@@ -14,25 +13,22 @@ from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.node_inputs import loader, model_digest
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.client.policy import Policy
-from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import read_early, warm_up
-from hedgerow.model import Model
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
-from hedgerow.site_data import read_site_data, site_data_from_records
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.training.evaluation_estimates import Evaluation
-from hedgerow.training.tasks import ensemble_bytes
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.interface import Connected, Disconnected
@@ -58,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         load, load_held_out = _loaders(arguments, plan)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
-        models = frozenset(_model_digest(path) for path in arguments.models or ())
+        models = frozenset(model_digest(path) for path in arguments.models or ())
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models
         )
@@ -102,24 +98,6 @@ def _say_of_connection(event: Connected | Disconnected) -> None:
         note(f"{row.what} {row.cause} {row.remedy} The node tries again. ({event.reason})")
 
 
-def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
-    """How the site's rows are read once there is a plan.
-
-    Raises:
-        UsageError: a URL without a query, or a query without a URL.
-    """
-    is_url = "://" in data
-    if is_url != (query is not None):
-        raise UsageError(
-            "A database's URL and --query belong together.",
-            remedy="Give both, or the path of a file and no query.",
-            code="query-without-url",
-        )
-    if query is None:
-        return lambda plan: read_site_data(data, plan)[0]
-    return lambda plan: site_data_from_records(read_sql_records(data, query, plan), plan)[0]
-
-
 def _loaders(
     arguments: argparse.Namespace, plan: Plan | None
 ) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
@@ -137,10 +115,6 @@ def _loaders(
     if arguments.held_out is not None or arguments.held_out_query is not None:
         load_held_out = loader(arguments.held_out or "", arguments.held_out_query)
     return load, load_held_out
-
-
-def _model_digest(path: str) -> bytes:
-    return hashlib.sha256(ensemble_bytes(Model.load(path).ensemble)).digest()
 
 
 def _print(

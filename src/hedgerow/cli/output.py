@@ -45,7 +45,12 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
 
 def print_json(content: Mapping[str, Any]) -> None:
     """One JSON object on stdout; numbers that JSON does not know become null or "infinite"."""
-    print(json.dumps(_json_value(content), ensure_ascii=False, indent=2, allow_nan=False))
+    print(json_text(content))
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """The object as `print_json` prints it, without a newline at its end."""
+    return json.dumps(_json_value(content), ensure_ascii=False, indent=2, allow_nan=False)
 
 
 def print_facts(facts: Sequence[tuple[str, str]], *, indent: str = "  ") -> None:

@@ -60,5 +60,7 @@ def _sections(preset: Preset) -> str:
         lines = [_header(preset), toml_section("model", kept), count + "\n"]
     if preset.section:
         lines += ["\n", toml_section(preset.section_name, preset.section)]
-    privacy = {"accountant": preset.accountant} if preset.private else {"epsilon": float("inf")}
+    privacy: dict[str, Any] = {"accountant": preset.accountant, **preset.privacy}
+    if not preset.private:
+        privacy = {"epsilon": float("inf")}
     return "".join([*lines, "\n# In the plan's own [privacy]:\n", toml_section("", privacy, commented=True)])

@@ -56,6 +56,8 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
     if privacy.bounds_from_data:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
+    if plan.reads_quantiles:
+        facts.append(("warning", "split candidates are read off private data: the guarantee is void"))
     return facts
 
 

@@ -82,7 +82,7 @@ def serve(
     Raises:
         HedgerowError: why the run was given up.
     """
-    _require_masks(plan)
+    require_masks(plan)
     pinned = read_roster(Path(arguments.roster))
     identity = read_private(Path(arguments.identity))
     address = HubAddress(*address_of(arguments.listen, "--listen"))
@@ -115,7 +115,8 @@ def serve(
     return outcome, session, pinned
 
 
-def _require_masks(plan: Plan) -> None:
+def require_masks(plan: Plan) -> None:
+    """Raises UsageError for a plan of sums in the clear."""
     if not plan.federation.secure_aggregation:
         raise UsageError(
             "The plan asks for sums in the clear (federation.secure_aggregation = false).",

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.cli.coordinator_status import published
+from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
-from hedgerow.cli.output import note
-from hedgerow.cli.serving import RunLines
+from hedgerow.cli.output import json_text, note
+from hedgerow.cli.serving import RunLines, require_masks
 from hedgerow.flower.files import CoordinatorFile
-from hedgerow.forecasting import forecast
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import Invitation, MessageKind, encode
+from hedgerow.protocol.run_messages import MessageKind, encode
+from hedgerow.server.coordinator import Outcome
+from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
-from hedgerow.server.phases import RunSetup
+from hedgerow.server.rounds import invitation_to
 from hedgerow.server.run import run_coordinator
+from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
+from hedgerow.training.tasks import Task, TrainingTask
 from hedgerow.transport.flower_hub import Clock, FlowerHub, Patience, Post
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private
@@ -33,6 +37,49 @@ from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _KIND_AT = 4
 _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
+_INVITATIONS = {MessageKind.INVITATION, MessageKind.EVALUATION}
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a coordinator's file asks for. Args: model: to be evaluated; None to train one by `plan`."""
+
+    file: CoordinatorFile
+    plan: Plan
+    model: Model | None
+
+    @classmethod
+    def of(cls, file: CoordinatorFile) -> Errand:
+        """Read the plan, or the model; raises PlanError, ModelError, UsageError."""
+        model = Model.load(file.model) if file.model else None
+        plan = read_plan(file.plan) if model is None else model.plan
+        require_masks(plan)
+        return cls(file, plan, model)
+
+    def evaluated(self) -> EvaluatedModel | None:
+        """What an evaluation's session is given."""
+        return None if self.model is None else to_be_evaluated(self.model, self.file.epsilon, self.file.delta or None)
+
+    def journal(self) -> Path:
+        """Where the run is journalled."""
+        usual = f"{self.file.out}.journal" if self.model is None else journal_of(self.file.out, self.model)
+        return check_can_write(self.file.journal or usual)
+
+    def conclude(self, outcome: Outcome, session: RunSession, out: Path) -> Model:
+        """Write the model, say what came of the run."""
+        if self.model is None:
+            model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+            model.save(out)
+            note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
+            return model
+        found, sites = found_by(outcome, self.model), sites_of(session)
+        # The account goes first: numbers that were seen but not charged would be a leak.
+        found.model.save(out)
+        print_evaluation(found, sites, out, None)
+        if self.file.scores:
+            content = json_text(content_of(found, sites, out, None))
+            check_can_write(self.file.scores).write_text(content + "\n", encoding="utf-8")
+        return found.model
 
 
 def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = None) -> tuple[Model, FlowerHub]:
@@ -41,52 +88,53 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     Raises:
         HedgerowError: as `run_coordinator`; the journal keeps what was released, and started again the run goes on.
     """
-    plan, out = read_plan(file.plan), check_can_write(file.out)
-    identity, pinned = read_private(Path(file.identity)), read_roster(Path(file.roster))
+    errand, out = Errand.of(file), check_can_write(file.out)
+    keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
     noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
-    n_rounds = forecast(plan).n_exchanges
-    lines = RunLines(n_rounds, quiet=False)
-    board = RunBoard(plan, [site.name for site in pinned.sites], n_rounds, time.monotonic, os.urandom(8))
+    plan, model = errand.plan, errand.evaluated()
+    task = TrainingTask(plan) if model is None else model.task
+    lines = RunLines(task.n_exchanges, quiet=False)
+    board = RunBoard(task, [site.name for site in keys[1].sites], task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
         board(event)
         lines(event)
 
-    journal = Journal(check_can_write(file.journal or f"{out}.journal"))
+    journal = Journal(errand.journal())
     try:
-        setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch)
-        session = RunSession(setup, journal)
+        parties = signing_roster(keys[1]), signing_key(keys[0])
+        session = RunSession(RunSetup(plan, *parties, noise, os.urandom, watch, model), journal)
         board.attach(session)
-        hub = make_hub(session, plan, (identity, pinned), post, patience)
+        hub = make_hub(session, task, keys, post, patience)
         try:
-            with watched(file, board, hub, (identity, pinned)):
+            with watched(file, board, hub, keys):
                 outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
         finally:
             hub.close()
     finally:
         journal.close()
-    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
-    model.save(out)
-    note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
+    written = errand.conclude(outcome, session, out)
     note(f"Requests to a site: {max(hub.n_requests.values(), default=0)} at most.")
-    return model, hub
+    return written, hub
 
 
 def make_hub(
-    session: RunSession, plan: Plan, keys: tuple[PrivateIdentity, PinnedRoster], post: Post, patience: Patience | None
+    session: RunSession, task: Task, keys: tuple[PrivateIdentity, PinnedRoster], post: Post, patience: Patience | None
 ) -> FlowerHub:
-    """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges."""
-    text = json.dumps(plan.to_dict(), sort_keys=True, separators=(",", ":"))
-    invitation = encode(Invitation(session.run_id, text.encode()))
+    """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges.
+
+    A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
+    """
+    greeting = [encode(invitation_to(task, session.run_id))] if isinstance(task, TrainingTask) else []
 
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
         is_ready = site in session.sites.ready
         kinds = {MessageKind(message[_KIND_AT]) for message in messages} - _MAY_WAIT
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
-        return bool(kinds - {MessageKind.INVITATION}) or (MessageKind.INVITATION in kinds and not is_ready)
+        return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)
 
     clock = Clock(time.monotonic, time.sleep, os.urandom)
-    return FlowerHub(*keys, post, clock, lambda: [invitation], needs_reply, patience)
+    return FlowerHub(*keys, post, clock, lambda: greeting, needs_reply, patience)
 
 
 @contextmanager
@@ -110,4 +158,3 @@ def watched(
             yield
     finally:
         server.close()
-

@@ -5,16 +5,20 @@ Paths in them are relative to the file's own folder. Neither file travels, and n
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import PlanError, UsageError
-from hedgerow.protocol.plan_fields import checked, integer, read_section, text
+from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, number, read_section, text
 
 FILE_VERSION = 1
-_PATHS = {"data", "identity", "roster", "policy", "plan", "state", "budget", "out", "journal"}
+_PATHS = {
+    "data", "held_out", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out", "scores",
+    "journal",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,9 @@ class SiteFile:
     """What the owner of a site writes down for its node.
 
     Attributes:
-        data: a .csv, .csv.gz or .parquet file, or a database's URL with `query`.
+        data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with `query`; "" for none.
+        held_out: the same, with `held_out_query`, for the rows on which models are evaluated; "" for none.
+        models: files of models that may be evaluated, besides those that this node helped to make.
         identity, roster, policy: as for `hedgerow node`.
         plan: the only plan to take part in, or "".
         state: the node's own folder, made with mode 0700.
@@ -31,12 +37,15 @@ class SiteFile:
     """
 
     version: int = checked(integer(1, FILE_VERSION))
-    data: str = checked(text)
     identity: str = checked(text)
     roster: str = checked(text)
     policy: str = checked(text)
     state: str = checked(text)
+    data: str = checked(text, "")
     query: str = checked(text, "")
+    held_out: str = checked(text, "")
+    held_out_query: str = checked(text, "")
+    models: tuple[str, ...] = checked(distinct_texts, ())
     plan: str = checked(text, "")
     budget: str = checked(text, "")
     threads: int = checked(integer(0, 4096), 0)
@@ -47,19 +56,27 @@ class CoordinatorFile:
     """What the coordinator's operator writes down for its runs.
 
     Attributes:
-        plan, roster, identity: as for `hedgerow coordinator`.
-        out: the model file to write.
-        journal: where the run is journalled; "" for OUT.journal.
+        plan: to train a model by; "" where one is evaluated.
+        model: to be evaluated, a file; "" where one is trained.
+        epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
+        roster, identity: as for `hedgerow coordinator`.
+        out: the model file to write; "" for `model`, which is written anew with the evaluation on its account.
+        scores: where an evaluation's numbers are written as JSON; "" for the log only.
+        journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
         monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.
         repeat: seconds before a request without a reply is sent again.
         seed: draws the noise from a seed, for experiments only; -1 for the operating system's generator.
     """
 
     version: int = checked(integer(1, FILE_VERSION))
-    plan: str = checked(text)
     roster: str = checked(text)
     identity: str = checked(text)
-    out: str = checked(text)
+    plan: str = checked(text, "")
+    model: str = checked(text, "")
+    epsilon: float = checked(number(0.0, math.inf, exclusive=True), 0.0)
+    delta: float = checked(number(0.0, 1.0, exclusive=True), 0.0)
+    out: str = checked(text, "")
+    scores: str = checked(text, "")
     journal: str = checked(text, "")
     monitor: str = checked(text, "")
     repeat: int = checked(integer(1, 3600), 30)
@@ -71,12 +88,25 @@ File = TypeVar("File", SiteFile, CoordinatorFile)
 
 def read_site_file(path: Path) -> SiteFile:
     """The file of a site; raises UsageError."""
-    return _read(SiteFile, path, "site")
+    found = _read(SiteFile, path, "site")
+    if not found.data and not found.held_out:
+        raise _wrong(f"{path}: there are no rows.", "Both site.data and site.held_out are missing.")
+    return found
 
 
 def read_coordinator_file(path: Path) -> CoordinatorFile:
     """The file of a coordinator; raises UsageError."""
-    return _read(CoordinatorFile, path, "coordinator")
+    found = _read(CoordinatorFile, path, "coordinator")
+    fault = ""
+    if bool(found.plan) == bool(found.model):
+        fault = "It names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated."
+    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores):
+        fault = "Training needs coordinator.out, and takes no epsilon, delta or scores: they are for an evaluation."
+    elif found.model and not found.epsilon:
+        fault = "An evaluation needs coordinator.epsilon: what it may cost."
+    if fault:
+        raise _wrong(f"{path} does not say what to do.", fault)
+    return found if found.out else replace(found, out=found.model)
 
 
 def _read(kind: type[File], path: Path, name: str) -> File:
@@ -89,12 +119,19 @@ def _read(kind: type[File], path: Path, name: str) -> File:
         raise _wrong(f"{path} is not TOML: {fault}.", "It was edited, or is another file.") from None
     except PlanError as fault:
         raise _wrong(f"{path}: {fault.what}", fault.cause) from None
+    here = path.parent.resolve()
     absolute: dict[str, Any] = {
-        field.name: str(path.parent.resolve() / getattr(found, field.name))
+        field.name: _absolute(here, getattr(found, field.name))
         for field in fields(found)
-        if field.name in _PATHS and getattr(found, field.name) and "://" not in getattr(found, field.name)
+        if field.name in _PATHS and getattr(found, field.name)
     }
     return replace(found, **absolute)
+
+
+def _absolute(here: Path, named: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(named, tuple):
+        return tuple(str(here / name) for name in named)
+    return named if "://" in named else str(here / named)
 
 
 def _wrong(what: str, cause: str) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import numpy as np
 from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node import loader
+from hedgerow.cli.node_inputs import loader, model_digest
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
 from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import HedgerowError
@@ -27,7 +28,6 @@ from hedgerow.transport.roster_file import read_roster
 
 BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
-_ROWS = "rows-"
 
 
 def answer(path: Path, request: bytes) -> bytes:
@@ -38,8 +38,8 @@ def answer(path: Path, request: bytes) -> bytes:
     with use_threads(file.threads or available_threads()) as n_threads:
         setup = NodeSetup(
             identity.public.name, signing_key(identity), signing_roster(roster), read_policy(file.policy), os.urandom,
-            SystemNoise(os.urandom), lambda plan: load_rows(file, plan), read_plan(file.plan) if file.plan else None,
-            n_threads,
+            SystemNoise(os.urandom), rows_to_train_on(file), read_plan(file.plan) if file.plan else None, n_threads,
+            rows_to_evaluate_on(file), frozenset(model_digest(model) for model in file.models),
         )  # fmt: skip
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, _book_file(file, identity.public.name))
@@ -55,31 +55,51 @@ def _book_file(file: SiteFile, name: str) -> Path:
     return old if old.exists() else Path(file.policy).parent / f"{name}-budget.db"
 
 
-def load_rows(file: SiteFile, plan: Plan) -> SiteData:
-    """The site's rows, binned: read once for a plan and a table, then from the node's own folder.
+Load = Callable[[Plan], SiteData]
+
+
+def rows_to_train_on(file: SiteFile) -> Load:
+    """How the rows to train on are read; without any, `no_training_rows`."""
+    if not file.data:
+        return no_training_rows
+    return _kept(loader(file.data, file.query or None), file, file.data if not file.query else "", "rows")
+
+
+def rows_to_evaluate_on(file: SiteFile) -> Load:
+    """How the rows that are held out are read; without any, `no_held_out_rows`."""
+    if not file.held_out:
+        return no_held_out_rows
+    read = loader(file.held_out, file.held_out_query or None)
+    return _kept(read, file, file.held_out if not file.held_out_query else "", "held-out")
+
+
+def _kept(read: Load, file: SiteFile, table: str, name: str) -> Load:
+    """`read`, from the node's own folder where a plan's rows of the same table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
-    per value, in a file of mode 0600; a table that was changed has another size or time, and is read again.
+    per value, in a file of mode 0600; a table that was changed has another size or time, and is read again. The rows of
+    a database, whose `table` is "", may change unseen: they are read every time.
     """
-    read = loader(file.data, file.query or None)
-    if file.query:
-        return read(plan)
-    status = Path(file.data).stat() if Path(file.data).is_file() else None
-    if status is None:
-        return read(plan)  # It says in its own words that there is no such file.
-    told = f"{plan.digest} {file.data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-    kept = Path(file.state) / f"{_ROWS}{sha256(told.encode()).hexdigest()[:32]}.npz"
-    if kept.is_file():
-        with np.load(kept, allow_pickle=False) as arrays:
-            return SiteData(arrays["codes"], arrays["labels"])
-    rows = read(plan)
-    for old in kept.parent.glob(f"{_ROWS}*.npz"):
-        old.unlink()
-    part = kept.with_suffix(".part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-        np.savez(stream, codes=rows.codes, labels=rows.labels)
-    part.replace(kept)
-    return rows
+
+    def load(plan: Plan) -> SiteData:
+        if not table or not Path(table).is_file():
+            return read(plan)  # It says in its own words that there is no such file.
+        status = Path(table).stat()
+        told = f"{plan.digest} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        kept = Path(file.state) / f"{name}-{sha256(told.encode()).hexdigest()[:32]}.npz"
+        if kept.is_file():
+            with np.load(kept, allow_pickle=False) as arrays:
+                return SiteData(arrays["codes"], arrays["labels"])
+        rows = read(plan)
+        for old in kept.parent.glob(f"{name}-*.npz"):
+            old.unlink()
+        part = kept.with_suffix(".part")
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            np.savez(stream, codes=rows.codes, labels=rows.labels)
+        part.replace(kept)
+        return rows
+
+    return load
 
 
 def report(folder: Path, fault: HedgerowError) -> None:

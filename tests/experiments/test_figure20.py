@@ -1,0 +1,106 @@
+"""Figure 20: formulas worked by hand, bytes counted by the hub, and runs that are not repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hedgerow.experiments import figure20_runs
+from hedgerow.experiments.figure20_report import draw, formula_for, report_of
+from hedgerow.experiments.figure20_runs import (
+    LINES,
+    RECORDS,
+    Accuracy,
+    Formula,
+    Measured,
+    Measurement,
+    Store,
+    accuracies,
+    formula_of,
+    measure_all,
+)
+from hedgerow.training.presets import PRESETS
+from hedgerow.training.settings import resolve
+
+# T = 20, d = 4, m = 10, Q = 32 (64 for XGBoost), s = 5: rounds and numbers of Appendix B, by hand.
+BY_HAND = {
+    "dp-ebm": Formula(200, 200 * 2 * 16),
+    "dp-rf": Formula(1, 20 * 2 * 16),
+    "feverless": Formula(20 * 4, 20 * (1 + 2 + 4 + 8) * 2 * 32 * 10),
+    "dp-tr-newton": Formula(20, 20 * 2 * 16),
+    "dp-tr-newton-ih": Formula(25, 20 * 2 * 16 + 5 * 32 * 10),
+    "dp-tr-batch-newton-ih-ebm-p025": Formula(4 + 5, 20 * 2 * 16 + 5 * 32 * 10),
+    "dp-tr-batch-newton-ih-ebm-p1": Formula(1 + 5, 20 * 2 * 16 + 5 * 32 * 10),
+    "xgboost-like": Formula(20 * 4, 20 * 15 * 2 * 64 * 10),
+    "ldp": Formula(20, 20 * 2 * 16),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BY_HAND))
+def test_appendix_b(name: str) -> None:
+    """The formulas, with the constants that the report states."""
+    plan = Measurement(name, 3, 20, 100).plan()
+    assert formula_of(plan, resolve(plan)) == BY_HAND[name]
+
+
+def test_a_single_histogram_serves_all_levels_of_one_feature() -> None:
+    """k = 1: T rounds of Q, section 5.1."""
+    plan = Measurement("feverless", 3, 20, 100).plan()
+    plan = replace(plan, model=replace(plan.model, interaction_size=1))
+    assert formula_of(plan, resolve(plan)) == Formula(20, 20 * 2 * 32)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Measured], Path]:
+    """Two methods, four trees, three clients, over real sockets."""
+    folder = tmp_path_factory.mktemp("figure20")
+    wanted = [Measurement(name, 3, 4, 30) for name in ("dp-tr-newton", "feverless")]
+    return measure_all(wanted, Store(folder / "runs.csv"), folder), folder
+
+
+def test_bytes_are_what_the_engine_carried(measured: tuple[list[Measured], Path]) -> None:
+    """Rounds are Appendix B's, numbers within its constants, bytes more than the numbers alone and of their order."""
+    for line in measured[0]:
+        formula = formula_for(line)
+        assert line.rounds == formula.rounds and line.exchanges == 2 * line.rounds
+        assert formula.numbers <= line.numbers < 1.2 * formula.numbers
+        assert 4 * line.numbers < line.sent < 8 * line.numbers + 2000 * line.exchanges
+        assert line.received > 0 and line.set_up_sent > 0 and line.cpu_client > 0 and line.cpu_server > 0
+
+
+def test_measured_runs_are_kept(measured: tuple[list[Measured], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another life reads them from the CSV, to the last digit."""
+    lines, folder = measured
+
+    def forbidden(*_: object) -> Measured:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(figure20_runs, "_measure", forbidden)
+    wanted = [Measurement(line.method, line.clients, line.trees, line.rows) for line in lines]
+    assert measure_all(wanted, Store(folder / "runs.csv"), folder) == lines
+
+
+def test_accuracy_is_recorded_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings that are in the CSV are not repeated; two seeds are two runs."""
+    wanted = [Accuracy("DP-TR Newton, Q = 8", 700, seed) for seed in (0, 1)]
+    store = Store(tmp_path / "accuracy.csv")
+    points = accuracies(wanted, store)
+    ((first, second),) = points.values()
+    assert first != second and min(first, second) > 0.5
+    monkeypatch.setattr(figure20_runs, "_auc", lambda _: 1 / 0)
+    assert accuracies(wanted, store) == {key: [round(v, 6) for v in values] for key, values in points.items()}
+
+
+def test_the_report_notices_other_rounds(measured: tuple[list[Measured], Path], tmp_path: Path) -> None:
+    """What the exit code says: one run with a round too many is not Appendix B's."""
+    points = {(line, records): [0.9, 0.8] for line in LINES for records in RECORDS}
+    lines = measured[0]
+    report, holds = report_of(lines, points)
+    assert holds and PRESETS["feverless"].title in report and "Rounds are those" in report
+    other = replace(lines[0], rounds=lines[0].rounds + 1)
+    report, holds = report_of([other, *lines[1:]], points)
+    assert not holds and "**not**" in report
+    draw(lines, points, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

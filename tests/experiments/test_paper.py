@@ -1,0 +1,107 @@
+"""The catalogue and its reports: every printed number has its cell, and agreement is counted as it is said to be."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hedgerow.experiments import paper
+from hedgerow.experiments.catalogue import DATA, EXPERIMENTS, RANKED, REFERENCES, Experiment
+from hedgerow.experiments.cells import Cell, Line, Method, Results, code_digest, plan_of
+from hedgerow.experiments.datasets import Table
+from hedgerow.experiments.harness import Prepared
+from hedgerow.experiments.paper_report import agreeing, agreement, holds, report_of
+from hedgerow.training.presets import PRESETS
+
+TABLES = sorted(name for name in EXPERIMENTS if name.startswith("table"))
+
+
+def cells_of(experiment: Experiment) -> list[Cell]:
+    return [*experiment.cells, *(cell for panel in experiment.panels for cell in panel.cells)]
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_every_cell_is_a_plan_and_every_key_one_cell(name: str, small: Table) -> None:
+    """A misspelled setting would end a run after hours; two cells with one key would show each other's numbers."""
+    prepared, seen = Prepared(small), {}
+    for cell in cells_of(EXPERIMENTS[name]):
+        plan, train = plan_of(cell, 1, prepared)
+        assert plan.model.structure_seed == 1 and 0 < train.sum() < len(train)
+        assert seen.setdefault(cell.key, plan.digest) == plan.digest
+        assert plan.privacy.epsilon in (cell.epsilon, float("inf"))
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if EXPERIMENTS[name].published is not None])
+def test_every_number_that_the_paper_prints_has_its_cell(name: str) -> None:
+    """For the four data sets that are to be had: none is left out of the comparison."""
+    experiment = EXPERIMENTS[name]
+    assert experiment.published is not None
+    printed = {(method, data) for method, row in experiment.published.items() for data in row if data in DATA}
+    assert {(cell.method.name, cell.data) for cell in experiment.cells} == printed
+
+
+def test_table_6_ranks_what_the_paper_ranks() -> None:
+    """And ours. The paper's table has no row for DP-TR Newton by itself, nor for the local baseline."""
+    assert set(RANKED) | set(REFERENCES) | {"ldp", "dp-tr-newton"} == set(PRESETS)
+    names, epsilons = (*RANKED, *REFERENCES), (0.1, 0.5, 1.0)
+    wanted = {(name, data, epsilon, 0.0) for name in names for data in DATA for epsilon in epsilons}
+    assert {cell.key for cell in EXPERIMENTS["table6"].cells} == wanted
+
+
+def line(auc: float, code: str = "") -> Line:
+    return {"auc": str(auc), "seed": "0", "cpu_seconds": "1.0", "code": code or code_digest()}
+
+
+def made_up(ours: list[float]) -> tuple[Experiment, Results]:
+    """A table of one method a cell, the paper's number 0.80 ± 0.01 in each."""
+    cells = tuple(Cell(Method(f"m{i}", {}), "bank", 1.0) for i in range(len(ours)))
+    published = {cell.method.name: {"bank": (0.80, 0.01)} for cell in cells}
+    results = {cell.key: [line(value - 0.01), line(value + 0.01)] for cell, value in zip(cells, ours, strict=True)}
+    return Experiment("table3", "made up", cells, published), results
+
+
+def test_agreement_is_within_two_of_the_papers_deviations() -> None:
+    """Of the mean over runs, on both sides; what lies beyond does not count."""
+    experiment, results = made_up([0.8199, 0.7801, 0.8201, 0.7799])
+    assert agreeing(experiment, results) == (2, 4)
+    assert [round(ours, 4) for *_, ours in agreement(experiment, results)] == [0.8199, 0.7801, 0.8201, 0.7799]
+
+
+@pytest.mark.parametrize(("n_good", "n_bad", "wanted"), [(9, 1, True), (8, 1, False), (10, 0, True), (17, 2, False)])
+def test_nine_cells_in_ten_must_agree(n_good: int, n_bad: int, wanted: bool) -> None:
+    """The claim of the whole table, which decides the exit code."""
+    experiment, results = made_up([0.80] * n_good + [0.85] * n_bad)
+    assert holds(experiment, results) is wanted
+
+
+def test_a_report_marks_what_is_beyond_and_counts_other_code() -> None:
+    """Bold where beyond two deviations, the count below the table, seeds and code above it."""
+    experiment, results = made_up([0.80, 0.85])
+    for cell in experiment.cells:
+        results[cell.key][0]["code"] = "000000000000"
+    for data in DATA[1:]:
+        more, others = made_up([0.80, 0.80])
+        moved = [replace(cell, data=data) for cell in more.cells]
+        results |= {cell.key: others[old.key] for cell, old in zip(moved, more.cells, strict=True)}
+        published = {name: {**row, data: (0.80, 0.01)} for name, row in (experiment.published or {}).items()}
+        experiment = replace(experiment, cells=(*experiment.cells, *moved), published=published)
+    report = report_of(experiment, results, "authors", "x.png")
+    assert "0.8000 ± 0.0100, 0.8500 ± 0.0141, **+5.0**" in report
+    assert "7 of 8 cells are within two" in report and "seeds 0 to 0" in report
+    assert f"2 of them by other code than {code_digest()}" in report
+
+
+@pytest.mark.usefixtures("small_data")
+def test_a_table_from_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CSV, Markdown and PNG are written; the exit code says that a made-up data set does not agree with the paper."""
+    small = [replace(cell, method=replace(cell.method, model={**cell.method.model, "n_trees": 2, "max_depth": 2}))
+             for cell in EXPERIMENTS["table3"].cells]  # fmt: skip
+    monkeypatch.setitem(paper.EXPERIMENTS, "table3", replace(EXPERIMENTS["table3"], cells=tuple(small)))
+    assert paper.run("table3", ["--repeats", "1", "--out", str(tmp_path)]) == 1
+    with (tmp_path / "runs.csv").open(newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == len(small)
+    assert "of 36 cells are within two" in (tmp_path / "table3.md").read_text()
+    assert (tmp_path / "table3.png").read_bytes().startswith(b"\x89PNG")

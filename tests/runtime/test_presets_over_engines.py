@@ -1,0 +1,71 @@
+"""Every named method over every engine: the same model file, to the byte, from one process and from real sockets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from hedgerow.experiments.loopback import Loopback
+from hedgerow.local_training import build_aggregation, train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.server.masked_aggregation import MaskedAggregation
+from hedgerow.training.presets import PRESETS, apply_preset
+from hedgerow.training.settings import resolve
+
+
+@pytest.fixture(scope="module")
+def loopback(tmp_path_factory: pytest.TempPathFactory) -> Loopback:
+    """Three sites with keys of their own."""
+    return Loopback(3, tmp_path_factory.mktemp("loopback"))
+
+
+def tiny(factory: ModuleType, name: str) -> Plan:
+    """The preset with few and shallow trees: at least two rounds of boosting, in batches where it has any."""
+    plan = apply_preset(PRESETS[name], factory.make_plan(privacy={"n_records": 60}))
+    batch = plan.model.batch_size
+    changes = {"n_trees": 4, "max_depth": 2, "candidate_rounds": 2, "n_candidates": 8}
+    model = dataclasses.replace(plan.model, **changes, batch_size=min(batch, 2) if isinstance(batch, int) else batch)
+    return Plan.from_dict(dataclasses.replace(plan, model=model).to_dict())
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_masked_in_process_and_over_grpc(factory: ModuleType, loopback: Loopback, name: str) -> None:
+    """`local` with secure aggregation and `grpc` make the same bytes, noise of nodes and coordinator included."""
+    plan = tiny(factory, name)
+    assert plan.federation.secure_aggregation
+    rows = factory.make_data(plan, 60, 7)
+    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    noise = SeededNoise(3)
+    local = train(plan, data, noise=noise)
+    found = loopback.run(plan, data, noise)
+    assert found.model == local.to_bytes()
+    assert local.ensemble.n_trees == 4 and found.n_rounds == len(local.ledger) == resolve(plan).n_exchanges(plan)
+
+
+def test_three_sites_are_summed_under_masks(factory: ModuleType, loopback: Loopback) -> None:
+    """The comparison above would say little if the engine `local` added sums up in the clear."""
+
+    class Silent:
+        def __init__(self, site: str) -> None:
+            self.site = site
+
+    nodes = [Silent(site) for site in loopback.names]
+    assert isinstance(build_aggregation(tiny(factory, "ldp"), nodes, 4, SeededNoise(1)), MaskedAggregation)  # type: ignore[arg-type]
+
+
+def test_every_byte_of_a_run_is_counted(factory: ModuleType, loopback: Loopback, tmp_path: Path) -> None:
+    """At the hub: at least what the masked vectors alone weigh, and not so much more that something else is counted."""
+    plan = tiny(factory, "dp-tr-newton")
+    rows = factory.make_data(plan, 60, 7)
+    data = {site: factory.take(rows, np.arange(i, 60, 3)) for i, site in enumerate(loopback.names)}
+    found = loopback.run(plan, data, SeededNoise(3))
+    numbers = sum(release.length for release in train(plan, data, noise=SeededNoise(3)).ledger)
+    assert found.n_exchanges == 2 * found.n_rounds
+    received = found.rounds.received / len(loopback.names)
+    assert 4 * numbers < received < 4 * numbers + 5000 * found.n_exchanges
+    assert found.set_up.received > 0 and found.cpu_node > 0 and found.cpu_coordinator > 0

@@ -1,0 +1,109 @@
+"""The kernels that draw trees, beside a slow drawing that reads as the definition does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.trees.grid import Grid, build_grid
+from hedgerow.trees.public_random import WORDS_PER_REFILL, PublicRandom
+from hedgerow.trees.structures import random_tree
+
+
+def slow_tree(
+    stream: PublicRandom, features: Sequence[int], cuts: Mapping[int, Sequence[int]], grid: Grid, depth: int
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """Feature, codes that go left, and threshold of every node, drawn one word after the other."""
+    if len(features) == 1 and grid.features[features[0]].is_categorical:
+        return slow_tree_by_category(stream, features[0], grid, depth)
+    orders = {f: stream.permutation(grid.features[f].n_codes) for f in features if grid.features[f].is_categorical}
+    n_nodes = 2**depth - 1
+    asked, left, threshold = [features[0]] * n_nodes, [[1] * grid.n_codes for _ in range(n_nodes)], [0] * n_nodes
+    threshold = [grid.n_codes - 1] * n_nodes
+
+    def fill(node: int, still_open: dict[int, list[int]]) -> None:
+        if node >= n_nodes:
+            return
+        usable = [feature for feature in features if still_open[feature]]
+        below_left = below_right = still_open
+        if usable:
+            feature = usable[stream.below(len(usable))]
+            cut = still_open[feature][stream.below(len(still_open[feature]))]
+            n_codes = grid.features[feature].n_codes
+            asked[node], threshold[node] = feature, cut
+            if feature in orders:
+                threshold[node] = -1
+                left[node] = [int(code < n_codes and orders[feature][code] <= cut) for code in range(grid.n_codes)]
+            else:
+                missing = int(stream.coin())
+                left[node] = [missing if code >= n_codes - 1 else int(code <= cut) for code in range(grid.n_codes)]
+            below_left = {**still_open, feature: [other for other in still_open[feature] if other < cut]}
+            below_right = {**still_open, feature: [other for other in still_open[feature] if other > cut]}
+        fill(2 * node + 1, below_left)
+        fill(2 * node + 2, below_right)
+
+    fill(0, {f: list(range(grid.features[f].n_codes - 1)) if f in orders else list(cuts[f]) for f in features})
+    return asked, left, threshold
+
+
+def slow_tree_by_category(
+    stream: PublicRandom, feature: int, grid: Grid, depth: int
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """Neighbours in a random order share a leaf; where there are enough leaves nobody shares."""
+    n_codes, n_leaves = grid.features[feature].n_codes, 2**depth
+    order = stream.permutation(n_codes)
+    borders = list(range(1, n_codes))
+    if n_codes > n_leaves:
+        borders = sorted(stream.sample(range(1, n_codes), n_leaves - 1))
+    leaf = [sum(border <= rank for border in borders) for rank in order]
+    left = []
+    for level in range(depth):
+        span = n_leaves >> level
+        for start in range(0, n_leaves, span):
+            row = [int(place < start + span // 2) for place in leaf]
+            left.append(row + [0] * (grid.n_codes - n_codes))
+    return [feature] * (n_leaves - 1), left, [-1] * (n_leaves - 1)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), depth=st.integers(1, 6), seed=st.integers(0, 2**40))
+def test_the_kernel_draws_what_the_definition_says(factory: ModuleType, data: st.DataObject, depth: int, seed: int):
+    """Any feature set, any candidates: the same node features, sides and thresholds, word for word of the stream."""
+    grid = build_grid(factory.make_plan())
+    features = data.draw(st.permutations(range(grid.n_features)).flatmap(
+        lambda order: st.integers(1, len(order)).map(lambda size: order[:size])
+    ))  # fmt: skip
+    cuts = {
+        f: sorted(data.draw(st.sets(st.integers(0, max(0, grid.features[f].n_cells - 2)), max_size=40)))
+        for f in features
+        if not grid.features[f].is_categorical
+    }
+    fast = random_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth)
+    asked, left, threshold = slow_tree(PublicRandom(seed, "tree"), features, cuts, grid, depth)
+    assert fast.feature[0].tolist() == asked
+    assert fast.goes_left[0].tolist() == left
+    assert fast.threshold[0].tolist() == threshold
+
+
+@pytest.mark.parametrize("n_categories", [2, 15, 40, 250])
+@pytest.mark.parametrize("depth", [1, 4, 8])
+def test_a_tree_of_one_category_feature_is_the_definitions(factory: ModuleType, n_categories: int, depth: int):
+    """More codes than leaves, fewer, and as many."""
+    categories = [str(i) for i in range(n_categories)]
+    grid = build_grid(factory.make_plan(features=[{"name": "c", "type": "categorical", "categories": categories}]))
+    fast = random_tree(PublicRandom(5, "tree"), [0], {}, grid, depth)
+    asked, left, threshold = slow_tree(PublicRandom(5, "tree"), [0], {}, grid, depth)
+    assert (fast.feature[0].tolist(), fast.goes_left[0].tolist()) == (asked, left)
+    assert fast.threshold[0].tolist() == threshold
+
+
+def test_words_at_once_are_the_streams():
+    """What a kernel is given is the stream that everything else reads, across its blocks, however it is cut."""
+    for count in (1, 63, 64, 65, WORDS_PER_REFILL, WORDS_PER_REFILL + 1, 1300):
+        stream = PublicRandom(3, "x")
+        one_by_one = [(stream.below(2**32) << 32) for _ in range(count)]
+        assert [(int(word) >> 32) << 32 for word in PublicRandom(3, "x").first_words(count)] == one_by_one

@@ -1,0 +1,119 @@
+"""A small federation in files (keys, roster, plan, policy, tables of made-up wards), and the oracle over survivors."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Mapping, Sequence
+from json import loads
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hedgerow.cli.main import main
+from hedgerow.client.node import Node, SiteData
+from hedgerow.model import Model
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.server.coordinator import run_program
+from hedgerow.site_data import read_site_data
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+
+RECORDS_PER_SITE = 100
+SEED = "5"
+"""Of the coordinator's noise."""
+COLUMNS = """[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+[[features]]
+name = "ward"
+type = "categorical"
+categories = ["a", "b"]
+[label]
+name = "ill"
+type = "binary"
+classes = [0, 1]
+"""
+
+
+def plan_text(n_sites: int, **sections: Mapping[str, Any]) -> str:
+    """A plan over the tables of `n_sites` sites; each section's fields as TOML has them."""
+    privacy = {"epsilon": 1, "delta": 1e-6, "n_records": RECORDS_PER_SITE * n_sites, **sections.get("privacy", {})}
+    federation = {"min_sites": 3, **sections.get("federation", {})}
+    tables = {"model": sections.get("model", {}), "privacy": privacy, "federation": federation}
+    lines = ["version = 1"]
+    for name, fields in tables.items():
+        values = {key: f'"{value}"' if isinstance(value, str) else f"{value}" for key, value in fields.items()}
+        lines += [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
+    return "\n".join(lines) + "\n" + COLUMNS
+
+
+def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, monitor: str = "") -> None:
+    """Keys, roster, plan, policy, and tables, different for every site, to train on and held out.
+
+    The coordinator is `hub`; `monitor` names one who may watch.
+    """
+    policy = f'version = 1\ndata_set = "wards"\nmax_epsilon = {max_epsilon}\ndelta = 1e-6\n'
+    (folder / "plan.toml").write_text(plan, encoding="ascii")
+    (folder / "policy.toml").write_text(policy, encoding="ascii")
+    others = [("hub", "--coordinator")] + ([(monitor, "--monitor")] if monitor else [])
+    for name, role in others:
+        assert main(["identity", "new", name, role, "--folder", str(folder)]) == 0
+    source = random.Random(1)
+    for site in sites:
+        assert main(["identity", "new", site, "--folder", str(folder)]) == 0
+        for name in (f"{site}.csv", f"{site}-held-out.csv"):
+            ages = [source.randint(0, 99) for _ in range(RECORDS_PER_SITE)]
+            rows = [f"{age},{source.choice('ab')},{int(source.random() < age / 100)}\n" for age in ages]
+            (folder / name).write_text("age,ward,ill\n" + "".join(rows), encoding="ascii")
+    public = [str(folder / f"{site}.public.toml") for site in sites]
+    listed = [word for name, role in others for word in (role, str(folder / f"{name}.public.toml"))]
+    assert main(["roster", "build", *public, *listed, "--out", str(folder / "roster.toml")]) == 0
+
+
+def survivors_of(journal: Path) -> list[list[str]]:
+    """For every release, the sites whose vectors are in it, by the coordinator's journal."""
+    database = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
+    rows = database.execute("select survivors from releases order by round").fetchall()
+    database.close()
+    return [loads(row[0]) for row in rows]
+
+
+class SumOverSurvivors:
+    """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
+
+    honest_group = None
+
+    def __init__(self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]]) -> None:
+        self._nodes, self._survivors = nodes, survivors
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`."""
+        total = np.zeros(query.length, dtype=np.int64)
+        for site, node in self._nodes.items():
+            if site in self._survivors[query.purpose.round]:
+                total += node.answer(query)
+            else:
+                node.finish(query)
+        return total
+
+
+def survivors_model(
+    plan: Plan, data: Mapping[str, SiteData], survivors: Sequence[Sequence[str]], noise: NoiseSource
+) -> bytes:
+    """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
+    settings = resolve(plan)
+    nodes = {site: Node(site, rows, plan, settings) for site, rows in data.items()}
+    outcome = run_program(plan, program_for(plan, settings), SumOverSurvivors(nodes, survivors), noise)
+    return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+
+
+def model_by_journal(folder: Path, sites: Sequence[str], plan: Plan) -> bytes:
+    """The same for a federation in files, whose coordinator's noise has the usual seed."""
+    data = {site: read_site_data(folder / f"{site}.csv", plan)[0] for site in sites}
+    return survivors_model(plan, data, survivors_of(folder / "model.json.journal"), SeededNoise(int(SEED)))

@@ -1,0 +1,140 @@
+"""Kernels that draw a tree from words of public randomness: every node's split, and which codes it sends left.
+
+A whole batch of trees is drawn by every party between two exchanges, while all the others wait.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+
+def words_for(n_codes: list[int], is_categorical: list[bool], depth: int) -> int:
+    """Words that a tree takes at most: its categories' orders, and three for each node."""
+    orders = sum(2 * codes for codes, categorical in zip(n_codes, is_categorical, strict=True) if categorical)
+    return orders + 3 * ((1 << depth) - 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _below(word, limit):  # type: ignore[no-untyped-def]
+    """word * limit >> 64 for limit <= 2**32: the product has 96 bits, so it is made of two halves."""
+    size = np.uint64(limit)
+    low = (word & np.uint64(0xFFFFFFFF)) * size
+    high = (word >> np.uint64(32)) * size
+    return np.int64((high + (low >> np.uint64(32))) >> np.uint64(32))
+
+
+@numba.njit(cache=True, nogil=True)
+def _permutation(words, at, order):  # type: ignore[no-untyped-def]
+    """Writes 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
+    for i in range(len(order)):
+        order[i] = i
+    for last in range(len(order) - 1, 0, -1):
+        other = _below(words[at], last + 1)
+        at += 1
+        order[last], order[other] = order[other], order[last]
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
+    """Every category a leaf of its own when there are enough; else neighbours in a random order share one.
+
+    Args:
+        words: uint64, at least 2 * n_codes.
+        n_codes: codes of the feature.
+        goes_left: uint8 [n_nodes, at least n_codes]; the feature's codes are written.
+    """
+    n_nodes = len(goes_left)
+    n_leaves = n_nodes + 1
+    order = np.empty(n_codes, dtype=np.int64)
+    at = _permutation(words, 0, order)
+    starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
+    if n_codes <= n_leaves:
+        starts_leaf[1:n_codes] = 1
+    else:
+        borders = np.empty(n_codes - 1, dtype=np.int64)
+        _permutation(words, at, borders)
+        for i in range(n_leaves - 1):
+            starts_leaf[borders[i] + 1] = 1
+    leaf_of_rank = np.cumsum(starts_leaf)
+    level_start, span = 0, n_leaves
+    for node in range(n_nodes):
+        if node > 2 * level_start:
+            level_start, span = node, span // 2
+        middle = (node - level_start) * span + span // 2
+        for code in range(n_codes):
+            goes_left[node, code] = leaf_of_rank[order[code]] < middle
+
+
+@numba.njit(cache=True, nogil=True)
+def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
+    """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
+    n_usable = 0
+    for i in range(len(first)):
+        n_usable += first[i] < end[i]
+    if n_usable == 0:
+        return -1, np.int64(0), at
+    chosen, skipped = -1, _below(words[at], n_usable)
+    while skipped >= 0:
+        chosen += 1
+        skipped -= first[chosen] < end[chosen]
+    return chosen, first[chosen] + _below(words[at + 1], end[chosen] - first[chosen]), at + 2
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_randomly(  # type: ignore[no-untyped-def]
+    words, features, cuts, cut_starts, n_codes, is_categorical, feature, goes_left, threshold
+):
+    """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
+
+    Args:
+        words: uint64, at least `words_for` of them.
+        features: int64 [k], the features that may be asked for.
+        cuts, cut_starts: int64 [all cuts] and [k + 1]: feature i has cuts[cut_starts[i] : cut_starts[i + 1]]; those of
+            a categorical feature count its codes in a random order.
+        n_codes, is_categorical: int64 and bool [k].
+        feature, goes_left, threshold: int32 [n_nodes], uint8 [n_nodes, n_codes of the grid], int32 [n_nodes]; written.
+    """
+    n_nodes, k, width = len(feature), len(features), goes_left.shape[1]
+    orders = np.empty((k, n_codes.max()), dtype=np.int64)
+    at = 0
+    for i in range(k):
+        if is_categorical[i]:
+            at = _permutation(words, at, orders[i, : n_codes[i]])
+    # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
+    first, end = np.empty((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
+    first[0], end[0] = cut_starts[:-1], cut_starts[1:]
+    pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
+    while n_pending:
+        n_pending -= 1
+        node = pending[n_pending]
+        chosen, position, at = _choice(words, at, first[node], end[node])
+        if chosen >= 0:
+            cut = cuts[position]
+            feature[node] = features[chosen]
+            if is_categorical[chosen]:
+                threshold[node] = -1
+                for code in range(width):
+                    goes_left[node, code] = code < n_codes[chosen] and orders[chosen, code] <= cut
+            else:
+                threshold[node] = cut
+                missing_left = words[at] & np.uint64(1)
+                at += 1
+                # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
+                for code in range(width):
+                    goes_left[node, code] = missing_left if code >= n_codes[chosen] - 1 else code <= cut
+        else:
+            feature[node] = features[0]
+        for child in range(2 * node + 2, 2 * node, -1):
+            if child < n_nodes:
+                first[child], end[child] = first[node], end[node]
+                if chosen >= 0 and child == 2 * node + 1:
+                    end[child, chosen] = position
+                elif chosen >= 0:
+                    first[child, chosen] = position + 1
+                pending[n_pending] = child
+                n_pending += 1
