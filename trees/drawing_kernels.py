@@ -138,3 +138,45 @@ def draw_randomly(  # type: ignore[no-untyped-def]
                     first[child, chosen] = position + 1
                 pending[n_pending] = child
                 n_pending += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
+    """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
+
+    The length is -1 where the codes that go right are not one stretch that begins after the threshold.
+
+    Args:
+        goes_left: uint8 [B, n_nodes, n_codes].
+        threshold: int32 [B, n_nodes], negative for a node that does not split ordered codes.
+    """
+    n_trees, n_nodes, n_codes = goes_left.shape
+    start = np.zeros((n_trees, n_nodes), dtype=np.int64)
+    width = np.full((n_trees, n_nodes), -1, dtype=np.int64)
+    for tree in range(n_trees):
+        for node in range(n_nodes):
+            if threshold[tree, node] < 0:
+                continue
+            first, n_right, last = np.int64(threshold[tree, node]) + 1, 0, -1
+            for code in range(n_codes):
+                if goes_left[tree, node, code] == 0:
+                    n_right += 1
+                    last = code
+            start[tree, node] = first
+            if n_right == 0 or (last == first + n_right - 1 and goes_left[tree, node, first:last].sum() == 0):
+                width[tree, node] = n_right
+    return start, width
+
+
+@numba.njit(cache=True, nogil=True)
+def leaves_of_codes(goes_left):  # type: ignore[no-untyped-def]
+    """The leaf of each code, if every node asks for the feature that it is a code of: int64 [B, n_codes]."""
+    n_trees, n_nodes, n_codes = goes_left.shape
+    leaf = np.empty((n_trees, n_codes), dtype=np.int64)
+    for tree in range(n_trees):
+        for code in range(n_codes):
+            node = 0
+            while node < n_nodes:
+                node = 2 * node + 2 - goes_left[tree, node, code]
+            leaf[tree, code] = node - n_nodes
+    return leaf

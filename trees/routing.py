@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, TreeBatch
+from hedgerow.trees.drawing_kernels import intervals
 from hedgerow.trees.exponentials import exponentials
 from hedgerow.trees.grid import CodeArray
 from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram, update_and_sum
@@ -50,13 +51,7 @@ def packed(trees: TreeBatch) -> Packed:
     A node that splits ordered codes sends right the codes after its threshold, up to the missing code or one short of
     it: one interval, so one comparison. Everything else is looked up in `goes_left`.
     """
-    n_codes = trees.goes_left.shape[2]
-    goes_right = trees.goes_left == 0
-    start = np.where(trees.threshold >= 0, trees.threshold + 1, 0).astype(np.int64)
-    width = np.count_nonzero(goes_right, axis=2).astype(np.int64)
-    offset = np.arange(n_codes) - start[:, :, None]
-    is_interval = (((offset >= 0) & (offset < width[:, :, None])) == goes_right).all(axis=2)
-    width = np.where(is_interval & (trees.threshold >= 0), width, -1)
+    start, width = intervals(trees.goes_left, trees.threshold)
     shapes = shapes_of(trees)
     single = np.where(shapes.is_single, trees.feature[:, 0], -1).astype(np.int64)
     return trees.feature, start, width, trees.goes_left, single, shapes.leaf_of_code.astype(np.uint8)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
+from hedgerow.trees.drawing_kernels import leaves_of_codes
 
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""
@@ -43,15 +44,11 @@ class Shapes:
 @lru_cache(maxsize=2)
 def shapes_of(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
-    n_codes, n_inner = trees.goes_left.shape[2], trees.n_leaves - 1
-    every, codes = np.arange(trees.n_trees)[:, None], np.arange(n_codes)[None, :]
-    node = np.zeros((trees.n_trees, n_codes), dtype=np.int64)
-    for _ in range(trees.depth):
-        node = 2 * node + 2 - trees.goes_left[every, node, codes]
-    leaf_of_code = node - n_inner
+    n_inner = trees.n_leaves - 1
+    leaf_of_code = leaves_of_codes(trees.goes_left)
     is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
     by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
-    by_code[every, leaf_of_code] = True
+    by_code[np.arange(trees.n_trees)[:, None], leaf_of_code] = True
     has_right = (trees.goes_left == 0).any(axis=2)
     alive = np.ones((trees.n_trees, 2 * trees.n_leaves - 1), dtype=bool)
     for inner in range(n_inner):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.trees.drawing_kernels import intervals, leaves_of_codes
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import WORDS_PER_REFILL, PublicRandom
 from hedgerow.trees.structures import random_tree
@@ -107,3 +109,30 @@ def test_words_at_once_are_the_streams():
         stream = PublicRandom(3, "x")
         one_by_one = [(stream.below(2**32) << 32) for _ in range(count)]
         assert [(int(word) >> 32) << 32 for word in PublicRandom(3, "x").first_words(count)] == one_by_one
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), depth=st.integers(1, 4))
+def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, depth: int):
+    """Any table of sides: one comparison may stand for it only where the codes that go right are one stretch."""
+    shape = (2, 2**depth - 1, 9)
+    bits = st.lists(st.integers(0, 1), min_size=9, max_size=9)
+    ends = st.tuples(st.integers(0, 9), st.integers(0, 9))
+    stretch = ends.map(lambda ends: [int(not ends[0] <= code < ends[1]) for code in range(9)])
+    goes_left = np.array([data.draw(bits | stretch) for _ in range(2 * shape[1])], dtype=np.uint8).reshape(shape)
+    cuts = data.draw(st.lists(st.integers(-1, 8), min_size=2 * shape[1], max_size=2 * shape[1]))
+    threshold = np.array(cuts, dtype=np.int32).reshape(shape[:2])
+    start, width = intervals(goes_left, threshold)
+    leaf = leaves_of_codes(goes_left)
+    for tree in range(2):
+        for node in range(shape[1]):
+            right = [code for code in range(9) if not goes_left[tree, node, code]]
+            first = int(threshold[tree, node]) + 1
+            is_stretch = threshold[tree, node] >= 0 and right == list(range(first, first + len(right)))
+            assert width[tree, node] == (len(right) if is_stretch else -1)
+            assert not is_stretch or start[tree, node] == first
+        for code in range(9):
+            node = 0
+            for _ in range(depth):
+                node = 2 * node + (1 if goes_left[tree, node, code] else 2)
+            assert leaf[tree, code] == node - shape[1]
