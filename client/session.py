@@ -214,7 +214,8 @@ class NodeSession:
         if self._run is not None:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, task, data_digest))
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set())
+        last_masked = self._store.last_masked(run_id)
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), last_masked=last_masked)
         self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
@@ -235,6 +236,7 @@ class NodeSession:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
         run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts)
+        run.last_masked = self._store.last_masked(stored.run_id)
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant
