@@ -222,8 +222,8 @@ class NodeStore:
         if step.participant is not None or step.answered is not None:
             known = self._counter
             answered = known.answered if step.answered is None else max(known.answered, step.answered)
-            masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
-            self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, masked, key))
+            last = known.masked if step.spent is None else max(known.masked, step.spent[0])
+            self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, last, key))
 
     def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
         """What writes a participant's step, and its epoch if that is not here yet."""
