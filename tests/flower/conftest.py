@@ -52,7 +52,7 @@ class Federation:
         timeouts = {"join_timeout": 300, "round_timeout": 90, "idle_timeout": 300}
         timeouts |= {name: plan[name] for name in timeouts if name in plan}
         fields = {name: value for name, value in plan.items() if name not in timeouts}
-        model = {"n_trees": 4, "max_depth": 2, "batch_size": 2, **fields}
+        model = fields if "algorithm" in fields else {"n_trees": 4, "max_depth": 2, "batch_size": 2, **fields}
         wards.furnish(folder, self.sites, wards.plan_text(n_sites, model=model, federation=timeouts), 3, "watch")
         coordinator = COORDINATOR.format(monitor=monitor)
         (folder / "coordinator.toml").write_text(coordinator if monitor else coordinator.replace('monitor = ""\n', ""))

@@ -104,7 +104,7 @@ def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> 
     """The files to begin with hold every field that is needed; the commands have the options that they name."""
     blocks = re.findall(r"^cat > (\S+) <<END\n(.*?)^END$", DOCUMENT, re.DOTALL | re.MULTILINE)
     found = {name.split("/")[-1]: text.replace("$site", "north") for name, text in blocks}
-    for name in ("$site.toml", "coordinator.toml"):
+    for name in ("$site.toml", "coordinator.toml", "evaluation.toml"):
         (tmp_path / "file.toml").write_text(found[name])
         (read_site_file if "site" in name else read_coordinator_file)(tmp_path / "file.toml")
     names = "flower-node|identity|roster|ledger|evaluate"

@@ -96,6 +96,23 @@ def test_the_model_is_the_local_engines_in_few_exchanges(office: Office) -> None
     assert dict(hub.n_requests) == dict.fromkeys(federation.sites, 1 + 4 + 2 * n_rounds + 1)
 
 
+ALGORITHMS: tuple[dict[str, object], ...] = (
+    {"algorithm": "adassp"},
+    {"algorithm": "dp-xgboost", "n_trees": 1, "max_depth": 2},
+    {"algorithm": "boosting", "split_method": "hist", "interaction": "cyclical", "n_trees": 2, "max_depth": 2},
+)
+
+
+@pytest.mark.parametrize("model", ALGORITHMS, ids=lambda model: str(model["algorithm"]))
+def test_every_algorithm_is_rebuilt_for_every_message(
+    in_files: Callable[..., ModuleType], model: dict[str, object]
+) -> None:
+    """A node's process ends after each message; what it knows of linear models or grown trees comes from its store."""
+    federation = in_files(**model)
+    run(federation, office_of(federation))
+    assert federation.model() == federation.local_model()
+
+
 def test_whoever_carries_the_messages_reads_the_plan_and_nothing_else(office: Office) -> None:
     """The bodies of all envelopes but greetings are sealed: no message of a run can be found in what was carried."""
     run(office.federation, office)  # type: ignore[attr-defined]
