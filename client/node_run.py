@@ -10,6 +10,7 @@ from math import isqrt
 
 import numpy as np
 
+from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node, SiteData
@@ -78,6 +79,7 @@ class NodeSetup:
         load_held_out: reads the rows on which models are evaluated; by default there are none.
         models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
         sampling: where samples come from, for plans that draw any; None for the operating system.
+        arrivals: where rows come from while a run goes on; None for nowhere.
     """
 
     site: str
@@ -92,6 +94,7 @@ class NodeSetup:
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
+    arrivals: ArrivalFolder | None = None
 
 
 @dataclass(eq=False)
@@ -272,6 +275,8 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads, setup.noise), digest_of(held_out)
+    if setup.arrivals is not None:
+        setup.arrivals.check(task.plan)
     data = setup.load(task.plan)
     node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)
