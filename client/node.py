@@ -89,7 +89,7 @@ class Node:
         self._plan = plan
         self._sampling = sampling or SystemSampling(os.urandom)
         self._noise = noise or SystemNoise(os.urandom)
-        self._loss = settings.loss(plan)
+        self._loss, self._linear_loss = settings.loss(plan), settings.linear_loss(plan)
         self._n_threads = n_threads
         self._ensemble_size = 0
         scores = np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32)
@@ -153,7 +153,7 @@ class Node:
         if isinstance(query, GramMatrix):
             return gram_matrix(records, query, self._n_threads)
         if isinstance(query, CrossProducts):
-            return cross_products(records, query, self._loss, self._n_threads)
+            return cross_products(records, query, self._linear_loss, self._n_threads)
         raise RemoteProtocolError(
             f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",
             cause="It runs a newer version than this node.",
