@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hedgerow.client.arrivals import expect_arrivals
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.node_run import (
@@ -214,8 +215,8 @@ class NodeSession:
         if self._run is not None:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, task, data_digest))
-        last_masked = self._store.last_masked(run_id)
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), last_masked=last_masked)
+        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), self._store.last_masked(run_id))
         self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
@@ -235,8 +236,9 @@ class NodeSession:
         if stored.structure_seed is not None and not is_stale:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
-        run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts)
-        run.last_masked = self._store.last_masked(stored.run_id)
+        is_lost = stored.fault is not None
+        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, stored.run_id, is_lost))
+        run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts, self._store.last_masked(stored.run_id))
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant

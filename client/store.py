@@ -50,7 +50,8 @@ create table if not exists releases (run_id blob, round integer, content blob no
 create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
 create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
-create table if not exists models (digest blob primary key)
+create table if not exists models (digest blob primary key);
+create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name))
 """
 _VERSION = 4
 OPEN = "open"
@@ -58,8 +59,7 @@ _COUNTER_BYTES = 256
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
-_EVERY_ROUND = 2**31
-"""What stands for the last round masked where that is not known, as in a file of an earlier version."""
+_EVERY_ROUND = 2**31  # Stands for the last round masked where that is not known, as in a file of an earlier version.
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -133,7 +133,7 @@ class NodeStore:
     """
 
     folder: Path
-    _database: Database = field(init=False)
+    database: Database = field(init=False)
     _counter: _Counter = field(init=False)
     _sequence: int = field(init=False, default=0)
     _epoch: bytes = field(init=False, default=b"")
@@ -144,12 +144,12 @@ class NodeStore:
     _counter_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
+        self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter = self._read_counter()
 
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
-        self._database.write(
+        self.database.write(
             ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
             ("insert into steps values (?, 0, null)", (run_id,)),
         )
@@ -162,12 +162,12 @@ class NodeStore:
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
-        rows = self._database.rows("select status from run where run_id = ?", (run_id,))
+        rows = self.database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
     def run_ids(self) -> list[bytes]:
         """All runs that this node has ever been in."""
-        return [row[0] for row in self._database.rows("select run_id from run")]
+        return [row[0] for row in self.database.rows("select run_id from run")]
 
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
@@ -179,7 +179,7 @@ class NodeStore:
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
-        self._database.write(
+        self.database.write(
             ("update run set attempt = ?, epoch = null where run_id = ?", (attempt, run_id)),
             ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
@@ -215,7 +215,7 @@ class NodeStore:
             # From the counter's key and not from this one's: a step that the counter did not reach is written again.
             sequence, key = step.participant.sequence, _following(self._counter.key)
             statements += self._statements_of(run_id, step.participant, key)
-        self._database.write(*statements)
+        self.database.write(*statements)
         self._sequence, self._key = sequence, key
         if step.participant is not None:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
@@ -246,7 +246,7 @@ class NodeStore:
         A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
         one was, for the sites answer a purpose once; so the dearer one is charged.
         """
-        rows = self._database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
+        rows = self.database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
             return None
         attempts: dict[int, list[Event]] = {}
@@ -256,19 +256,19 @@ class NodeStore:
 
     def keep_model(self, digest: bytes) -> None:
         """Note that this node helped to make the model of this digest."""
-        self._database.write(("insert or ignore into models values (?)", (digest,)))
+        self.database.write(("insert or ignore into models values (?)", (digest,)))
 
     def models(self) -> frozenset[bytes]:
         """Digests of the models that this node helped to make."""
-        return frozenset(row[0] for row in self._database.rows("select digest from models"))
+        return frozenset(row[0] for row in self.database.rows("select digest from models"))
 
     def _forget_spent(self, run_id: bytes) -> None:
         """Note for good that steps of this run were lost, and with them what rounds have cost."""
-        self._database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
+        self.database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
 
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here; its secrets are forgotten and it is never opened again."""
-        self._database.write(
+        self.database.write(
             ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
             ("delete from steps where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
@@ -280,7 +280,7 @@ class NodeStore:
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed"
             " from run join steps using (run_id) where status = ?",
             (OPEN,),
@@ -288,7 +288,7 @@ class NodeStore:
         if not rows:
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
-        answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
+        answered = {row[0] for row in self.database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
             answered.update(range(self._counter.answered + 1))
@@ -298,7 +298,7 @@ class NodeStore:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
-        masked = self._database.rows("select round, cohort from masked where run_id = ?", (run_id,))
+        masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         if participant is not None:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
             reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
@@ -313,7 +313,7 @@ class NodeStore:
             self._releases(run_id),
             frozenset(answered),
             seed,
-            frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
+            frozenset(row[0] for row in self.database.rows("select seed from seeds where run_id = ?", (run_id,))),
             frozenset((number, Cohort.from_json(text)) for number, text in masked),
             fault,
         )
@@ -330,18 +330,18 @@ class NodeStore:
         epoch, state = parts
         if epoch is None or state is None:
             return None
-        purposes = [row[0] for row in self._database.rows("select purpose from purposes where run_id = ?", (run_id,))]
+        purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
         self._key = self._counter.key if step == counted else _following(self._counter.key)
         opened = unlocked(bytes.fromhex(self._key), state, run_id, step[1])
         return Participant.restore_parts(epoch, opened, purposes, step[1])
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
-        rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
+        rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
         return tuple(np.frombuffer(content, dtype="<i8").astype(np.int64) for (content,) in rows)
 
     def close(self) -> None:
         """Close the files."""
-        self._database.close()
+        self.database.close()
         if self._counter_file is not None:
             os.close(self._counter_file)
             self._counter_file = None

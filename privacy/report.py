@@ -204,7 +204,7 @@ class PrivacyReport:
         lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
         lines.append(f"  noise             {self.noise_mode}: {self.trust}")
         if self.guarantee == "holds":
-            lines.append(f"  in words          {_in_words(self.epsilon, self.delta, self.noise_mode == 'local')}")
+            lines.append(f"  in words          {_in_words(self)}")
         return "\n".join(lines)
 
     def _requested(self) -> str:
@@ -257,16 +257,14 @@ def _number(value: float) -> str:
     return shown
 
 
-def _in_words(epsilon: float, delta: float, is_local: bool) -> str:
-    """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta.
-
-    In the local model that one takes part is no secret; what is hidden is what one adds to the sums.
-    """
+def _in_words(report: PrivacyReport) -> str:
+    """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
+    epsilon, delta = report.epsilon, report.delta
+    what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
     factor = math.exp(epsilon) if epsilon < 20 else math.inf
     if factor == math.inf or factor > 1000:
         return "So large an epsilon says little: the model may give away much about one of them."
-    secret = "added anything to the sums, and not zero," if is_local else "took part"
     return (
-        f"Whatever one learns from the model changes the odds that one of them {secret} by a factor of at most "
+        f"Whatever one learns from the model changes the odds that one of them {what} by a factor of at most "
         f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
     )
