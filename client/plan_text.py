@@ -13,7 +13,8 @@ def plan_toml(plan: Plan) -> str:
     """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
     table = plan.to_dict()
     parts = [f"version = {table['version']}\nname = {quoted(table['name'])}\n"]
-    parts += [toml_section(name, table[name]) for name in ("model", "privacy", "label", "federation")]
+    # The algorithm's own section, if the plan has one, is a table like the others.
+    parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
     parts += [toml_section("[features]", feature) for feature in table["features"]]
     return "\n".join(parts)
 

@@ -141,16 +141,27 @@ def _panel(axis: Any, lines: Sequence[Measured], x: str, value: Any, label: str)
     for index, method in enumerate(dict.fromkeys(line.method for line in lines)):
         own = [line for line in lines if line.method == method]
         axis.loglog(
-            [getattr(line, x) for line in own], [value(line) for line in own], color=f"C{index % 10}", markersize=4,
+            [getattr(line, x) for line in own], [value(line) for line in own], color=_colour(index), markersize=4,
             marker="osD^v<>PX*phd"[index], linewidth=1, label=PRESETS[method].title,
         )  # fmt: skip
+    places = sorted({getattr(line, x) for line in lines})
+    axis.set_xticks(places, [str(place) for place in places])
+    axis.set_xticks([], minor=True)
     axis.set_xlabel(x)
     axis.set_ylabel(label)
     axis.grid(alpha=0.3)
+
+
+def _colour(index: int) -> tuple[float, float, float, float]:
+    import matplotlib
+
+    # Pairs of a dark and a light shade: the dark ones first.
+    red, green, blue, alpha = matplotlib.colormaps["tab20"]((2 * index) % 20 + (index >= 10))
+    return red, green, blue, alpha
 
 
 def _dashed(axis: Any, lines: Sequence[Measured]) -> None:
     for index, method in enumerate(dict.fromkeys(line.method for line in lines)):
         own = [line for line in lines if line.method == method]
         numbers = [formula_for(line).numbers * WORD / 1000 for line in own]
-        axis.loglog([line.trees for line in own], numbers, color=f"C{index % 10}", linestyle="--", linewidth=0.8)
+        axis.plot([line.trees for line in own], numbers, color=_colour(index), linestyle="--", linewidth=0.8)

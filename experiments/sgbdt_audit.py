@@ -29,8 +29,9 @@ from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.experiments.audit import CONFIDENCE, mu_lower_bound, subject_of
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import SampledGaussianEvent
+from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query, SampledLeafSums
 from hedgerow.server.coordinator import Releaser, event_of
@@ -83,10 +84,20 @@ class SkippedClip(Node):
         self._loss = dataclasses.replace(self._loss, clip=2**15 - 1)
 
 
+class LongRows(Node):
+    """A fault: the rows of linear models are not shortened."""
+
+    def answer(self, query: Query) -> IntVector:
+        if isinstance(query, GramMatrix | CrossProducts):
+            query = dataclasses.replace(query, rows=dataclasses.replace(query.rows, limit=2**20))
+        return super().answer(query)
+
+
 FAULTS: dict[str, type[Node]] = {
     "none": Node,
     "weakened filter": WeakFilter,
     "skipped clip": SkippedClip,
+    "rows that are not shortened": LongRows,
     "un-amplified sampler": Node,
 }
 
@@ -113,7 +124,8 @@ def _mu_of(releaser: Releaser) -> float:
     """mu of a run without samples; infinity for another."""
     weight = 0.0
     for event in releaser.ledger.events():
-        if type(event) is not SampledGaussianEvent or event.sampling_rate < 1:
+        sampled = isinstance(event, SampledGaussianEvent) and event.sampling_rate < 1
+        if sampled or not isinstance(event, SampledGaussianEvent | DiscreteGaussianEvent):
             return math.inf
         weight += event.count / event.noise_multiplier**2
     return math.sqrt(weight)
@@ -131,13 +143,12 @@ def epsilon_lower_bound(
 
 def _log_likelihood_ratio(plan: Plan, settings: Settings, run: int, fault: str) -> tuple[float, Releaser]:
     """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
-    subject, kind = subject_of(plan), FAULTS[fault]
-    records: SiteData = subject.records
+    (records, odd), kind = _data(plan), FAULTS[fault]
     site = Node("records", records, plan, settings, 1, SeededSampling(run, np.arange(records.n_records)))
     sampling: SamplingSource = SeededSampling(run, np.array([records.n_records]))
-    canary = kind("canary", subject.canary, plan, settings, 1, Everyone() if "un-amplified" in fault else sampling)
+    canary = kind("canary", odd, plan, settings, 1, Everyone() if "un-amplified" in fault else sampling)
     # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
-    twin = kind("twin", subject.canary, plan, settings, 1, Everyone())
+    twin = kind("twin", odd, plan, settings, 1, Everyone())
     releaser = Releaser(SeededNoise(run, exact=False))
     program = program_for(plan, settings)
     ratio = 0.0
@@ -155,6 +166,18 @@ def _log_likelihood_ratio(plan: Plan, settings: Settings, run: int, fault: str) 
             query = program.send(released)
         except StopIteration:
             return ratio, releaser
+
+
+def _data(plan: Plan) -> tuple[SiteData, SiteData]:
+    """The records that are always there, and the canary; for a linear start many of the first, at the other end of a
+    feature, so that its second matrix is of rows in which the canary's would be the longest."""
+    subject = subject_of(plan)
+    if plan.s_gbdt.initial_score != "linear":
+        return subject.records, subject.canary
+    codes, labels = subject.records.codes * 0, subject.records.labels
+    far = subject.canary.codes * 0
+    far[0] = 9
+    return SiteData(np.tile(codes, 25), np.tile(labels, 25)), SiteData(far, subject.canary.labels)
 
 
 def small_plan(label: str, epsilon: float = 2.0, n_trees: int = 5, delta: float = 1e-5, **section: Any) -> Plan:
@@ -184,10 +207,27 @@ SOUND: dict[str, Plan] = {
     "binary, no samples, filter": small_plan("binary", subsampling_ratio=1.0, extra_rounds=15),
     "binary, samples, no filter": small_plan("binary", subsampling_ratio=0.1, individual_filter=False, n_trees=20),
     "regression, samples, filter": small_plan("regression", subsampling_ratio=0.3, extra_rounds=15),
+    "regression, linear start": small_plan(
+        "regression", subsampling_ratio=1.0, individual_filter=False, initial_score="linear", initial_score_share=0.8
+    ),
+    "binary, linear start, samples": small_plan(
+        "binary", subsampling_ratio=0.3, initial_score="linear", initial_score_share=0.8
+    ),
 }
 FAULTY: dict[str, Plan] = {
     "weakened filter": small_plan(
         "binary", 1.0, 1, 0.05, subsampling_ratio=1.0, extra_rounds=45, initial_score_share=0.0
+    ),
+    # Rows of the linear start that are not shortened: the second matrix is of rows that a release has stretched.
+    "rows that are not shortened": small_plan(
+        "binary",
+        2.0,
+        1,
+        0.05,
+        subsampling_ratio=1.0,
+        individual_filter=False,
+        initial_score="linear",
+        initial_score_share=0.9,
     ),
     # A gradient beyond the filter's levels stays out, so it takes a run without a filter to show this fault.
     "skipped clip": small_plan(

@@ -50,14 +50,15 @@ class Variant:
 
 @dataclass
 class Bench:
-    """A data set divided into folds."""
+    """A data set divided into folds; `division` is the number of the division."""
 
     prepared: Prepared
     n_runs: int = 0
+    division: int = 7
     folds: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
-        order = np.random.default_rng(7).permutation(self.prepared.table.n_records)
+        order = np.random.default_rng(self.division).permutation(self.prepared.table.n_records)
         self.folds = np.empty(len(order), dtype=np.int64)
         self.folds[order] = np.arange(len(order)) % N_FOLDS
 
@@ -73,7 +74,7 @@ class Bench:
         train = self.folds != fold
         plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
         terms = resolve_s_gbdt(plan).s_gbdt
-        first = terms.n_regular_rounds + terms.has_initial_score
+        first = terms.n_regular_rounds + terms.n_start_exchanges
         if not variant.section["individual_filter"]:
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             first = int(variant.section.get("arrival", first))

@@ -10,6 +10,7 @@ A batch is drawn at once, and its running time depends on the values drawn; no t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ RandomBytes = Callable[[int], bytes]
 """Gives that many uniform random bytes: `os.urandom` at the edges, a keyed stream in experiments."""
 
 # One request to the byte source: enough for a thousand draws at least, and small beside the machine's memory.
-_SMALLEST_REQUEST = 4096
+SMALLEST_REQUEST = 4096
 _LARGEST_REQUEST = 1 << 22
 
 # An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
@@ -46,18 +47,43 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
     Raises:
         PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
     """
-    check_arguments(sigma, length)
+    return draw(GAUSSIAN, sigma, length, random_bytes)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What tells one kind of noise from another.
+
+    Attributes:
+        fill: the kernel: takes (bytes, size of the noise, out, entries filled), fills `out` on, and returns how many
+            entries are filled now, below 0 for a draw beyond `limit`, and how many bytes it used.
+        bytes_per_draw, uniforms_per_draw: what an average draw uses: single bytes, and integers below the size.
+        limit: what no draw from random bytes exceeds, in words.
+    """
+
+    fill: Callable[[npt.NDArray[np.uint8], int, npt.NDArray[np.int64], int], tuple[int, int]]
+    bytes_per_draw: int
+    uniforms_per_draw: int
+    limit: str
+
+
+GAUSSIAN = Sampler(fill_discrete_gaussian, _BYTES_PER_DRAW, _UNIFORMS_PER_DRAW, "511 standard deviations")
+
+
+def draw(sampler: Sampler, size: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+    """`length` independent draws of one kind of noise; arguments and errors as in `sample_discrete_gaussian`."""
+    check_arguments(size, length)
     out = np.empty(length, dtype=np.int64)
-    width = (sigma.bit_length() + 7) // 8
+    width = (size.bit_length() + 7) // 8
     stream = np.empty(0, dtype=np.uint8)
     filled = 0
     while filled < length:
-        wanted = (length - filled) * (_BYTES_PER_DRAW + _UNIFORMS_PER_DRAW * width)
-        request = max(min(max(wanted, _SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
+        wanted = (length - filled) * (sampler.bytes_per_draw + sampler.uniforms_per_draw * width)
+        request = max(min(max(wanted, SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
         stream = np.concatenate([stream, request_bytes(random_bytes, request)])
-        filled, used = fill_discrete_gaussian(stream, sigma, out, filled)
+        filled, used = sampler.fill(stream, size, out, filled)
         if filled < 0:
-            raise unsound("The byte source gave a value beyond 511 standard deviations.")
+            raise unsound(f"The byte source gave a value beyond {sampler.limit}.")
         stream = stream[used:]
         if filled < length and stream.size > LARGEST_ATTEMPT:
             raise unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")

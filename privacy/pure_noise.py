@@ -13,8 +13,11 @@ import numpy.typing as npt
 
 from hedgerow.privacy.discrete_gaussian import (
     LARGEST_ATTEMPT,
+    SMALLEST_REQUEST,
     RandomBytes,
+    Sampler,
     check_arguments,
+    draw,
     request_bytes,
     unsound,
 )
@@ -22,10 +25,7 @@ from hedgerow.privacy.laplace_kernels import attempt_selection, fill_discrete_la
 from hedgerow.privacy.sampling_kernels import END_OF_STREAM
 from hedgerow.protocol.errors import PrivacyError
 
-_SMALLEST_REQUEST = 4096
-_LARGEST_REQUEST = 1 << 22
-_BYTES_PER_DRAW = 12
-_UNIFORMS_PER_DRAW = 4
+_LAPLACE = Sampler(fill_discrete_laplace, bytes_per_draw=12, uniforms_per_draw=4, limit="256 scales")
 
 
 def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
@@ -42,22 +42,7 @@ def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) 
     Raises:
         PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
     """
-    check_arguments(scale, length)
-    out = np.empty(length, dtype=np.int64)
-    width = (scale.bit_length() + 7) // 8
-    stream = np.empty(0, dtype=np.uint8)
-    filled = 0
-    while filled < length:
-        wanted = (length - filled) * (_BYTES_PER_DRAW + _UNIFORMS_PER_DRAW * width)
-        request = max(min(max(wanted, _SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
-        stream = np.concatenate([stream, request_bytes(random_bytes, request)])
-        filled, used = fill_discrete_laplace(stream, scale, out, filled)
-        if filled < 0:
-            raise unsound("The byte source gave a value beyond 256 scales.")
-        stream = stream[used:]
-        if filled < length and stream.size > LARGEST_ATTEMPT:
-            raise unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
-    return out
+    return draw(_LAPLACE, scale, length, random_bytes)
 
 
 def select(
@@ -100,7 +85,7 @@ def select(
             if after == END_OF_STREAM:
                 if stream.size - position > LARGEST_ATTEMPT:
                     raise unsound("The byte source gave a megabyte without completing one attempt at a choice.")
-                fresh = request_bytes(random_bytes, max(_SMALLEST_REQUEST, stream.size - position))
+                fresh = request_bytes(random_bytes, max(SMALLEST_REQUEST, stream.size - position))
                 stream, position = np.concatenate([stream[position:], fresh]), 0
                 continue
             chosen[part], position = index, after

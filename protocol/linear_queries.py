@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,16 @@ class LinearRows:
     `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
     the norm, rounded up, and then rounded towards zero.
 
+    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and only then
+    shortened.
+
     Attributes:
-        column: int32 [n_features, n_codes], ascending over the features, at least 1.
+        column: int32 [n_features, n_codes], not descending over the features, at least 1.
         entry: int32 [n_features, n_codes].
         intercept: the constant.
         limit: largest norm of a row.
         n_columns: p.
+        transform: T, int64 [p, p], magnitudes of at most 2**26 (2**10 in real units); of shape [0, 0] for none.
     """
 
     column: NDArray[np.int32]
@@ -31,6 +35,7 @@ class LinearRows:
     intercept: int
     limit: int
     n_columns: int
+    transform: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan_fields import boolean, checked, integer, number, one_of, refuse
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ class SGbdt:
         support_share: r1; the sum of gradients has r2 = 1 - r1.
         individual_filter: whether each node keeps the individual Renyi filter.
         extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
+        initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
+            features (an extra of ours).
         initial_score_share: share of the budget for the private initial score; 0 begins at zero.
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
         splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
             turn, cut at candidates that divide the node and that follow what was released (an extra of ours).
         leaf_rule: "paper" is sum / max(lambda, support); "shrunk" is sum / (support + lambda + noise_ridge * noise),
-            smoothed where leaves have an order (an extra of ours).
+            smoothed where leaves have an order (an extra of ours). "static", one noise for all finished values, is
+            refused: those are quotients of exact sums, which no party of a federation has.
         bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
     """
 
@@ -39,11 +43,12 @@ class SGbdt:
     support_share: float = checked(number(0, 1, exclusive=True), 0.1)
     individual_filter: bool = checked(boolean, True)
     extra_rounds: int = checked(integer(0, 100_000), 0)
+    initial_score: str = checked(one_of("constant", "linear"), "constant")
     initial_score_share: float = checked(number(0, 0.9), 0.1)
     label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
     splits: str = checked(one_of("uniform", "cyclical"), "uniform")
-    leaf_rule: str = checked(one_of("paper", "shrunk"), "paper")
+    leaf_rule: str = checked(one_of("paper", "shrunk", "static"), "paper")
     bound: str = checked(one_of("tight", "general"), "tight")
 
 
@@ -62,8 +67,19 @@ def check_s_gbdt(plan: Plan) -> None:
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
+    if section.leaf_rule == "static":
+        raise PlanError(
+            "s_gbdt.leaf_rule: static leaf noise cannot be federated.",
+            cause="It is noise on finished leaf values, which are quotients of exact sums that no party has.",
+            remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
+            code="static-leaf-noise",
+        )
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
+    if section.initial_score == "linear" and (
+        not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
+    ):
+        raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
     if plan.model.split_candidates in ("iterative_hessian", "quantile"):
         expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)

@@ -259,6 +259,9 @@ CASES: dict[str, Case] = {
     "max below min": lambda s: s.plan("max = 100", "max = -1"),
     "one class": lambda s: s.plan("classes = [0, 1]", "classes = [1]"),
     "a feature that is the label": lambda s: s.plan('name = "age"', 'name = "ill"'),
+    "static leaf noise in S-GBDT": lambda s: s.plan(
+        "max_depth = 2", 'max_depth = 2\nalgorithm = "s-gbdt"\n[s_gbdt]\nleaf_rule = "static"'
+    ),
     "no min and max": lambda s: s.plan("min = 0\nmax = 100\n", ""),
     "no n_records": lambda s: s.plan("n_records = 100\n", ""),
     "a misspelled field": lambda s: s.plan("max_depth", "maxdepth"),

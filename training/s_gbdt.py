@@ -1,6 +1,7 @@
 """S-GBDT (Kirschte, Peinemann et al., arXiv 2309.12041v1) as one generator of queries.
 
     yield LabelSums                    ->  noisy sum of the labels, noisy number of records: the initial score
+                                           (or a linear model of numeric features: training/s_gbdt_start.py)
     for every round, regular or extra:
         draw a tree from public randomness
         yield SampledLeafSums(tree)    ->  per leaf the noisy sum of clipped gradients and the noisy support, over a
@@ -26,13 +27,14 @@ from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.s_gbdt_rule import SGbdtSettings
 from hedgerow.training.s_gbdt_settings import SGbdtTerms, label_statistics, round_filter
+from hedgerow.training.s_gbdt_start import linear_start, n_start_trees
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program, Run, empty_ensemble
 from hedgerow.trees.exponentials import logistic
 from hedgerow.trees.leaves import LeafRule, leaf_values
 from hedgerow.trees.losses import SCORE_UNIT, STEP_BITS, STEPS
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import random_tree
+from hedgerow.trees.structures import deepened, random_tree
 from hedgerow.trees.uniform_splits import constant_tree, uniform_tree
 
 INITIAL_REACH = 4.0
@@ -52,26 +54,31 @@ def s_gbdt(plan: Plan, settings: Settings | None = None) -> Program:
     batches: list[FittedTrees] = []
     weights: list[NDArray[np.int64] | None] = []
     update: FittedTrees | None = None
-    exchange = 0
-    if terms.has_initial_score:
+    known, depth = 0, run.settings.max_depth
+    if terms.is_linear:
+        start, update = yield from linear_start(run, terms.initial_noise_multiplier, _largest(run))
+        batches.append(start)
+        weights.append(None)
+        known = n_start_trees(plan) - update.trees.n_trees
+        depth = max(depth, start.trees.depth)
+    elif terms.has_initial_score:
         released = yield _label_query(run, terms)
         update = _initial_score(run, released)
         batches.append(update)
         support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
         weights.append(support)
-        exchange = 1
     for number in range(terms.n_rounds):
         trees = source.draw(number)
-        query = _round_query(run, terms, trees, exchange, update)
+        query = _round_query(run, terms, (number, trees), known, update)
         sums = yield query
         fitted = FittedTrees(trees, _values(run, sums, run.sigma(query), trees))
         source.take(number, trees, sums, run.sigma(query))
         batches.append(fitted)
         weights.append(np.maximum(sums.reshape(1, -1, 2)[:, :, 1], 0))
+        known += 0 if update is None else update.trees.n_trees
         update = fitted
-        exchange += 1
-    return empty_ensemble(run).extended(batches, weights)
+    return empty_ensemble(run).extended([deepened(batch, depth) for batch in batches], weights)
 
 
 def terms_of(run: Run) -> SGbdtTerms:
@@ -107,18 +114,19 @@ class _Structures:
 
 
 def _round_query(
-    run: Run, terms: SGbdtTerms, trees: TreeBatch, exchange: int, update: FittedTrees | None
+    run: Run, terms: SGbdtTerms, drawn: tuple[int, TreeBatch], known: int, update: FittedTrees | None
 ) -> SampledLeafSums:
-    number = exchange - terms.has_initial_score
+    """The question of a round, `drawn` its number and its tree; `known` are the trees that scores hold already."""
+    number, trees = drawn
     return SampledLeafSums(
-        purpose=Purpose(exchange, "SampledLeafSums", f"tree {number}"),
+        purpose=Purpose(terms.n_start_exchanges + number, "SampledLeafSums", f"tree {number}"),
         length=2 * trees.n_leaves,
         bound=run.loss.bound(),
         # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
         sensitivity_squared=run.loss.norm_squared,
         noise_multiplier=run.settings.noise_multiplier,
         update=update,
-        ensemble_size=exchange - (update is not None),
+        ensemble_size=known,
         trees=trees,
         score_bound=0,
         sampling_threshold=terms.sampling_threshold,

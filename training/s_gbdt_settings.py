@@ -17,6 +17,7 @@ from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, paper_divergence, s
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import SAMPLING_STEPS, FilterTerms
+from hedgerow.training.s_gbdt_start import N_EXCHANGES, start_releases
 from hedgerow.trees.individual_filter import filter_terms
 from hedgerow.trees.s_gbdt_loss import s_gbdt_loss
 
@@ -34,8 +35,10 @@ class SGbdtTerms:
     Attributes:
         n_regular_rounds, n_rounds: without and with the extra ones.
         sampling_threshold: see `SampledLeafSums`.
-        initial_noise_multiplier: of the initial score's release; 0 without one, or without privacy.
+        initial_noise_multiplier: of the initial score's release, or of a linear start as if it were one release; 0
+            without one, or without privacy.
         has_initial_score: whether there is one.
+        is_linear: whether it is a linear model.
         order, budget: of the filter; 0 without one.
     """
 
@@ -46,6 +49,12 @@ class SGbdtTerms:
     has_initial_score: bool
     order: int
     budget: float
+    is_linear: bool = False
+
+    @property
+    def n_start_exchanges(self) -> int:
+        """Exchanges before the first round."""
+        return N_EXCHANGES if self.is_linear else int(self.has_initial_score)
 
     @property
     def sampling_rate(self) -> float:
@@ -92,8 +101,9 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     threshold = max(1, math.floor(section.subsampling_ratio * SAMPLING_STEPS))
     share = section.initial_score_share
     n_rounds = n_regular + section.extra_rounds
+    is_linear = section.initial_score == "linear"
     if math.isinf(privacy.epsilon):
-        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, share > 0, 0, 0.0), 0.0
+        return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, share > 0, 0, 0.0, is_linear), 0.0
     is_general = section.bound == "general"
     promise = _Promise(
         privacy.epsilon, privacy.delta, threshold / SAMPLING_STEPS, n_regular, share, is_general
@@ -102,7 +112,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     budget = n_regular * promise.divergence(order, noise_multiplier)
     final = noise_multiplier * (1 + MARGIN)
     kept = (order, budget) if section.individual_filter else (0, 0.0)
-    return SGbdtTerms(n_regular, n_rounds, threshold, promise.initial(final), share > 0, *kept), final
+    return SGbdtTerms(n_regular, n_rounds, threshold, promise.initial(final), share > 0, *kept, is_linear), final
 
 
 @lru_cache(maxsize=256)
@@ -155,6 +165,8 @@ def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
         rounds = FilteredGaussianEvent(*noise, order=terms.order, budget=terms.budget)
     if not terms.has_initial_score:
         return [rounds]
+    if terms.is_linear:
+        return [*start_releases(plan, terms.initial_noise_multiplier, _ROUNDING), rounds]
     _, clip, support = label_statistics(plan)
     sigma = integer_sigma(terms.initial_noise_multiplier, clip**2 + support**2)
     return [DiscreteGaussianEvent(terms.initial_noise_multiplier * (1 - _ROUNDING), sigma, 2), rounds]

@@ -70,6 +70,10 @@ class Settings:
         """The loss with these settings."""
         return build_loss(plan, self.joint_clip, self.hessian_scale)
 
+    def linear_loss(self, plan: Plan) -> Loss:
+        """The loss whose gradients `CrossProducts` asks for, of one statistic; a program that never asks has none."""
+        return self.loss(plan)
+
     def largest_length(self, plan: Plan) -> int:
         """The longest vector that a program asks for before it has seen a release."""
         length: int = self.batch_size * 2**self.max_depth * self.loss(plan).n_statistics

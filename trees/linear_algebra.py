@@ -46,6 +46,15 @@ def solve(lower: Matrix, right: NDArray[np.float64]) -> NDArray[np.float64]:
     return x
 
 
+def lower_inverse(lower: Matrix) -> Matrix:
+    """The inverse of a lower triangular matrix: float64 [p, p], lower triangular."""
+    inverse = np.eye(len(lower))
+    for step in range(len(lower)):
+        inverse[step] = inverse[step] / lower[step, step]
+        inverse[step + 1 :] -= lower[step + 1 :, step, None] * inverse[step]
+    return inverse
+
+
 def least_eigenvalue(matrix: Matrix, span: float, steps: int = 12) -> float:
     """The least eigenvalue of a symmetric matrix within [-span, span], from below, to span / 2**(steps - 1).
 

@@ -8,7 +8,7 @@ therefore an ensemble with one tree per feature: model files, exports, evaluatio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from hedgerow.protocol.linear_queries import LinearRows
 from hedgerow.protocol.plan import Feature, Plan
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.grid import FeatureGrid, Grid
+from hedgerow.trees.linear_kernels import TRANSFORM_BITS
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT
+
+_TRANSFORM_REACH = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,7 @@ class LinearBasis:
             are 1.
         unit: integers per 1.0.
         blocks: per feature its first column and its number of columns; one for a numeric feature, one per category and
-            one for all else for a categorical one.
+            one for all else for a categorical one, none for one that is left out.
         trees: one tree per feature, a leaf per code.
         leaf_of_code: int64 [n_features, n_codes]; -1 for codes that a feature does not have.
     """
@@ -41,13 +44,24 @@ class LinearBasis:
     leaf_of_code: NDArray[np.int64]
 
     @classmethod
-    def of(cls, plan: Plan, grid: Grid, row_norm: float) -> LinearBasis:
-        """The basis of a plan; `row_norm` is the largest norm of a record's row, in real units."""
+    def of(cls, plan: Plan, grid: Grid, row_norm: float, numeric_only: bool = False) -> LinearBasis:
+        """The basis of a plan.
+
+        Args:
+            plan: its features.
+            grid: its grid.
+            row_norm: the largest norm of a record's row, in real units.
+            numeric_only: whether categorical features are left out.
+        """
         unit = math.floor(RECORD_NORM / row_norm)
         shape = (grid.n_features, grid.n_codes)
         column, entry = np.ones(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
         blocks, next_column = [], 1
         for index, (feature, cells) in enumerate(zip(plan.features, grid.features, strict=True)):
+            if cells.is_categorical and numeric_only:
+                blocks.append((next_column, 0))
+                column[index] = max(1, next_column - 1)
+                continue
             n_columns = cells.n_cells if cells.is_categorical else 1
             column[index] = next_column
             if cells.is_categorical:
@@ -64,15 +78,25 @@ class LinearBasis:
         trees, leaf_of_code = _table_trees(grid)
         return cls(rows, unit, tuple(blocks), trees, leaf_of_code)
 
+    def transformed(self, matrix: NDArray[np.float64]) -> LinearBasis:
+        """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases."""
+        reach = 2.0**_TRANSFORM_REACH
+        transform = np.rint(np.clip(matrix, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
+        return replace(self, rows=replace(self.rows, transform=transform))
+
     @property
     def norm_squared(self) -> int:
         """The largest squared norm of any row."""
+        if len(self.rows.transform):
+            return self.rows.limit**2
         largest = (self.rows.entry.astype(np.int64) ** 2).max(axis=1)
         return min(self.rows.limit**2, self.rows.intercept**2 + int(largest.sum()))
 
     @property
     def largest_entry(self) -> int:
         """The largest magnitude of one entry of any row."""
+        if len(self.rows.transform):
+            return self.rows.limit
         return min(self.rows.limit, max(self.rows.intercept, int(np.abs(self.rows.entry).max())))
 
     def values(self, coefficients: NDArray[np.float64], largest: int) -> NDArray[np.int32]:
@@ -82,6 +106,13 @@ class LinearBasis:
             coefficients: float64 [p] for real rows.
             largest: the largest magnitude of a value.
         """
+        if len(self.rows.transform):
+            matrix = self.rows.transform * 2.0**-TRANSFORM_BITS
+            whole = np.zeros(len(matrix))
+            # One row after the other: a product of matrices may add up in another order on another machine.
+            for row, coefficient in zip(matrix, coefficients, strict=True):
+                whole += coefficient * row
+            coefficients = whole
         table = coefficients[self.rows.column] * (self.rows.entry / self.unit)
         # The constant is in the first feature's tree.
         table[0] += coefficients[0]

@@ -8,17 +8,21 @@ import numba
 import numpy as np
 
 STEP_BITS = 8
+TRANSFORM_BITS = 16
+ENTRY_LIMIT = 2**24
+"""Largest entry of a transformed row before it is shortened: squares of a few thousand of them fit 64 bits."""
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_row(codes, record, column, entry, intercept, limit, places, values):  # type: ignore[no-untyped-def]
-    """The row of one record, in `places` and `values`: int64 [1 + n_features], shortened to `limit`."""
-    places[0], values[0] = 0, intercept
-    norm_squared = np.int64(intercept) * np.int64(intercept)
-    for feature in range(codes.shape[0]):
-        code = codes[feature, record]
-        value = np.int64(entry[feature, code])
-        places[feature + 1], values[feature + 1] = column[feature, code], value
+def _towards_zero(product, shift):  # type: ignore[no-untyped-def]
+    magnitude = abs(product) >> np.int64(shift)
+    return magnitude if product >= 0 else -magnitude
+
+
+@numba.njit(cache=True, nogil=True)
+def _shorten(values, limit):  # type: ignore[no-untyped-def]
+    norm_squared = np.int64(0)
+    for value in values:
         norm_squared += value * value
     if norm_squared <= limit * limit:
         return
@@ -34,19 +38,41 @@ def _fill_row(codes, record, column, entry, intercept, limit, places, values):  
 
 
 @numba.njit(cache=True, nogil=True)
-def _towards_zero(product, shift):  # type: ignore[no-untyped-def]
-    magnitude = abs(product) >> np.int64(shift)
-    return magnitude if product >= 0 else -magnitude
+def _fill_row(codes, record, rows, places, values):  # type: ignore[no-untyped-def]
+    """The row of one record, in `places` and `values`: int64 [1 + n_features], shortened to the limit."""
+    column, entry, intercept = rows[:3]
+    places[0], values[0] = 0, intercept
+    for feature in range(codes.shape[0]):
+        code = codes[feature, record]
+        places[feature + 1], values[feature + 1] = column[feature, code], entry[feature, code]
+    _shorten(values, np.int64(rows[3]))
 
 
 @numba.njit(cache=True, nogil=True)
-def gram_sums(codes, column, entry, intercept, limit, n_columns, shift, begin, end):  # type: ignore[no-untyped-def]
+def _fill_transformed(codes, record, rows, values):  # type: ignore[no-untyped-def]
+    """The transformed row of one record: int64 [p], shortened to the limit."""
+    column, entry, intercept, limit, transform = rows
+    for index in range(len(values)):
+        total = transform[index, 0] * np.int64(intercept)
+        for feature in range(codes.shape[0]):
+            code = codes[feature, record]
+            total += transform[index, column[feature, code]] * np.int64(entry[feature, code])
+        values[index] = min(max(_towards_zero(total, TRANSFORM_BITS), -ENTRY_LIMIT), ENTRY_LIMIT)
+    _shorten(values, np.int64(limit))
+
+
+@numba.njit(cache=True, nogil=True)
+def gram_sums(codes, rows, n_columns, shift, begin, end):  # type: ignore[no-untyped-def]
     """Upper triangle of the sum of r r^T over records begin..end-1: int64 [p, p], zero below the diagonal."""
     sums = np.zeros((n_columns, n_columns), dtype=np.int64)
-    n_entries = codes.shape[0] + 1
-    places, values = np.empty(n_entries, dtype=np.int64), np.empty(n_entries, dtype=np.int64)
+    is_transformed = len(rows[4]) > 0
+    n_entries = n_columns if is_transformed else codes.shape[0] + 1
+    places, values = np.arange(n_entries), np.empty(n_entries, dtype=np.int64)
     for record in range(begin, end):
-        _fill_row(codes, record, column, entry, intercept, np.int64(limit), places, values)
+        if is_transformed:
+            _fill_transformed(codes, record, rows, values)
+        else:
+            _fill_row(codes, record, rows, places, values)
         for first in range(n_entries):
             row, factor = sums[places[first]], values[first]
             for second in range(first, n_entries):
@@ -68,18 +94,22 @@ def negative_gradient(label, score, table, clip, unit):  # type: ignore[no-untyp
 
 @numba.njit(cache=True, nogil=True)
 def cross_sums(  # type: ignore[no-untyped-def]
-    codes, labels, scores, gradients, column, entry, intercept, limit, n_columns, shift, begin, end
+    codes, labels, scores, gradients, rows, n_columns, shift, begin, end
 ):
     """The sum of g r over records begin..end-1: int64 [p]; `gradients` is (table, clip, unit)."""
     table, clip, unit = gradients
     sums = np.zeros(n_columns, dtype=np.int64)
-    n_entries = codes.shape[0] + 1
-    places, values = np.empty(n_entries, dtype=np.int64), np.empty(n_entries, dtype=np.int64)
+    is_transformed = len(rows[4]) > 0
+    n_entries = n_columns if is_transformed else codes.shape[0] + 1
+    places, values = np.arange(n_entries), np.empty(n_entries, dtype=np.int64)
     for record in range(begin, end):
         gradient = negative_gradient(labels[record], scores[record], table, clip, unit)
         if gradient == 0:
             continue
-        _fill_row(codes, record, column, entry, intercept, np.int64(limit), places, values)
+        if is_transformed:
+            _fill_transformed(codes, record, rows, values)
+        else:
+            _fill_row(codes, record, rows, places, values)
         for index in range(n_entries):
             sums[places[index]] += _towards_zero(gradient * values[index], shift)
     return sums

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
+from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix, LinearRows
 from hedgerow.protocol.queries import IntVector
 from hedgerow.trees.exponentials import logistic
 from hedgerow.trees.linear_kernels import cross_sums, gram_sums
@@ -47,21 +47,24 @@ def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
 
 def gram_matrix(records: SiteRecords, query: GramMatrix, n_threads: int = 1) -> IntVector:
     """Answer a `GramMatrix` query: int64 [query.length]."""
-    rows = query.rows
-    shape = (rows.column, rows.entry, rows.intercept, rows.limit, rows.n_columns, query.shift)
+    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
     sums = _in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
-    return np.ascontiguousarray(sums[np.triu_indices(rows.n_columns)])
+    return np.ascontiguousarray(sums[np.triu_indices(query.rows.n_columns)])
 
 
 def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `CrossProducts` query: apply its update to the scores, then sum; int64 [query.length]."""
     if query.update is not None:
         apply_update(records, query.update, n_threads)
-    rows = query.rows
     gradients = (np.ascontiguousarray(loss.table[:, :, 0]), loss.clip, int(loss.scales[0]))
     own = (records.codes, records.labels, records.scores[0], gradients)
-    shape = (rows.column, rows.entry, rows.intercept, rows.limit, rows.n_columns, query.shift)
+    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
     return _in_threads(records.n_records, n_threads, lambda begin, end: cross_sums(*own, *shape, begin, end))
+
+
+def _packed(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
+    """The rows as the kernels take them."""
+    return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform
 
 
 def _in_threads(

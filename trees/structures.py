@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.queries import TreeBatch
+from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.drawing_kernels import draw_by_category, draw_randomly, words_for
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.public_random import PublicRandom
@@ -110,6 +110,23 @@ def random_tree(
             draft.threshold,
         )
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
+
+
+def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
+    """The same trees with further levels, which send everything left; `depth` is at least theirs."""
+    trees, extra = fitted.trees, depth - fitted.trees.depth
+    if extra == 0:
+        return fitted
+    n_trees, n_nodes, n_codes = trees.goes_left.shape
+    below = 2**depth - 1 - n_nodes
+    deeper = TreeBatch(
+        feature=np.concatenate([trees.feature, np.zeros((n_trees, below), dtype=np.int32)], axis=1),
+        goes_left=np.concatenate([trees.goes_left, np.ones((n_trees, below, n_codes), dtype=np.uint8)], axis=1),
+        threshold=np.concatenate([trees.threshold, np.full((n_trees, below), n_codes - 1, dtype=np.int32)], axis=1),
+    )
+    values = np.zeros((n_trees, 2**depth, fitted.values.shape[2]), dtype=np.int32)
+    values[:, :: 2**extra] = fitted.values
+    return FittedTrees(deeper, values)
 
 
 def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:

@@ -194,6 +194,13 @@ def _free_name(wanted: str, taken: Sequence[str]) -> str:
     return wanted
 
 
+def keep_parameters(estimator: BaseEstimator, arguments: Mapping[str, Any]) -> None:
+    """Set every parameter of an `__init__` under its own name, as scikit-learn wants it: `arguments` are its locals."""
+    for name in arguments:
+        if name not in ("self", "__class__"):
+            setattr(estimator, name, arguments[name])
+
+
 def plain(value: Any) -> Any:
     """numpy's numbers, as grid searches give them, as Python's."""
     return value.item() if isinstance(value, np.generic) else value

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from hedgerow.estimator_base import PrivateTrees
+from hedgerow.estimator_base import PrivateTrees, keep_parameters
 from hedgerow.estimator_tables import FROM_DATA, finite_range
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan
@@ -79,26 +79,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_trees = n_trees
-        self.max_depth = max_depth
-        self.n_candidates = n_candidates
-        self.split_method = split_method
-        self.weight_update = weight_update
-        self.split_candidates = split_candidates
-        self.interaction = interaction
-        self.interaction_size = interaction_size
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.accountant = accountant
-        self.bounds = bounds
-        self.categories = categories
-        self.classes = classes
-        self.n_records = n_records
-        self.joint_clip = joint_clip
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTClassifier:
         """Train over the sites that hold the rows.
@@ -203,26 +184,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_trees = n_trees
-        self.max_depth = max_depth
-        self.n_candidates = n_candidates
-        self.split_method = split_method
-        self.weight_update = weight_update
-        self.split_candidates = split_candidates
-        self.interaction = interaction
-        self.interaction_size = interaction_size
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.accountant = accountant
-        self.bounds = bounds
-        self.categories = categories
-        self.label_bounds = label_bounds
-        self.n_records = n_records
-        self.joint_clip = joint_clip
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""

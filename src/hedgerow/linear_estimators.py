@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hedgerow.estimator_base import plain
+from hedgerow.estimator_base import keep_parameters, plain
 from hedgerow.estimators import DPGBDTClassifier, DPGBDTRegressor
 from hedgerow.protocol.errors import UsageError
 
@@ -59,22 +59,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.rounds = rounds
-        self.scale = scale
-        self.row_norm = row_norm
-        self.gram_share = gram_share
-        self.ridge = ridge
-        self.learning_rate = learning_rate
-        self.accountant = accountant
-        self.bounds = bounds
-        self.categories = categories
-        self.classes = classes
-        self.n_records = n_records
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_parameters(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -124,21 +109,7 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.rounds = rounds
-        self.scale = scale
-        self.row_norm = row_norm
-        self.gram_share = gram_share
-        self.ridge = ridge
-        self.learning_rate = learning_rate
-        self.accountant = accountant
-        self.bounds = bounds
-        self.categories = categories
-        self.label_bounds = label_bounds
-        self.n_records = n_records
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_parameters(self, locals())
 
 
 def _two_classes_only(count: int) -> UsageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def test_parts_without_candidates_have_no_choice() -> None:
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw that is cut starts again from its first byte: the same draws from the same bytes."""
-    from hedgerow.privacy import pure_noise
+    from hedgerow.privacy import discrete_gaussian, pure_noise
 
     content = np.random.default_rng(1).bytes(1 << 20)
 
@@ -80,9 +81,10 @@ def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyP
 
     scores = [np.array([0, 500, 900], dtype=np.int64)] * 50
     whole = sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()
-    monkeypatch.setattr(pure_noise, "_SMALLEST_REQUEST", size)
-    monkeypatch.setattr(pure_noise, "_BYTES_PER_DRAW", 0)
-    monkeypatch.setattr(pure_noise, "_UNIFORMS_PER_DRAW", 0)
+    for module in (pure_noise, discrete_gaussian):
+        monkeypatch.setattr(module, "SMALLEST_REQUEST", size)
+    hungry = dataclasses.replace(pure_noise._LAPLACE, bytes_per_draw=0, uniforms_per_draw=0)
+    monkeypatch.setattr(pure_noise, "_LAPLACE", hungry)
     assert (sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()) == whole
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
+from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.local_training import train
@@ -40,13 +44,35 @@ if TYPE_CHECKING:
 SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
 PATIENCE = 60.0
 
+_ADASSP = {"model": {"algorithm": "adassp"}}
+_S_GBDT = {"model": {"algorithm": "s-gbdt", "n_trees": 3, "max_depth": 2}}
+_FILTER = {"individual_filter": True, "extra_rounds": 2, "subsampling_ratio": 0.4}
+
 PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "adassp, logistic": ("binary", {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}}, {}),
+    "adassp, logistic": ("binary", {**_ADASSP, "adassp": {"rounds": 3}}, {}),
+    "adassp, hinge": ("binary", {**_ADASSP, "adassp": {"rounds": 2, "loss": "hinge"}}, {}),
+    "adassp, squared": ("binary", {**_ADASSP, "adassp": {"rounds": 2, "loss": "squared"}}, {}),
+    "adassp, regression": ("regression", {**_ADASSP, "adassp": {"rounds": 2}}, {}),
     "adassp, regression, noise of the sites": (
         "regression", {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 2}}, {"noise": "distributed"},
     ),
     "dp-xgboost, choices": (
         "binary", {"model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2}}, {},
+    ),
+    "dp-xgboost, samples of rows": (
+        "binary",
+        {
+            "model": {"algorithm": "dp-xgboost", "n_trees": 2, "max_depth": 2},
+            "dp_xgboost": {"subsampling_ratio": 0.5, "gradient": "filter"},
+        },
+        {},
+    ),
+    "s-gbdt, filter and samples": ("regression", {**_S_GBDT, "s_gbdt": _FILTER}, {}),
+    "s-gbdt, classes": ("binary", {**_S_GBDT, "s_gbdt": {**_FILTER, "splits": "cyclical"}}, {}),
+    "s-gbdt, linear start": ("regression", {**_S_GBDT, "s_gbdt": {**_FILTER, "initial_score": "linear"}}, {}),
+    "s-gbdt, linear start, classes": ("binary", {**_S_GBDT, "s_gbdt": {**_FILTER, "initial_score": "linear"}}, {}),
+    "s-gbdt, linear start, noise of the sites": (
+        "binary", {**_S_GBDT, "s_gbdt": {**_FILTER, "initial_score": "linear"}}, {"noise": "distributed"},
     ),
     "dp-xgboost, histograms": (
         "regression",
@@ -60,17 +86,28 @@ def plan_of(factory: ModuleType, name: str) -> Plan:
     return Plan.from_dict({**factory.make_plan(label, privacy=privacy).to_dict(), **sections})
 
 
+def samplers(owners: Mapping[str, NDArray[np.int64]]) -> dict[str, SamplingSource]:
+    """Samples that follow the numbers of the rows, whoever holds them."""
+    return {site: SeededSampling(5, numbers) for site, numbers in owners.items()}
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
     """Masks, sessions, stores, replicas: the model file of one process that holds all sites."""
     plan = plan_of(factory, name)
-    federation = federate(4, plan)
+    federation = federate(4, plan, must_start=False)
+    every = np.arange(plan.privacy.n_records)
+    sampling = samplers({f"site-{number}": every[number::4] for number in range(4)})
+    for site, party in federation.parties.items():
+        party.setup = dataclasses.replace(party.setup, sampling=sampling[site])
+        party.start()
     outcome = federation.run()
-    expected = train(plan, federation.data, noise=SeededNoise(1))
+    expected = train(plan, federation.data, noise=SeededNoise(1), sampling=sampling)
     if plan.privacy.noise == "server":
         assert federation.model_bytes(outcome) == expected.to_bytes()
         together = {"one": factory.make_data(plan, plan.privacy.n_records, 7)}
-        assert train(plan, together, noise=SeededNoise(1)).to_bytes() == expected.to_bytes()
+        alone = train(plan, together, noise=SeededNoise(1), sampling=samplers({"one": every}))
+        assert alone.to_bytes() == expected.to_bytes()
     for party in federation.parties.values():
         assert party.session is not None and party.is_done and not party.failures
         assert np.array_equal(party.session.ensemble.fitted.values, outcome.ensemble.fitted.values)
@@ -78,11 +115,12 @@ def test_over_memory(federate: Builder, factory: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PLANS if PLANS[name][2].get("noise") != "distributed"])
 def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
-    """Real sockets and TLS on loopback, one thread per node: the same bytes again."""
+    """Real sockets and TLS on loopback, one thread per node: the bytes of one site, and of the local engine."""
     plan = plan_of(factory, name)
     rows = factory.make_data(plan, plan.privacy.n_records, 7)
     names = ["east", "north", "west"]
-    data = {site: factory.take(rows, np.arange(number, rows.n_records, 3)) for number, site in enumerate(names)}
+    numbers = {site: np.arange(number, rows.n_records, 3) for number, site in enumerate(names)}
+    data, sampling = {site: factory.take(rows, own) for site, own in numbers.items()}, samplers(numbers)
     coordinator = create_identity(tmp_path, "hub", Role.COORDINATOR)[0]
     keys = {site: create_identity(tmp_path, site, Role.SITE)[0] for site in names}
     pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
@@ -96,7 +134,8 @@ def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
         store, book = NodeStore(folder), BudgetBook(folder / "budget.db")
         uplink = GrpcUplink(f"127.0.0.1:{hub.port}", keys[site], pinned, random.random, settings=SETTINGS)
         own = data[site]
-        setup = NodeSetup(site, signing_key(keys[site]), roster, policy, os.urandom, noise, lambda _: own)
+        own_keys = (signing_key(keys[site]), roster, policy)
+        setup = NodeSetup(site, *own_keys, os.urandom, noise, lambda _: own, sampling=sampling[site])
         try:
             models[site] = run_node(NodeSession(setup, store, book), uplink, _clock, PATIENCE)
         finally:
@@ -117,7 +156,8 @@ def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
         hub.close()
         journal.close()
     federated = Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
-    assert federated == train(plan, data, noise=noise).to_bytes()
+    alone = train(plan, {"one": rows}, noise=noise, sampling=samplers({"one": np.arange(rows.n_records)}))
+    assert federated == alone.to_bytes() == train(plan, data, noise=noise, sampling=sampling).to_bytes()
     assert sorted(models) == names
 
 

@@ -18,8 +18,9 @@ from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.adassp import LEAST_RIDGE, boosted_adassp, mended
+from hedgerow.training.adassp import boosted_adassp, mended
 from hedgerow.training.adassp_settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
+from hedgerow.training.linear_steps import LEAST_RIDGE
 from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_basis import LinearBasis

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from hedgerow.client.node import Node
+from hedgerow.local_training import train
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import UsageError
@@ -35,6 +36,12 @@ COSTS: dict[str, tuple[int, dict[type[Query], int]]] = {
     "dp-tr-batch-newton-ih-ebm-p025": (100 + 5 * M, {LeafSums: 4, Histogram: 5}),
     "dp-tr-batch-newton-ih-ebm-p1": (100 + 5 * M, {LeafSums: 1, Histogram: 5}),
 }
+
+
+ALGORITHM_PRESETS = {
+    "s-gbdt": "s-gbdt", "s-gbdt-linear": "s-gbdt", "dp-xgboost": "dp-xgboost", "dp-boost": "dp-xgboost",
+    "adassp": "adassp",
+}  # fmt: skip
 
 
 def asked(factory: ModuleType, name: str) -> tuple[float, dict[type[Query], int], float, float]:
@@ -66,7 +73,7 @@ def test_costs_are_those_of_the_paper(factory: ModuleType, name: str) -> None:
 def test_every_preset_says_where_it_comes_from(factory: ModuleType) -> None:
     """All have a source, make a valid plan, and keep the plan's schema, promise and seed."""
     plan = factory.make_plan(model={"structure_seed": 7})
-    assert set(COSTS) | {"xgboost-like", "hedgerow"} == set(PRESETS)
+    assert set(COSTS) | set(ALGORITHM_PRESETS) | {"xgboost-like", "hedgerow"} == set(PRESETS)
     for name, preset in PRESETS.items():
         made = apply_preset(preset, plan)
         assert preset.name == name and preset.source and preset.title
@@ -74,6 +81,22 @@ def test_every_preset_says_where_it_comes_from(factory: ModuleType) -> None:
         assert made.privacy.epsilon == (plan.privacy.epsilon if preset.private else math.inf)
     default = apply_preset(PRESETS["hedgerow"], plan).model
     assert (default.n_trees, default.interaction, default.split_method) == ("auto", "auto", "totally_random")
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHM_PRESETS))
+def test_other_papers_methods_run(factory: ModuleType, name: str) -> None:
+    """Each replaces any other algorithm's sections, trains over two sites, and keeps the plan's promise by its own
+    kind of account: delta is 0 where releases are pure."""
+    before = apply_preset(PRESETS["s-gbdt-linear"], factory.make_plan(privacy={"epsilon": 1.0}))
+    plan = apply_preset(PRESETS[name], before)
+    assert plan.model.algorithm == ALGORITHM_PRESETS[name]
+    sections = {"s_gbdt", "dp_xgboost", "adassp"} & set(plan.to_dict())
+    assert sections == {PRESETS[name].section_name}
+    sites = {site: factory.make_data(plan, 40, seed) for seed, site in enumerate("ab")}
+    model = train(plan, sites, noise=SeededNoise(1, exact=False))
+    assert 0.97 < model.report.epsilon <= 1.0
+    assert (plan.privacy.accountant == "pure") == (plan.model.algorithm == "dp-xgboost")
+    assert model.ensemble.n_trees > 0
 
 
 def test_the_reference_without_privacy_says_so(factory: ModuleType) -> None:

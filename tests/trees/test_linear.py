@@ -16,8 +16,9 @@ from hedgerow.client.node import Node, SiteData
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
-from hedgerow.training.adassp import CROSS_SHIFT, cross_query, gram_query, mended
+from hedgerow.training.adassp import cross_query, gram_query, mended
 from hedgerow.training.adassp_settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
+from hedgerow.training.linear_steps import CROSS_SHIFT
 from hedgerow.training.steps import Run
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_algebra import cholesky, least_eigenvalue, solve

@@ -1,4 +1,4 @@
-"""``hedgerow plan preset``: a named method as the [model] section of a plan, or written over a plan's own."""
+"""``hedgerow plan preset``: a named method as the sections of a plan, or written over a plan's own."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def _sections(preset: Preset) -> str:
         kept = {name: value for name, value in model.items() if name != "n_trees"}
         count = f"# n_trees =   # FILL IN: {preset.trees_per_feature} times the number of features"
         lines = [_header(preset), toml_section("model", kept), count + "\n"]
+    if preset.section:
+        lines += ["\n", toml_section(preset.section_name, preset.section)]
     privacy: dict[str, Any] = {"accountant": preset.accountant, **preset.privacy}
     if not preset.private:
         privacy = {"epsilon": float("inf")}
