@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,13 @@ class SiteData:
         return len(self.labels)
 
 
+class Arrivals(Protocol):
+    """Where rows come from while a run goes on."""
+
+    def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
+        """The rows to take in before this exchange; new ones only if that is said."""
+
+
 class Node:
     """One site of a run.
 
@@ -96,10 +104,19 @@ class Node:
         self._records = SiteRecords(data.codes, data.labels, scores)
         self._spent = np.zeros(data.n_records, dtype=np.int64)
         self._fitted: list[FittedTrees] = []
+        self._arrivals: Arrivals | None = None
 
     @property
     def n_records(self) -> int:
         return self._records.n_records
+
+    def expect(self, arrivals: Arrivals) -> None:
+        """Ask there for new rows before every answer."""
+        self._arrivals = arrivals
+
+    def _take_in(self, query: Query, may_be_new: bool) -> None:
+        for rows in self._arrivals.due(query.purpose.round, may_be_new) if self._arrivals else ():
+            self.arrive(rows)
 
     def arrive(self, data: SiteData) -> None:
         """Take in rows that have come since the run began: they have spent nothing, and know the model so far.
@@ -126,6 +143,7 @@ class Node:
             RemoteProtocolError: for a query of another ensemble size or of an unknown kind.
         """
         self._expect_ensemble(query)
+        self._take_in(query, may_be_new=True)
         vector = self._sums(query)
         self._count_update(query)
         if self._plan.privacy.noise == "local":
@@ -175,6 +193,7 @@ class Node:
         sum is not known after a restart, and to charge too much is safe.
         """
         self._expect_ensemble(query)
+        self._take_in(query, may_be_new=False)
         if query.update is not None:
             apply_update(self._records, query.update, self._n_threads)
         if isinstance(query, SampledLeafSums) and query.filter is not None:

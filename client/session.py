@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hedgerow.client.arrivals import expect_arrivals
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.node_run import (
@@ -214,12 +215,13 @@ class NodeSession:
         if self._run is not None:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, task, data_digest))
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set())
+        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), self._store.last_masked(run_id))
         self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
         """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
-        task = stored.task
+        task, run_id = stored.task, stored.run_id
         check_task(task, self._setup)
         node, data_digest = answering_node(task, self._setup)
         if data_digest != stored.data_digest:
@@ -234,7 +236,9 @@ class NodeSession:
         if stored.structure_seed is not None and not is_stale:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
-        run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts)
+        is_lost = stored.fault is not None
+        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, is_lost))
+        run = NodeRun(run_id, task, node, replica, stored.attempt, *facts, self._store.last_masked(run_id))
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant

@@ -1,6 +1,6 @@
 """A node's own state of its run, on its own disk: written before anything is sent that depends on it.
 
-Beside the database stands a small counter file with the number of the last step and the last round answered. It is
+Beside the database stands a small counter file: the last step, the last round masked and the last answered. It is
 written after the database and before the message leaves. A database that is older than its counter was restored from
 a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
 
@@ -50,7 +50,8 @@ create table if not exists releases (run_id blob, round integer, content blob no
 create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
 create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
 create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
-create table if not exists models (digest blob primary key)
+create table if not exists models (digest blob primary key);
+create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name))
 """
 _VERSION = 4
 OPEN = "open"
@@ -58,6 +59,7 @@ _COUNTER_BYTES = 256
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+_EVERY_ROUND = 2**31  # Stands for the last round masked where that is not known, as in a file of an earlier version.
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -117,6 +119,7 @@ class _Counter:
     attempt: int = 0
     sequence: int = 0
     answered: int = -1
+    masked: int = -1
     key: str = field(default="", repr=False)
     """Of the last step, in hexadecimal digits."""
 
@@ -130,7 +133,7 @@ class NodeStore:
     """
 
     folder: Path
-    _database: Database = field(init=False)
+    database: Database = field(init=False)
     _counter: _Counter = field(init=False)
     _sequence: int = field(init=False, default=0)
     _epoch: bytes = field(init=False, default=b"")
@@ -141,42 +144,48 @@ class NodeStore:
     _counter_file: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
+        self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter = self._read_counter()
 
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
-        self._database.write(
+        self.database.write(
             ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
             ("insert into steps values (?, 0, null)", (run_id,)),
         )
-        lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
+        lost = _Counter(run_id.hex())
         if self.knows(run_id):
             self._forget_spent(run_id)
-        self._start(_Counter(run_id.hex(), 0, 0, lost))
-        return frozenset(range(lost + 1))
+            lost = replace(self._counter, attempt=0, sequence=0)
+        self._start(lost)
+        return frozenset(range(lost.answered + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
-        rows = self._database.rows("select status from run where run_id = ?", (run_id,))
+        rows = self.database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
     def run_ids(self) -> list[bytes]:
         """All runs that this node has ever been in."""
-        return [row[0] for row in self._database.rows("select run_id from run")]
+        return [row[0] for row in self.database.rows("select run_id from run")]
 
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()
 
+    def last_masked(self, run_id: bytes) -> int:
+        """The last round in which a masked vector may have left, whatever became of the database; -1 for none."""
+        return self._counter.masked if self.knows(run_id) else _EVERY_ROUND
+
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
-        self._database.write(
+        self.database.write(
             ("update run set attempt = ?, epoch = null where run_id = ?", (attempt, run_id)),
             ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
         )
-        self._start(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
+        known = self._counter if self.knows(run_id) else _Counter(run_id.hex(), masked=_EVERY_ROUND)
+        self._start(replace(known, attempt=attempt, sequence=0))
 
     def _start(self, counter: _Counter) -> None:
         """There is no step yet; those to come are stored under keys that nobody had before."""
@@ -206,13 +215,15 @@ class NodeStore:
             # From the counter's key and not from this one's: a step that the counter did not reach is written again.
             sequence, key = step.participant.sequence, _following(self._counter.key)
             statements += self._statements_of(run_id, step.participant, key)
-        self._database.write(*statements)
+        self.database.write(*statements)
         self._sequence, self._key = sequence, key
         if step.participant is not None:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
-            answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
-            self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered, key))
+            known = self._counter
+            answered = known.answered if step.answered is None else max(known.answered, step.answered)
+            last = known.masked if step.spent is None else max(known.masked, step.spent[0])
+            self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, last, key))
 
     def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
         """What writes a participant's step, and its epoch if that is not here yet."""
@@ -235,7 +246,7 @@ class NodeStore:
         A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
         one was, for the sites answer a purpose once; so the dearer one is charged.
         """
-        rows = self._database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
+        rows = self.database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
             return None
         attempts: dict[int, list[Event]] = {}
@@ -245,19 +256,19 @@ class NodeStore:
 
     def keep_model(self, digest: bytes) -> None:
         """Note that this node helped to make the model of this digest."""
-        self._database.write(("insert or ignore into models values (?)", (digest,)))
+        self.database.write(("insert or ignore into models values (?)", (digest,)))
 
     def models(self) -> frozenset[bytes]:
         """Digests of the models that this node helped to make."""
-        return frozenset(row[0] for row in self._database.rows("select digest from models"))
+        return frozenset(row[0] for row in self.database.rows("select digest from models"))
 
     def _forget_spent(self, run_id: bytes) -> None:
         """Note for good that steps of this run were lost, and with them what rounds have cost."""
-        self._database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
+        self.database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
 
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here; its secrets are forgotten and it is never opened again."""
-        self._database.write(
+        self.database.write(
             ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
             ("delete from steps where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
@@ -269,7 +280,7 @@ class NodeStore:
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed"
             " from run join steps using (run_id) where status = ?",
             (OPEN,),
@@ -277,7 +288,7 @@ class NodeStore:
         if not rows:
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
-        answered = {row[0] for row in self._database.rows("select round from answered where run_id = ?", (run_id,))}
+        answered = {row[0] for row in self.database.rows("select round from answered where run_id = ?", (run_id,))}
         participant, fault = None, None
         if self._counter.run_id == run_id.hex():
             answered.update(range(self._counter.answered + 1))
@@ -287,7 +298,7 @@ class NodeStore:
             fault = mistake
             self._forget_spent(run_id)
         self._sequence = sequence
-        masked = self._database.rows("select round, cohort from masked where run_id = ?", (run_id,))
+        masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         if participant is not None:
             self._epoch, self._purposes = participant.view.digest, participant.purposes
             reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
@@ -302,7 +313,7 @@ class NodeStore:
             self._releases(run_id),
             frozenset(answered),
             seed,
-            frozenset(row[0] for row in self._database.rows("select seed from seeds where run_id = ?", (run_id,))),
+            frozenset(row[0] for row in self.database.rows("select seed from seeds where run_id = ?", (run_id,))),
             frozenset((number, Cohort.from_json(text)) for number, text in masked),
             fault,
         )
@@ -319,18 +330,18 @@ class NodeStore:
         epoch, state = parts
         if epoch is None or state is None:
             return None
-        purposes = [row[0] for row in self._database.rows("select purpose from purposes where run_id = ?", (run_id,))]
+        purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
         self._key = self._counter.key if step == counted else _following(self._counter.key)
         opened = unlocked(bytes.fromhex(self._key), state, run_id, step[1])
         return Participant.restore_parts(epoch, opened, purposes, step[1])
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
-        rows = self._database.rows("select content from releases where run_id = ? order by round", (run_id,))
+        rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
         return tuple(np.frombuffer(content, dtype="<i8").astype(np.int64) for (content,) in rows)
 
     def close(self) -> None:
         """Close the files."""
-        self._database.close()
+        self.database.close()
         if self._counter_file is not None:
             os.close(self._counter_file)
             self._counter_file = None
@@ -339,7 +350,8 @@ class NodeStore:
         try:
             content = json.loads((self.folder / "counter.json").read_text(encoding="ascii"))
             attempt, sequence, answered = (int(content[name]) for name in ("attempt", "sequence", "answered"))
-            return _Counter(str(content["run_id"]), attempt, sequence, answered, bytes.fromhex(content["key"]).hex())
+            masked, key = int(content.get("masked", _EVERY_ROUND)), bytes.fromhex(content["key"]).hex()
+            return _Counter(str(content["run_id"]), attempt, sequence, answered, masked, key)
         except FileNotFoundError:
             return _Counter()
         except (OSError, ValueError, KeyError, TypeError) as fault:

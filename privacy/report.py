@@ -204,7 +204,7 @@ class PrivacyReport:
         lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
         lines.append(f"  noise             {self.noise_mode}: {self.trust}")
         if self.guarantee == "holds":
-            lines.append(f"  in words          {_in_words(self.epsilon, self.delta)}")
+            lines.append(f"  in words          {_in_words(self)}")
         return "\n".join(lines)
 
     def _requested(self) -> str:
@@ -257,12 +257,14 @@ def _number(value: float) -> str:
     return shown
 
 
-def _in_words(epsilon: float, delta: float) -> str:
+def _in_words(report: PrivacyReport) -> str:
     """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
+    epsilon, delta = report.epsilon, report.delta
+    what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
     factor = math.exp(epsilon) if epsilon < 20 else math.inf
     if factor == math.inf or factor > 1000:
         return "So large an epsilon says little: the model may give away much about one of them."
     return (
-        f"Whatever one learns from the model changes the odds that one of them took part by a factor of at most "
+        f"Whatever one learns from the model changes the odds that one of them {what} by a factor of at most "
         f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
     )

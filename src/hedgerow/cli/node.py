@@ -13,7 +13,7 @@ from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import loader, model_digest
+from hedgerow.cli.node_inputs import arrivals_of, loader, model_digest
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
@@ -56,8 +56,9 @@ def run(arguments: argparse.Namespace) -> None:
         keys = (signing_key(identity), signing_roster(pinned))
         models = frozenset(model_digest(path) for path in arguments.models or ())
         setup = NodeSetup(
-            name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models
-        )
+            name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
+            arrivals=arrivals_of(arguments.arrivals),
+        )  # fmt: skip
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:

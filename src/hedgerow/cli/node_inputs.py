@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
+from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.node import SiteData
 from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.model import Model
@@ -30,6 +32,15 @@ def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
     if query is None:
         return lambda plan: read_site_data(data, plan)[0]
     return lambda plan: site_data_from_records(read_sql_records(data, query, plan), plan)[0]
+
+
+def arrivals_of(folder: str | None) -> ArrivalFolder | None:
+    """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
+    if folder is None:
+        return None
+    source = ArrivalFolder(Path(folder), lambda path, plan: read_site_data(path, plan)[0])
+    source.names()
+    return source
 
 
 def model_digest(path: str) -> bytes:

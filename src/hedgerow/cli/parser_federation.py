@@ -83,6 +83,7 @@ def _add_node(commands: Any, command: AddCommand) -> None:
         help="rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL",
     )  # fmt: skip
     parser.add_argument("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
+    parser.add_argument("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
     parser.add_argument("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
     parser.add_argument("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
     parser.add_argument(

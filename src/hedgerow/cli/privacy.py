@@ -43,7 +43,7 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
         return [("epsilon", "infinite: this plan adds no noise and promises nothing")]
     unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s)"
     facts = [
-        ("protects", f"{unit}, against whoever sees the model"),
+        ("protects", f"{unit}, against {_whom(plan)}"),
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
@@ -59,6 +59,11 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if plan.reads_quantiles:
         facts.append(("warning", "split candidates are read off private data: the guarantee is void"))
     return facts
+
+
+def _whom(plan: Plan) -> str:
+    is_local = plan.privacy.noise == "local"
+    return "everybody but its own node: each has noise of its own" if is_local else "whoever sees the model"
 
 
 def _whole(plan: Plan, expected: Forecast) -> str:

@@ -1,0 +1,131 @@
+"""Rows that come while a run goes on: new files of a folder, taken in between two exchanges.
+
+What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases. So
+it must know in which exchange each file came, and have the file as it was. Both are written into the node's database
+before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for rows that
+came anew would have a whole budget again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.storage.database import Database
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+ReadTable = Callable[[Path, Plan], SiteData]
+
+
+@dataclass(frozen=True)
+class ArrivalFolder:
+    """Where the owner puts new rows; files are written elsewhere and then moved here, so that each is whole.
+
+    Attributes:
+        folder: its tables are read in the order of their names; names that begin with a point are passed over.
+        read: reads a table for a plan; DataError when it does not fit.
+    """
+
+    folder: Path
+    read: ReadTable
+
+    def check(self, plan: Plan) -> None:
+        """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
+        if plan.model.algorithm == "s-gbdt" and plan.privacy.unit == "record":
+            return
+        raise UsageError(
+            f'Rows cannot come while a run of the algorithm "{plan.model.algorithm}" goes on, with the privacy unit '
+            f"{plan.privacy.unit!r}.",
+            cause="Only S-GBDT keeps an account for each record, and it cannot see that two rows are of one unit.",
+            remedy='Leave --arrivals out, or agree on "s-gbdt" with privacy.unit = "record".',
+            code="stream-unsupported",
+        )
+
+    def names(self) -> list[str]:
+        """The tables that are there now; EnvironmentFault (code "arrivals-folder") when there is no such folder."""
+        try:
+            found = [path.name for path in self.folder.iterdir() if path.is_file()]
+        except OSError as fault:
+            raise EnvironmentFault(
+                f"The folder of arrivals {self.folder} cannot be read: {fault.strerror or fault}.",
+                remedy="Make the folder, or leave --arrivals out.",
+                code="arrivals-folder",
+            ) from fault
+        return sorted(name for name in found if name.endswith(SUFFIXES) and not name.startswith("."))
+
+
+class ArrivalsOfRun:
+    """The files that one run has taken in, and when; see `Node.expect`.
+
+    Args:
+        source: the folder.
+        plan: the run's.
+        database: the node's, with the table ``arrivals (run_id, name, digest, round)``.
+        run_id: of the run.
+        is_closed: whether no new file is taken in: after a state was lost or rolled back, nobody knows which files
+            have been in rounds already.
+    """
+
+    def __init__(
+        self, source: ArrivalFolder, plan: Plan, database: Database, run_id: bytes, is_closed: bool = False
+    ) -> None:
+        self._is_closed = is_closed
+        self._source, self._plan, self._database, self._run_id = source, plan, database, run_id
+        rows = database.rows("select name, digest, round from arrivals where run_id = ? order by rowid", (run_id,))
+        self._waiting: list[tuple[str, bytes, int]] = [(name, digest, number) for name, digest, number in rows]
+        self._known = {name for name, _, _ in self._waiting}
+
+    def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
+        """The rows to take in before the exchange of this number.
+
+        Args:
+            round_number: of the exchange.
+            may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
+
+        Raises:
+            DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was.
+        """
+        found = []
+        while self._waiting and self._waiting[0][2] <= round_number:
+            name, digest, _ = self._waiting.pop(0)
+            found.append(self._read(name, digest))
+        for name in self._source.names() if may_be_new and not self._is_closed else ():
+            if name in self._known:
+                continue
+            digest = self._digest(name)
+            found.append(self._read(name, digest))
+            row = (self._run_id, name, digest, round_number)
+            self._database.write(("insert into arrivals values (?, ?, ?, ?)", row))
+            self._known.add(name)
+        return found
+
+    def _read(self, name: str, digest: bytes) -> SiteData:
+        data = None
+        if self._digest(name) == digest:
+            data = self._source.read(self._source.folder / name, self._plan)
+        # Looked at again after reading: a file that is being written would be another one next time.
+        if data is None or self._digest(name) != digest:
+            raise DataError(
+                f"{name} is not the file whose rows this node took into the run.",
+                cause="It was changed, replaced or removed, or it was still being written.",
+                remedy="Put the file back as it was; write new ones elsewhere, and move them here when they are whole.",
+                code="arrival-changed",
+            )
+        return data
+
+    def _digest(self, name: str) -> bytes:
+        try:
+            return hashlib.sha256((self._source.folder / name).read_bytes()).digest()
+        except OSError:
+            return b""
+
+
+def expect_arrivals(node: object, source: ArrivalFolder | None, run: tuple[Plan, Database, bytes, bool]) -> None:
+    """Let a node that trains look into its owner's folder of arrivals, if there is one; `run` as `ArrivalsOfRun`."""
+    if source is not None and isinstance(node, Node):
+        node.expect(ArrivalsOfRun(source, *run))

@@ -1,0 +1,207 @@
+"""Rows that come to a node process while a run goes on: files of a folder, one ledger, no budget spent twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.arrivals import ArrivalFolder, ArrivalsOfRun
+from hedgerow.client.node import SiteData
+from hedgerow.client.sampling import SamplingSource, SeededSampling
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.server.events import RunEvent
+from hedgerow.site_data import read_site_data
+from hedgerow.storage.database import Database
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+SITE = "site-2"
+N_LATE = 9
+
+
+def plan_of(factory: ModuleType, **privacy: Any) -> Plan:
+    """A small plan with a filter, so that late rows have budgets of their own."""
+    model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
+    table = factory.make_plan("regression", model, {"n_records": 60, **privacy}).to_dict()
+    return Plan.from_dict({**table, "s_gbdt": {"extra_rounds": 3, "subsampling_ratio": 0.5}})
+
+
+def streaming(federation: Federation, factory: ModuleType, folder: Path) -> tuple[SiteData, dict[str, SamplingSource]]:
+    """Start all parties; one looks into `folder`, where a file's content says which of the late rows it holds."""
+    late = factory.make_data(federation.plan, N_LATE, 11)
+    sampling: dict[str, SamplingSource] = {
+        site: SeededSampling(5, np.append(np.arange(60)[number::4], 1000 + np.arange(N_LATE)))
+        for number, site in enumerate(federation.parties)
+    }
+
+    def read(path: Path, _: Plan) -> SiteData:
+        first, last = map(int, path.read_text().split())
+        rows: SiteData = factory.take(late, np.arange(first, last))
+        return rows
+
+    folder.mkdir()
+    for site, party in federation.parties.items():
+        arrivals = ArrivalFolder(folder, read) if site == SITE else None
+        party.setup = dataclasses.replace(party.setup, sampling=sampling[site], arrivals=arrivals)
+        party.start()
+    return late, sampling
+
+
+def after_releases(federation: Federation, acts: dict[int, Callable[[], None]]) -> None:
+    """Do something once so many releases are out."""
+    n_told = 0
+
+    def act(event: RunEvent) -> None:
+        nonlocal n_told
+        if event.kind == "released":
+            n_told += 1
+            acts.get(n_told, lambda: None)()
+
+    federation.on_event = act
+
+
+def put(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def restart(federation: Federation) -> None:
+    federation.parties[SITE].kill()
+    federation.parties[SITE].start()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_files_join_the_run_in_the_exchange_in_which_they_come(
+    federate: Builder, factory: ModuleType, tmp_path: Path, dies: bool
+) -> None:
+    """The model of a stream in one process, to the byte; also of a node that is killed after rows have come, and finds
+    again what each of them has spent."""
+    plan = plan_of(factory)
+    federation = federate(4, plan, must_start=False)
+    folder = tmp_path / "arrivals"
+    late, sampling = streaming(federation, factory, folder)
+    acts: dict[int, Callable[[], None]] = {
+        2: lambda: put(folder, {"a.csv": "0 4", ".b.csv": "no"}),
+        5: lambda: put(folder, {"0.csv": f"4 {N_LATE}", "note.txt": "no"}),
+    }
+    if dies:
+        acts |= {4: lambda: restart(federation), 7: lambda: restart(federation)}
+    after_releases(federation, acts)
+    outcome = federation.run()
+    arrivals = {
+        2: {SITE: factory.take(late, np.arange(4))}, 5: {SITE: factory.take(late, np.arange(4, N_LATE))},
+    }  # fmt: skip
+    alone = train(plan, federation.data, noise=SeededNoise(1), sampling=sampling, arrivals=arrivals)
+    assert federation.model_bytes(outcome) == alone.to_bytes()
+    without = train(plan, federation.data, noise=SeededNoise(1), sampling=sampling)
+    assert alone.to_bytes() != without.to_bytes()
+    assert outcome.report.epsilon == without.report.epsilon <= plan.privacy.epsilon
+    assert not federation.parties[SITE].failures
+
+
+@pytest.mark.parametrize("fate", ["changed", "removed"])
+def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(
+    federate: Builder, factory: ModuleType, tmp_path: Path, fate: str
+) -> None:
+    """Its rows' budgets could not be found again; the other nodes go on."""
+    federation = federate(4, plan_of(factory), must_start=False)
+    folder = tmp_path / "arrivals"
+    streaming(federation, factory, folder)
+
+    def spoil() -> None:
+        (folder / "a.csv").write_text("0 5") if fate == "changed" else (folder / "a.csv").unlink()
+        restart(federation)
+
+    after_releases(federation, {2: lambda: put(folder, {"a.csv": "0 4"}), 4: spoil})
+    federation.run()
+    assert [fault.code for fault in federation.parties[SITE].failures] == ["arrival-changed"]
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "unit"])
+def test_rows_may_not_come_where_no_record_has_an_account(
+    federate: Builder, factory: ModuleType, tmp_path: Path, kind: str
+) -> None:
+    """Another algorithm, or units that may have rows in two files: the node refuses before anything is asked."""
+    plan = factory.make_plan() if kind == "algorithm" else plan_of(factory, unit="patient")
+    federation = federate(4, plan, must_start=False)
+    streaming(federation, factory, tmp_path / "arrivals")
+    federation.run()
+    assert [fault.code for fault in federation.parties[SITE].failures] == ["stream-unsupported"]
+
+
+def database(path: Path) -> Database:
+    """One with the table of arrivals alone."""
+    return Database(path, "create table if not exists arrivals (run_id blob, name text, digest blob, round integer)", 1)
+
+
+def test_each_file_is_taken_once_and_another_run_begins_anew(factory: ModuleType, tmp_path: Path) -> None:
+    """In the order of names, at the exchange that finds them; a second run has its own account, a closed one none."""
+    plan, folder = plan_of(factory), tmp_path / "in"
+    source = ArrivalFolder(folder, lambda path, _: factory.make_data(plan, int(path.read_text()), 1))
+    with pytest.raises(EnvironmentFault) as missing:
+        source.names()
+    assert missing.value.code == "arrivals-folder"
+    folder.mkdir()
+    kept = database(tmp_path / "node.db")
+    try:
+        run = ArrivalsOfRun(source, plan, kept, b"1")
+        (folder / "b.csv").write_text("2")
+        (folder / "a.parquet").write_text("1")
+        assert run.due(0, False) == []
+        assert [rows.n_records for rows in run.due(3, True)] == [1, 2] and run.due(3, True) == []
+        again = ArrivalsOfRun(source, plan, kept, b"1")
+        assert again.due(2, True) == []
+        assert [rows.n_records for rows in again.due(5, False)] == [1, 2]
+        assert [rows.n_records for rows in ArrivalsOfRun(source, plan, kept, b"2").due(0, True)] == [1, 2]
+        assert ArrivalsOfRun(source, plan, kept, b"3", is_closed=True).due(9, True) == []
+    finally:
+        kept.close()
+
+
+def test_a_file_that_is_still_written_is_not_taken(factory: ModuleType, tmp_path: Path) -> None:
+    """What was read must be what the digest stands for; nothing is written down of such a file."""
+    plan = plan_of(factory)
+
+    def grows(path: Path, _: Plan) -> SiteData:
+        path.write_text(path.read_text() + "more")
+        data: SiteData = factory.make_data(plan, 1, 1)
+        return data
+
+    kept = database(tmp_path / "node.db")
+    try:
+        (tmp_path / "a.csv").write_text("1")
+        with pytest.raises(DataError) as refused:
+            ArrivalsOfRun(ArrivalFolder(tmp_path, grows), plan, kept, b"1").due(0, True)
+        assert refused.value.code == "arrival-changed" and kept.rows("select * from arrivals") == []
+    finally:
+        kept.close()
+
+
+def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> None:
+    """The command line's folder: a CSV with the plan's columns becomes rows of the node."""
+    from hedgerow.cli.node_inputs import arrivals_of
+
+    plan = plan_of(factory)
+    text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
+    (tmp_path / "late.csv").write_text(text)
+    source = arrivals_of(str(tmp_path))
+    assert source is not None and arrivals_of(None) is None
+    kept = database(tmp_path / "node.db")
+    try:
+        (rows,) = ArrivalsOfRun(source, plan, kept, b"1").due(0, True)
+    finally:
+        kept.close()
+    expected = read_site_data(tmp_path / "late.csv", plan)[0]
+    assert np.array_equal(rows.codes, expected.codes) and np.array_equal(rows.labels, expected.labels)
+    with pytest.raises(UsageError):
+        source.check(factory.make_plan())
