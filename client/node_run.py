@@ -111,12 +111,14 @@ class NodeRun:
     """Seeds that sites have drawn in this run, as this node has seen."""
     masked: set[tuple[int, Cohort]]
     """Every round in which a masked vector has left, and the epoch."""
+    last_masked: int = -1
+    """The last round in which a vector may have left in an earlier life of this process."""
     participant: Participant | None = None
     enrolment: Enrolment | None = None
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
     redrawn: set[int] = field(default_factory=set)
-    """Rounds of the local model whose answer left in an earlier life of this process, and was drawn again since."""
+    """Rounds of the local model whose answer may have left with other noise: before a restart, or over other trees."""
 
     @property
     def plan(self) -> Plan:
@@ -184,7 +186,7 @@ class NodeRun:
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         is_local = mode_of(self.plan) is NoiseMode.LOCAL
-        if is_local and not self._holds_answer() and any(earlier == number for earlier, _ in self.masked):
+        if is_local and not self._holds_answer() and self._may_have_left(number):
             self.redrawn.add(number)
         guarantees = participant.view.guarantees
         mode = mode_of(self.plan)
@@ -206,9 +208,13 @@ class NodeRun:
         if number in self.redrawn and step.persist:
             # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
             # the records' noise would be another release of the same sums.
-            raise refuse(Code.PURPOSE_ANSWERED, "Its answer left before a restart, with other noise.", "coordinator")
+            raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")
         self.masked.add((number, cohort))
         return step, noise
+
+    def _may_have_left(self, number: int) -> bool:
+        """Whether a round's vector left; a database that is older than its counter does not know of the last ones."""
+        return number <= self.last_masked or any(earlier == number for earlier, _ in self.masked)
 
     def _holds_answer(self) -> bool:
         return self.vector is not None and self.vector[0] == self.replica.n_releases

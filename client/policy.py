@@ -9,7 +9,7 @@
     features = ["age", "ward"]          # columns that runs may use; without it: all
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
-    noise = ["distributed", "local"]    # who may add the noise; without it: these and "server"
+    noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed", not "local"
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -37,6 +37,8 @@ from hedgerow.protocol.queries import Query
 from hedgerow.secagg.roster import NodePolicy, Roster
 
 POLICY_VERSION = 1
+DEFAULT_NOISE = ("server", "distributed")
+"""Not "local", which takes the number of a site's rows to be known: an owner who agrees to that says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class Policy:
             raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
         if _beyond([plan.label.name], self.labels):
             raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
-        if _beyond([plan.privacy.noise], self.noise):
+        if plan.privacy.noise not in (self.noise or DEFAULT_NOISE):
             raise _refusal("policy-noise", f"The plan wants {plan.privacy.noise} noise; the policy does not allow it.")
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.

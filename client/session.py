@@ -216,12 +216,12 @@ class NodeSession:
             self._end(STOPPED)
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set())
+        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), self._store.last_masked(run_id))
         self.plan = task.plan
 
     def _resume(self, stored: StoredRun) -> None:
         """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
-        task = stored.task
+        task, run_id = stored.task, stored.run_id
         check_task(task, self._setup)
         node, data_digest = answering_node(task, self._setup)
         if data_digest != stored.data_digest:
@@ -237,8 +237,8 @@ class NodeSession:
             # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
             replica.begin(stored.structure_seed)
         is_lost = stored.fault is not None
-        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, stored.run_id, is_lost))
-        run = NodeRun(stored.run_id, task, node, replica, stored.attempt, *facts)
+        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, is_lost))
+        run = NodeRun(run_id, task, node, replica, stored.attempt, *facts, self._store.last_masked(run_id))
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant

@@ -1,6 +1,6 @@
 """A node's own state of its run, on its own disk: written before anything is sent that depends on it.
 
-Beside the database stands a small counter file with the number of the last step and the last round answered. It is
+Beside the database stands a small counter file: the last step, the last round masked and the last answered. It is
 written after the database and before the message leaves. A database that is older than its counter was restored from
 a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
 
@@ -59,6 +59,7 @@ _COUNTER_BYTES = 256
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+_EVERY_ROUND = 2**31  # Stands for the last round masked where that is not known, as in a file of an earlier version.
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -118,6 +119,7 @@ class _Counter:
     attempt: int = 0
     sequence: int = 0
     answered: int = -1
+    masked: int = -1
     key: str = field(default="", repr=False)
     """Of the last step, in hexadecimal digits."""
 
@@ -151,11 +153,12 @@ class NodeStore:
             ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
             ("insert into steps values (?, 0, null)", (run_id,)),
         )
-        lost = self._counter.answered if self._counter.run_id == run_id.hex() else -1
+        lost = _Counter(run_id.hex())
         if self.knows(run_id):
             self._forget_spent(run_id)
-        self._start(_Counter(run_id.hex(), 0, 0, lost))
-        return frozenset(range(lost + 1))
+            lost = replace(self._counter, attempt=0, sequence=0)
+        self._start(lost)
+        return frozenset(range(lost.answered + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
@@ -170,6 +173,10 @@ class NodeStore:
         """Whether the counter file speaks of this run, though the database may have been lost."""
         return self._counter.run_id == run_id.hex()
 
+    def last_masked(self, run_id: bytes) -> int:
+        """The last round in which a masked vector may have left, whatever became of the database; -1 for none."""
+        return self._counter.masked if self.knows(run_id) else _EVERY_ROUND
+
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
         self.database.write(
@@ -177,7 +184,8 @@ class NodeStore:
             ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
         )
-        self._start(_Counter(run_id.hex(), attempt, 0, self._counter.answered))
+        known = self._counter if self.knows(run_id) else _Counter(run_id.hex(), masked=_EVERY_ROUND)
+        self._start(replace(known, attempt=attempt, sequence=0))
 
     def _start(self, counter: _Counter) -> None:
         """There is no step yet; those to come are stored under keys that nobody had before."""
@@ -212,8 +220,10 @@ class NodeStore:
         if step.participant is not None:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
-            answered = self._counter.answered if step.answered is None else max(self._counter.answered, step.answered)
-            self._write_counter(_Counter(run_id.hex(), self._counter.attempt, sequence, answered, key))
+            known = self._counter
+            answered = known.answered if step.answered is None else max(known.answered, step.answered)
+            last = known.masked if step.spent is None else max(known.masked, step.spent[0])
+            self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, last, key))
 
     def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
         """What writes a participant's step, and its epoch if that is not here yet."""
@@ -340,7 +350,8 @@ class NodeStore:
         try:
             content = json.loads((self.folder / "counter.json").read_text(encoding="ascii"))
             attempt, sequence, answered = (int(content[name]) for name in ("attempt", "sequence", "answered"))
-            return _Counter(str(content["run_id"]), attempt, sequence, answered, bytes.fromhex(content["key"]).hex())
+            masked, key = int(content.get("masked", _EVERY_ROUND)), bytes.fromhex(content["key"]).hex()
+            return _Counter(str(content["run_id"]), attempt, sequence, answered, masked, key)
         except FileNotFoundError:
             return _Counter()
         except (OSError, ValueError, KeyError, TypeError) as fault:

@@ -41,7 +41,8 @@ from hedgerow.transport.identity import Role, new_identity
 from hedgerow.transport.roster_file import build_roster
 
 SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
-POLICY = Policy(version=1, data_set="loopback", max_epsilon=float("inf"), delta=1e-6)
+NOISE = ("server", "distributed", "local")
+POLICY = Policy(version=1, data_set="loopback", max_epsilon=float("inf"), delta=1e-6, noise=NOISE)
 _PATIENCE = 120.0
 
 

@@ -40,7 +40,8 @@ from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
-OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+NOISE = ("server", "distributed", "local")
+OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE)
 
 
 def key(name: str) -> Identity:

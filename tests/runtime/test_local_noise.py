@@ -187,14 +187,18 @@ def test_what_has_no_local_model_is_refused(factory: ModuleType, algorithm: str)
 
 
 def test_a_policy_says_who_may_add_the_noise(factory: ModuleType) -> None:
-    """A list that does not hold "local" refuses it; one without "server" refuses the coordinator's in secure sums."""
+    """A list that does not hold "local" refuses it, and so does no list: how many rows the site has shows in its noise.
+    A list without "server" refuses the coordinator's in secure sums.
+    """
     plan = factory.make_plan(privacy=LOCAL)
     rules = {"version": 1, "data_set": "d", "max_epsilon": 9.0, "delta": 1e-5}
-    Policy(**rules).check_plan(plan)
     Policy(**rules, noise=("distributed", "local")).check_plan(plan)
-    with pytest.raises(PolicyRefusal) as caught:
-        Policy(**rules, noise=("distributed",)).check_plan(plan)
-    assert caught.value.code == "policy-noise"
+    for noise in ("server", "distributed"):
+        Policy(**rules).check_plan(factory.make_plan(privacy={"noise": noise}))
+    for listed in ((), ("distributed",)):
+        with pytest.raises(PolicyRefusal) as caught:
+            Policy(**rules, noise=listed).check_plan(plan)
+        assert caught.value.code == "policy-noise"
     strict = Policy(**rules, noise=("distributed", "local")).secure_sums
     wishes = Wishes(n_colluders=1)
     for mode in NoiseMode:
@@ -215,42 +219,50 @@ def test_a_federation_makes_the_local_engines_model(federate: Builder, factory: 
     assert federation.model_bytes(outcome) == train(plan, federation.data, noise=SeededNoise(1)).to_bytes()
 
 
+@pytest.mark.parametrize("lost", [None, "nothing", "the database", "the counter", "the seed of the trees"])
 def test_noise_that_left_is_not_drawn_again(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
+    federate: Builder, factory: ModuleType, killed: type[BaseException], lost: str | None
 ) -> None:
     """Nodes that were restarted after their answer left, and are asked for it in a new epoch, do not answer: nothing
-    but the records' noise protects them here, and two draws are two releases. Without a restart it is the same draw.
+    but the records' noise protects them here, and two draws are two releases. That holds as well when the database that
+    said so is lost, or the counter beside it; and without a restart for trees of another seed, whose sums have other
+    noise. Else (None) it is the same draw.
     """
-    plan = factory.make_plan(privacy=LOCAL)
-    for restarts in (False, True):
-        kept: list[str] = []
+    new_seed = lost == "the seed of the trees"
+    plan = factory.make_plan(model={"structure_seed": "joint" if new_seed else 7}, privacy=LOCAL)
+    kept: list[str] = []
 
-        def keep(passing: Passing, kept: list[str] = kept) -> Fate:
-            if passing.message[4] == MessageKind.UPLOAD and len(kept) < 4:
-                kept.append(passing.site)
-                return Fate.DROP
-            return Fate.DELIVER
+    def keep(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.UPLOAD and len(kept) < 4:
+            kept.append(passing.site)
+            return Fate.DROP
+        return Fate.DELIVER
 
-        federation = federate(4, plan, faults=keep, name=f"restarts-{restarts}")
+    federation = federate(4, plan, faults=keep)
 
-        def die(_: float) -> bool:
-            raise killed
+    def die(_: float) -> bool:
+        raise killed
 
-        federation.while_waiting = die
-        with pytest.raises(killed):
-            federation.run()
-        assert len(kept) == 4
-        federation.while_waiting = lambda _: False
-        if not restarts:
-            federation.run()
-            continue
-        for party in federation.parties.values():
-            party.kill()
-            party.start()
-        database = sqlite3.connect(federation.folder / "journal.db")
-        database.execute("update slots set slot = null")
-        database.commit()
-        database.close()
-        with pytest.raises(AggregationError):
-            federation.run()
-        assert {f.code for party in federation.parties.values() for f in party.failures} == {"purpose-answered"}
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    assert len(kept) == 4
+    federation.while_waiting = lambda _: False
+    for party in federation.parties.values() if lost and not new_seed else ():
+        party.kill()
+        for file in party.folder.glob({"the database": "node.db*", "the counter": "counter.json"}.get(lost, "none")):
+            file.unlink()
+        party.start()
+    database = sqlite3.connect(federation.folder / "journal.db")
+    database.execute("update slots set slot = null, next_slot = 0")
+    database.execute("update run set epoch = null, origin = null")
+    database.commit()
+    database.close()
+    if lost is None:
+        federation.run()
+        return
+    with pytest.raises(AggregationError):
+        federation.run()
+    faults = [fault for party in federation.parties.values() for fault in party.failures]
+    assert {fault.code for fault in faults} == {"purpose-answered"}
+    assert all("with other noise" in str(fault) for fault in faults)
