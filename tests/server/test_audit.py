@@ -80,8 +80,8 @@ def test_too_little_noise_of_a_linear_model_is_found(name: str) -> None:
 
 
 def test_every_private_preset_is_audited_as_it_is() -> None:
-    """`audit --presets` leaves none of boosted trees out, and audits its own split method, candidates, update, noise and
-    accountant; every other algorithm has plans in an audit of its own."""
+    """`audit --presets` leaves none of boosted trees out, and audits its own split method, candidates, update, noise
+    and accountant; every other algorithm has plans in an audit of its own."""
     plans = preset_plans()
     others = {name: preset.model["algorithm"] for name, preset in PRESETS.items() if "algorithm" in preset.model}
     assert set(plans) == {name for name, preset in PRESETS.items() if preset.private} - set(others)
