@@ -1,10 +1,11 @@
-# Targets: demo, test, lint, bench, compose, proto. Each makes its own .venv when pyproject.toml has changed since the last time.
+# Targets: demo, test, lint, bench, compose, flower-compose, proto. Each makes its own .venv when pyproject.toml has changed
+# since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint bench compose proto clean
+.PHONY: help demo test lint bench compose flower-compose proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
@@ -12,6 +13,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   speed against XGBoost"
 	@echo "make compose run docker-compose.yml, and compare its model with a local run's"
+	@echo "make flower-compose   the same for deploy/flower-compose.yml, over Flower"
 	@echo "make proto   write the Python code of protocol/wire/hedgerow.proto again"
 	@echo "make clean   remove the virtual environment and all caches"
 
@@ -31,6 +33,9 @@ bench: $(VENV)/.installed-dev
 # Needs docker compose or podman-compose.
 compose: $(VENV)/.installed
 	deploy/compose-check $(BIN)/python
+
+flower-compose: $(VENV)/.installed
+	deploy/flower-compose-check $(BIN)/python
 
 proto: $(VENV)/.installed-dev
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hedgerow/protocol/wire/hedgerow.proto
