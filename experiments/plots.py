@@ -47,6 +47,7 @@ def _beside_the_paper(plt: Any, experiment: Experiment, results: Results) -> Any
         axis.set_title(data)
         axis.set_xlabel("test AUC")
         axis.grid(axis="x", alpha=0.3)
+        axis.locator_params(axis="x", nbins=4)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     figure.suptitle(f"{experiment.title}\ngrey squares: the paper, blue circles: ours; bars: two standard deviations")
@@ -98,5 +99,8 @@ def _draw_panel(axis: Any, panel: Panel, results: Results) -> None:
     axis.set_xlabel(panel.x_label)
     if panel.log_x:
         axis.set_xscale("log", base=2)
+        places = sorted({cell.x for cell in panel.cells})
+        axis.set_xticks(places, [f"{place:g}" for place in places])
+        axis.minorticks_off()
     axis.grid(alpha=0.3)
     axis.legend(fontsize=7)

@@ -15,6 +15,9 @@ from hedgerow.protocol.plan_fields import boolean, checked, integer, number, one
 if TYPE_CHECKING:
     from hedgerow.protocol.plan import Plan
 
+LEAST_SHARE = 1e-6
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGbdt:
     """How S-GBDT trains.
@@ -27,7 +30,7 @@ class SGbdt:
         extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
-        initial_score_share: share of the budget for the private initial score; 0 begins at zero.
+        initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero.
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
         splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
@@ -76,6 +79,9 @@ def check_s_gbdt(plan: Plan) -> None:
         )
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
+    if 0 < section.initial_score_share < LEAST_SHARE:
+        # The noise grows without bound as the share falls, and must fit the words that sums are made of.
+        raise refuse("s_gbdt.initial_score_share", section.initial_score_share, f"0, or {LEAST_SHARE:g} to 0.9")
     if section.initial_score == "linear" and (
         not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
     ):

@@ -13,6 +13,7 @@ import numpy as np
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
@@ -110,12 +111,15 @@ class Replica:
         """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
 
         An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
-        bins must not add their counts up. What training asks follows from integers.
+        bins must not add their counts up. Nor must nodes whose rows are transformed differently: operations that are
+        rounded alike everywhere make a transform, but in floating point. All else is tabulated or counted.
         """
         if isinstance(self.query, ScoreHistogram):
             return hashlib.sha256(self.history + self.query.edges.astype("<i8").tobytes()).digest()
         if isinstance(self.query, ErrorMoments):
             return hashlib.sha256(self.history + self.query.error_clip.to_bytes(8, "little")).digest()
+        if isinstance(self.query, GramMatrix | CrossProducts) and len(self.query.rows.transform):
+            return hashlib.sha256(self.history + self.query.rows.transform.astype("<i8").tobytes()).digest()
         return self.history
 
     def feed(self, release: IntVector) -> None:

@@ -37,7 +37,7 @@ from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_algebra import Matrix, lower_inverse, solve
 from hedgerow.trees.linear_basis import LinearBasis
 from hedgerow.trees.linear_sums import linear_loss
-from hedgerow.trees.losses import Loss
+from hedgerow.trees.losses import RECORD_NORM, Loss
 
 ROUNDS = 3
 SHARES = (3 / 7, 1 / 7, 1 / 7)
@@ -63,8 +63,9 @@ def n_start_trees(plan: Plan) -> int:
 
 
 def start_loss(plan: Plan) -> Loss:
-    """The loss of the linear start: the logistic one, or squares with gradients clipped to g*."""
-    return linear_loss("logistic", plan.label.type == "regression", min(plan.s_gbdt.gradient_clip, 1.0))
+    """The loss of the linear start: the logistic one, or squares with gradients clipped to g*, one integer at least."""
+    clip = min(max(plan.s_gbdt.gradient_clip, 1 / RECORD_NORM), 1.0)
+    return linear_loss("logistic", plan.label.type == "regression", clip)
 
 
 def start_multipliers(whole: float) -> tuple[float, float, float]:
@@ -90,7 +91,7 @@ def start_releases(plan: Plan, whole: float, rounding: float) -> list[Event]:
         (smallest, basis.rows.n_columns, ROUNDS),
     )
     return [
-        DiscreteGaussianEvent(z * (1 - rounding), math.floor(z * math.sqrt(squared)), length, count)
+        DiscreteGaussianEvent(z * (1 - rounding), max(1, math.floor(z * math.sqrt(squared))), length, count)
         for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
     ]
 
@@ -140,7 +141,7 @@ def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
     """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1, d as in the module's text."""
     inverse = lower_inverse(factor)
     ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
-    resolved = len(gram) - ridge * math.fsum((inverse**2).reshape(-1).tolist())
+    resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())
     return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse
 
 

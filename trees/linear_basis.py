@@ -17,7 +17,7 @@ from hedgerow.protocol.linear_queries import LinearRows
 from hedgerow.protocol.plan import Feature, Plan
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.grid import FeatureGrid, Grid
-from hedgerow.trees.linear_kernels import TRANSFORM_BITS
+from hedgerow.trees.linear_kernels import MAX_TRANSFORMED, TRANSFORM_BITS
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT
 
 _TRANSFORM_REACH = 10
@@ -79,9 +79,16 @@ class LinearBasis:
         return cls(rows, unit, tuple(blocks), trees, leaf_of_code)
 
     def transformed(self, matrix: NDArray[np.float64]) -> LinearBasis:
-        """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases."""
+        """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases.
+
+        Entries are cut off at +-2**10, and what is no number counts as 0; ValueError for more than 2**14 columns.
+        """
+        if len(matrix) > MAX_TRANSFORMED:
+            raise ValueError(f"rows of {len(matrix)} entries are too long to be transformed")
         reach = 2.0**_TRANSFORM_REACH
-        transform = np.rint(np.clip(matrix, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
+        # Machines make different integers of what is no number.
+        numbers = np.nan_to_num(matrix, nan=0.0, posinf=reach, neginf=-reach)
+        transform = np.rint(np.clip(numbers, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
         return replace(self, rows=replace(self.rows, transform=transform))
 
     @property

@@ -10,7 +10,10 @@ import numpy as np
 STEP_BITS = 8
 TRANSFORM_BITS = 16
 ENTRY_LIMIT = 2**24
-"""Largest entry of a transformed row before it is shortened: squares of a few thousand of them fit 64 bits."""
+"""Largest entry of a transformed row before it is shortened."""
+MAX_TRANSFORMED = 2**14
+"""Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
+negative, and the row would stay as long as it is."""
 
 
 @numba.njit(cache=True, nogil=True)

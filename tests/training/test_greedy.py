@@ -133,6 +133,15 @@ def test_more_than_one_block_of_records(factory: ModuleType) -> None:
         dialogue(plan, factory.make_data(plan, 5000, 3), 3, 0)
 
 
+@pytest.mark.parametrize("n_features", [3, 4, 6, 9])
+def test_features_are_summed_in_fours_and_what_is_left_alone(factory: ModuleType, n_features: int) -> None:
+    """The kernel takes four features at a time: no feature is left out or taken twice, whatever their number."""
+    features = [{"name": f"x{i}", "type": "numeric", "min": -1, "max": 1 + i} for i in range(n_features)]
+    model = {"split_method": "hist", "n_trees": 2, "max_depth": 2, "interaction_size": "all", "n_candidates": 6}
+    plan = factory.make_plan(model=model, features=features)
+    assert dialogue(plan, factory.make_data(plan, 300, n_features), 5, 2.0**14)
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10**6))
 def test_a_record_stays_within_what_queries_state(factory: ModuleType, data: st.DataObject, seed: int) -> None:

@@ -184,6 +184,19 @@ def test_a_plan_without_numeric_features_is_refused(factory: ModuleType) -> None
         plan_of(factory, "binary", initial_score_share=0.0)
 
 
+@pytest.mark.parametrize("initial", ["linear", "constant"])
+def test_the_least_share_still_fits(factory: ModuleType, initial: str) -> None:
+    """A share that is nearly nothing asks for noise beyond any word and is refused; the least one runs."""
+    for share in (5e-324, 1e-30, 9e-7):
+        with pytest.raises(PlanError) as refused:
+            plan_of(factory, "binary", initial_score_share=share, initial_score=initial)
+        assert refused.value.what.startswith("s_gbdt.initial_score_share")
+    privacy = {"epsilon": 0.05, "noise": "distributed"}
+    plan = plan_of(factory, "binary", privacy, initial_score_share=1e-6, initial_score=initial, subsampling_ratio=1e-3)
+    sites = {site: factory.make_data(plan, 20, seed) for seed, site in enumerate("abcd")}
+    assert train(plan, sites, noise=SeededNoise(1, exact=False)).report.epsilon <= 0.05
+
+
 @pytest.mark.parametrize("depth", [3, 6, 8])
 def test_deeper_trees_say_the_same(factory: ModuleType, depth: int) -> None:
     """Levels that send everything left change no score."""
