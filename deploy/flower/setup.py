@@ -34,6 +34,7 @@ roster = "roster.toml"
 identity = "coordinator.private.json"
 out = "/out/model.json"
 journal = "/data/run.journal"
+repeat = 120
 """
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from hedgerow.experiments import sgbdt
 from hedgerow.experiments.datasets import make
 from hedgerow.experiments.harness import Prepared
 from hedgerow.experiments.sgbdt import printed_multiplier
@@ -45,3 +46,23 @@ def test_folds_are_disjoint_and_runs_are_scored() -> None:
     assert error < 35 and bench.n_runs == 1 and math.isfinite(error)
     static = bench.score(Variant("static", model, variant.section, is_static=True), 8.0, 0, 1)
     assert static != error and static < 50
+
+
+def test_no_two_runs_of_a_column_share_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise follows from the seed: runs of one seed on several folds would be one draw of noise, counted five times."""
+    asked: list[tuple[int, int, int]] = []
+
+    def noted(bench: Bench, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
+        asked.append((bench.division, fold, seed))
+        return 0.5
+
+    monkeypatch.setattr(Bench, "score", noted)
+    monkeypatch.setitem(sgbdt.GRID, "adult", sgbdt.GRID["adult"][-1:])
+    lines: list[str] = []
+    sgbdt._other_divisions(Bench(Prepared(make("two_features"))), "adult", lines)
+    per_column = 5 * sgbdt.N_DIVISIONS
+    assert len(asked) == 2 * 2 * per_column and sum("0.500 ± 0.000" in line for line in lines) == 2
+    for begin in range(0, len(asked), per_column):
+        column = asked[begin : begin + per_column]
+        assert len({seed for _, _, seed in column}) == per_column
+        assert len({division for division, _, _ in column}) == (1 if begin % (2 * per_column) == 0 else 10)

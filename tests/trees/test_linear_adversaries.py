@@ -59,9 +59,9 @@ def matrices() -> dict[str, Matrix]:
 
 
 def questions(plan: Plan) -> Questions:
-    """Both questions of a linear start for every transform, and for integers that no transform is made of."""
+    """Both questions of a linear start: of plain rows, for every transform, and for integers that none is made of."""
     basis, found = LinearBasis.of(plan, build_grid(plan), 1.0, numeric_only=True), []
-    bases = [basis.transformed(matrix) for matrix in matrices().values()]
+    bases = [basis, *(basis.transformed(matrix) for matrix in matrices().values())]
     for integer in (np.iinfo(np.int64).min, np.iinfo(np.int64).max, 2**50):
         bases.append(replace(basis, rows=replace(basis.rows, transform=np.full((4, 4), integer, dtype=np.int64))))
     for one in bases:
