@@ -13,6 +13,10 @@ from hedgerow.experiments.paper_report import EPSILONS, agreement
 from hedgerow.training.presets import PRESETS
 
 MARKERS = "osD^v<>PX*ph"
+CROWD = 6
+"""More lines than this are drawn twice, the second time magnified."""
+ZOOM = 0.07
+"""Of AUC, what the magnified part shows."""
 
 
 def draw(experiment: Experiment, results: Results, path: Path) -> None:
@@ -74,10 +78,19 @@ def _ranked(plt: Any, results: Results) -> Any:
 
 
 def _lines(plt: Any, experiment: Experiment, results: Results) -> Any:
-    count = len(experiment.panels)
+    panels = list(experiment.panels)
+    crowded = len({cell.method.name for cell in panels[0].cells}) > CROWD
+    if crowded:  # once more, from near the top
+        panels.append(panels[0])
+    count = len(panels)
     figure, axes = plt.subplots(1, count, figsize=(5.2 * count + 1.5, 4.2), squeeze=False)
-    for axis, panel in zip(axes[0], experiment.panels, strict=True):
+    for axis, panel in zip(axes[0], panels, strict=True):
         _draw_panel(axis, panel, results)
+    if crowded:
+        top = max(float(np.mean(aucs(results[cell.key]))) for cell in panels[0].cells)
+        axes[0][-1].set_ylim(top - ZOOM, top + ZOOM / 8)
+        axes[0][0].get_legend().remove()
+        axes[0][-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
     axes[0][0].set_ylabel("test AUC")
     figure.suptitle(experiment.title)
     figure.tight_layout()
