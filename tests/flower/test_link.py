@@ -186,7 +186,7 @@ def test_a_process_killed_before_its_reply_was_kept_costs_no_more_than_a_new_lin
 
     def dying(store: LinkStore, link: object) -> None:
         is_last = link.number == number and link.reply is not None  # type: ignore[attr-defined]
-        if is_armed[0] and is_last and "site-1" in str(store.database.path):
+        if is_armed[0] and is_last and "site-1" in str(store._database.path):
             is_armed[0] = False
             raise Killed
         save(store, link)  # type: ignore[arg-type]
