@@ -43,21 +43,20 @@ def test_a_second_run_under_the_same_number_is_refused(federate: Builder) -> Non
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"run-closed"}
 
 
-def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
-    federate: Builder, killed: type[BaseException]
-) -> None:
-    """A coordinator that took the shares, and forgets that it did, would sum again over other sites: the difference of
-    the two sums is one hospital's vector.
-    """
-    taken: list[str] = []
+def keeping(kind: MessageKind, most: int, kept: list[str]) -> Callable[[Passing], Fate]:
+    """Lets the coordinator keep, and nobody see, the first messages of a kind; `kept` says whose they were."""
 
-    def keep_answers(passing: Passing) -> Fate:
-        if passing.message[4] == MessageKind.ANSWER and len(taken) < 5:
-            taken.append(passing.site)
+    def fate(passing: Passing) -> Fate:
+        if passing.message[4] == kind and len(kept) < most:
+            kept.append(passing.site)
             return Fate.DROP
         return Fate.DELIVER
 
-    federation = federate(5, faults=keep_answers)
+    return fate
+
+
+def forget_when_killed(federation: Federation, killed: type[BaseException]) -> None:
+    """The coordinator dies when nothing comes any more, and its journal then knows of no epoch and no slot."""
 
     def die(_: float) -> bool:
         raise killed
@@ -65,13 +64,24 @@ def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
     federation.while_waiting = die
     with pytest.raises(killed):
         federation.run()
-    assert len(taken) == 5
     federation.while_waiting = lambda _: False
     database = sqlite3.connect(federation.folder / "journal.db")
     database.execute("update run set epoch = null")
     database.execute("update slots set slot = null, next_slot = 0")
     database.commit()
     database.close()
+
+
+def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """A coordinator that took the shares, and forgets that it did, would sum again over other sites: the difference of
+    the two sums is one hospital's vector.
+    """
+    taken: list[str] = []
+    federation = federate(5, faults=keeping(MessageKind.ANSWER, 5, taken))
+    forget_when_killed(federation, killed)
+    assert len(taken) == 5
     with pytest.raises(AggregationError):
         federation.run()
     codes = [fault.code for party in federation.parties.values() for fault in party.failures]
@@ -86,28 +96,9 @@ def test_a_round_that_was_masked_is_not_masked_again_where_both_could_be_opened(
     their rows would be in two releases that are paid for once.
     """
     kept: list[str] = []
-
-    def keep_vectors(passing: Passing) -> Fate:
-        if passing.message[4] == MessageKind.UPLOAD and len(kept) < 10:
-            kept.append(passing.site)
-            return Fate.DROP
-        return Fate.DELIVER
-
-    federation = federate(10, faults=keep_vectors)
-
-    def die(_: float) -> bool:
-        raise killed
-
-    federation.while_waiting = die
-    with pytest.raises(killed):
-        federation.run()
+    federation = federate(10, faults=keeping(MessageKind.UPLOAD, 10, kept))
+    forget_when_killed(federation, killed)
     assert len(kept) == 10
-    federation.while_waiting = lambda _: False
-    database = sqlite3.connect(federation.folder / "journal.db")
-    database.execute("update run set epoch = null")
-    database.execute("update slots set slot = null, next_slot = 0")
-    database.commit()
-    database.close()
     for number, party in enumerate(federation.parties.values()):
         party.kill()
         if number >= 7:
