@@ -14,7 +14,12 @@ PAPER = {("abalone", 0.17): 0.44, ("abalone", 0.54): 0.47, ("adult", 0.15): 18.1
 """Figures of section VIII-C: R2 on Abalone at least, error in per cent on Adult at most."""
 DPBOOST = {"abalone": {0.1: 0.25, 10.0: 0.39}, "adult": {0.12: 24.7}}
 """The numbers that the text of the paper gives for its baseline, with data filtering."""
-DPBOOST_EPSILONS = {"abalone": (0.1, 0.54, 2.0, 10.0), "adult": (0.12, 2.0)}
+DPBOOST_EPSILONS = {"abalone": (0.1, 0.54, 2.0, 10.0), "adult": (0.12,)}
+DPBOOST_WAYS = {
+    "abalone": ((True, True), (False, True), (True, False), (False, False)),
+    "adult": ((True, True), (False, True)),
+}
+"""Gradient filtering, and geometric leaf clipping."""
 DPBOOST_SIZES = tuple(product(((1, 1.0), (5, 0.3), (20, 0.1), (50, 0.1)), ((2, 5.0), (4, 5.0), (4, 100.0)), (0.1, 0.5)))
 """Trees with their learning rate; depth with lambda; the initial score's share of epsilon. Geometric leaf clipping
 lowers the noise only where 2 (1 - eta)^t is below 1 / (1 + lambda): in the later of 50 trees."""
