@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.experiments.harness import Prepared
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.experiments.sgbdt_grid import FIRST_SEARCH, GRID, as_paper
-from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, ScoreBook, Variant, printed_multiplier, repeated
+from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier, repeated
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 
 EPSILONS = (0.17, 0.54)

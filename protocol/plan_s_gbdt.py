@@ -76,8 +76,8 @@ def check_s_gbdt(plan: Plan) -> None:
     if section.leaf_rule == "static":
         raise PlanError(
             "s_gbdt.leaf_rule: static leaf noise is not federated.",
-            cause="It is noise on finished leaf values, quotients of exact sums, which only a trusted coordinator would "
-            "have; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
+            cause="It is noise on finished leaf values, quotients of exact sums, which at most a trusted coordinator "
+            "has; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
             remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
             code="static-leaf-noise",
         )
