@@ -22,7 +22,7 @@ from hedgerow.experiments.harness import (
     stratified_split,
     train_and_score,
 )
-from hedgerow.experiments.sgbdt import FILTERED
+from hedgerow.experiments.sgbdt_grid import FILTERED
 from hedgerow.experiments.sgbdt_runs import plan_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named

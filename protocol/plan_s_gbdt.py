@@ -31,6 +31,8 @@ class SGbdt:
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
         initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero.
+        linear_scale: what a numeric feature's value is to a linear start: the number of its grid cell, half linear and
+            half logarithmic ("grid"), or the cell's middle ("linear"); as scale in [adassp].
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
         splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
@@ -48,6 +50,7 @@ class SGbdt:
     extra_rounds: int = checked(integer(0, 100_000), 0)
     initial_score: str = checked(one_of("constant", "linear"), "constant")
     initial_score_share: float = checked(number(0, 0.9), 0.1)
+    linear_scale: str = checked(one_of("grid", "linear"), "grid")
     label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
     splits: str = checked(one_of("uniform", "cyclical"), "uniform")
@@ -86,6 +89,8 @@ def check_s_gbdt(plan: Plan) -> None:
         not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
     ):
         raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
+    if section.initial_score != "linear" and section.linear_scale != "grid":
+        raise refuse("s_gbdt.linear_scale", section.linear_scale, '"grid" (its default) without a linear start')
     if plan.model.split_candidates in ("iterative_hessian", "quantile"):
         expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)
