@@ -127,16 +127,11 @@ def _grown(
     """One tree; `place` is its epsilon and its number in the ensemble."""
     epsilon, number = place
     split_epsilon, leaf_epsilon = epsilon / 2 / settings.depth, epsilon / 2
-    bound = settings.clip / (1 + settings.ridge)
-    limit = np.inf
-    if settings.clips_leaves:
-        limit = settings.clip * (1 - settings.learning_rate) ** number
-        bound = min(bound, 2 * limit)
 
     def grow(inside: Rows, own: FloatArray, ranges: list[tuple[float, float]], level: int) -> _Node:
         if level == settings.depth:
-            value = float(np.clip(-own.sum() / (len(own) + settings.ridge), -limit, limit))
-            return _Node(value=value + random.laplace(0, bound / leaf_epsilon))
+            value, sensitivity = leaf(own, settings, number)
+            return _Node(value=value + random.laplace(0, sensitivity / leaf_epsilon))
         node = _split(data, inside, own, ranges, (settings, split_epsilon), random)
         goes_left = _left(data, node, inside)
         below = [list(ranges), list(ranges)]
@@ -149,6 +144,19 @@ def _grown(
 
     ranges = [(float(feature.get("min", 0)), float(feature.get("max", 0))) for feature in data.features]
     return grow(rows, gradients, ranges, 0)
+
+
+def leaf(gradients: FloatArray, settings: DPBoost, number: int) -> tuple[float, float]:
+    """A leaf's exact value in tree `number`, and by how much one record can move it, added or removed.
+
+    Without leaf clipping that is g* / (1 + lambda): |g (n + lambda) - S| / ((n + 1 + lambda) (n + lambda)) with |S| at
+    most n g* is largest for n = 0 and 1. A value within +-g* (1 - eta)^t moves by twice that at most (Li et al. 2020).
+    """
+    value, sensitivity = -gradients.sum() / (len(gradients) + settings.ridge), settings.clip / (1 + settings.ridge)
+    if not settings.clips_leaves:
+        return float(value), sensitivity
+    limit = settings.clip * (1 - settings.learning_rate) ** number
+    return float(np.clip(value, -limit, limit)), min(sensitivity, 2 * limit)
 
 
 def _split(

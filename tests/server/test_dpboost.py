@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hedgerow.experiments import sgbdt_dpboost
 from hedgerow.experiments.datasets import Table, category, number
-from hedgerow.experiments.sgbdt_dpboost import Central, DPBoost, _split, train_dpboost
+from hedgerow.experiments.sgbdt_dpboost import Central, DPBoost, _split, leaf, train_dpboost
 
 
 def table_of(values: list[float], codes: list[int], label: list[float]) -> Table:
@@ -64,6 +67,37 @@ def test_a_record_is_in_one_tree_of_an_ensemble(monkeypatch: pytest.MonkeyPatch,
     together = np.concatenate(seen)
     assert len(seen) == 4 and len(set(together.tolist())) == len(together) and together.max() < 150
     assert len(together) == 150 if not filters else len(together) < 150
+
+
+@given(
+    gradients=st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=30),
+    ridge=st.floats(0.1, 50),
+    number=st.integers(0, 60),
+    clips=st.booleans(),
+)
+def test_no_record_moves_a_leaf_beyond_what_its_noise_is_for(
+    gradients: list[float], ridge: float, number: int, clips: bool
+) -> None:
+    """Every record of any leaf left out, also the largest beside opposite ones; the bound of a clipped leaf falls with
+    the number of its tree and is never above that of a free one."""
+    settings = DPBoost(clip=0.5, ridge=ridge, learning_rate=0.1, clips_leaves=clips)
+    own = np.array(gradients)
+    whole, sensitivity = leaf(own, settings, number)
+    for place in range(len(own)):
+        without, same = leaf(np.delete(own, place), settings, number)
+        assert same == sensitivity and abs(whole - without) <= sensitivity * (1 + 1e-9)
+    free = leaf(own, replace(settings, clips_leaves=False), number)[1]
+    assert sensitivity <= free == 0.5 / (1 + ridge)
+    assert not clips or (abs(whole) <= 0.5 * 0.9**number and sensitivity <= 0.9**number)
+
+
+def test_the_bound_on_a_leaf_is_reached() -> None:
+    """A smaller one would promise too much: one record alone, and one that turns a clipped leaf over."""
+    settings = DPBoost(clip=0.5, ridge=1.0, learning_rate=0.5, clips_leaves=False)
+    assert abs(leaf(np.array([0.5]), settings, 3)[0]) == leaf(np.array([0.5]), settings, 3)[1]
+    clipped = replace(settings, ridge=0.01, clips_leaves=True)
+    before, after = (leaf(np.array(own), clipped, 3) for own in ([0.4, -0.2], [0.4, -0.2, -0.5]))
+    assert math.isclose(abs(after[0] - before[0]), after[1]) and after[1] == 2 * 0.5**4
 
 
 def test_with_a_large_epsilon_it_learns() -> None:
