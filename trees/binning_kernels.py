@@ -23,13 +23,14 @@ def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untype
         # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
         bucket = np.int64(position) if position == position else np.int64(0)
         left = np.int64(starts[bucket])
-        right = np.int64(starts[bucket + 1])
-        while left < right:
-            middle = (left + right) >> 1
-            if edges[middle] <= value:
-                left = middle + 1
-            else:
-                right = middle
+        n_left = np.int64(starts[bucket + 1]) - left
+        # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
+        while n_left > 1:
+            half = n_left >> 1
+            left += half * np.int64(edges[left + half - 1] <= value)
+            n_left -= half
+        if n_left == 1:
+            left += np.int64(edges[left] <= value)
         codes[i] = left if value == value else missing
 
 
