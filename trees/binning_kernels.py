@@ -8,7 +8,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-BUCKETS = 1024
+LOWEST_OCTAVE = 32
+STEPS_PER_OCTAVE = 128
+BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
+"""Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
+around zero are told apart as well as those further up."""
+TOP_BITS = 0x3F800000 >> 16
+"""The sign, the exponent and the first seven bits of the single-precision number 1."""
 ROWS_PER_BLOCK = 512
 
 
@@ -16,12 +22,13 @@ ROWS_PER_BLOCK = 512
 def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
     """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell."""
     missing = np.int64(len(edges) + 1)
-    top = np.float32(BUCKETS - 1)
     for i in range(len(values)):
         value = np.float32(values[i])
-        position = min(max((value - low) * scale, np.float32(0)), top)
-        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
-        bucket = np.int64(position) if position == position else np.int64(0)
+        position = np.float32((value - low) * scale)
+        bits = np.int64(position.view(np.int32)) >> 16
+        # The leading bits of positive numbers stand in the numbers' order. A NaN here is a missing value, or infinity
+        # times a scale of zero; then bucket 0 holds every edge.
+        bucket = min(max(bits - TOP_BITS + BUCKETS - 1, 0), BUCKETS - 1) if position > 0 else 0
         left = np.int64(starts[bucket])
         n_left = np.int64(starts[bucket + 1]) - left
         # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
