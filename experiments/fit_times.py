@@ -1,9 +1,9 @@
 """Seconds of one fit on Credit 1 beside those that the authors of CCS'22 publish, per tree, method by method.
 
-A fit is what theirs is: binning, calibrating the noise and training on 70 % of the rows, T = 100, depth 4. Ours are in
-one thread, in seconds of processor time; the fastest of some fits, which other work held up least. One site holds all rows,
-as in theirs: neither has masks or messages; ours has the ledger and the report. The exit code is 1 when a slowest method
-is not 20 times as fast as published: the one whose published fits take longest, or the slowest per tree, theirs or ours.
+A fit is what theirs is: binning, calibrating the noise and training on 70 % of the rows, T = 100, depth 4. One site
+holds all rows, and neither theirs nor ours has masks or messages. Ours are in one thread, in seconds of processor time;
+the fastest of some fits, which other work held up least. The exit code is 1 when a slowest method is not 20 times as
+fast as published: the one whose published fits take longest, or the slowest per tree, theirs or ours.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untype
     for i in range(len(values)):
         value = np.float32(values[i])
         position = np.float32((value - low) * scale)
-        bits = np.int64(position.view(np.int32)) >> 16
-        # The leading bits of positive numbers stand in the numbers' order. A NaN here is a missing value, or infinity
-        # times a scale of zero; then bucket 0 holds every edge.
-        bucket = min(max(bits - TOP_BITS + BUCKETS - 1, 0), BUCKETS - 1) if position > 0 else 0
+        # The leading bits of positive numbers stand in the numbers' order.
+        bucket = (np.int64(position.view(np.int32)) >> np.int64(16)) - np.int64(TOP_BITS - BUCKETS + 1)
+        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
+        bucket = min(max(bucket, np.int64(0)), np.int64(BUCKETS - 1)) if position > 0 else np.int64(0)
         left = np.int64(starts[bucket])
         n_left = np.int64(starts[bucket + 1]) - left
         # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
