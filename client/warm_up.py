@@ -13,11 +13,10 @@ import numpy as np
 from hedgerow.client.node import Node, SiteData
 from hedgerow.protocol.errors import DataError, HedgerowError
 from hedgerow.protocol.plan import Plan
-from hedgerow.training.replica import Replica
+from hedgerow.training.rehearsal import rehearse
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.grid import build_grid
 
-_N_QUERIES = 3
 _USUAL = {
     "version": 1,
     "name": "warm-up",
@@ -39,12 +38,7 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
         task.planned_releases()
         columns = tuple(np.zeros(1, np.int16 if feature.is_categorical else np.float32) for feature in plan.features)
         data = SiteData(build_grid(plan).encode(columns), np.zeros(1, dtype=np.int32))
-        node, replica = Node("warm-up", data, plan, task.settings, n_threads), Replica(task)
-        for _ in range(_N_QUERIES):
-            if replica.query is None:
-                return
-            node.answer(replica.query)
-            replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+        rehearse(task, Node("warm-up", data, plan, task.settings, n_threads).answer)
     except HedgerowError:
         # A plan that cannot be run is refused where the refusal is told to the coordinator as well.
         return

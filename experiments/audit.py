@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,10 @@ class Audit:
     def passed(self) -> bool:
         """Whether nothing was observed that contradicts the accounting."""
         return self.mu_lower_bound <= self.mu_accounted
+
+
+Verdict = tuple[bool, str]
+"""Whether an audit passed, and the columns of its line."""
 
 
 @dataclass(frozen=True)
@@ -258,17 +263,48 @@ def main(argv: list[str]) -> int:
         ("fault: contributions counted twice", subject_of(first, fault=lambda vector: 2 * vector), False),
     ]
     print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence\n")
+
+    def found(subject: Subject) -> Verdict:
+        one = audit(subject, n_runs)
+        return one.passed, f"{one.mu_accounted:14.3f}{one.mu_estimate:10.3f}{one.mu_lower_bound:10.3f}"
+
     width = max(len(name) for name, _, _ in rows) + 1
-    print(f"{'plan':{width}}{'mu accounted':>14}{'observed':>10}{'at least':>10}  verdict")
+    head = f"{'plan':{width}}{'mu accounted':>14}{'observed':>10}{'at least':>10}"
+    return report_audits(head, width, ((name, sound, partial(found, subject)) for name, subject, sound in rows))
+
+
+def report_audits(head: str, width: int, rows: Iterable[tuple[str, bool, Callable[[], Verdict]]]) -> int:
+    """Print a line for each audit as it ends; 0 if those that should have passed did, and no others.
+
+    Args:
+        head: the names of the columns, without the verdict.
+        width: of the first column.
+        rows: a name, whether it should pass, and what says whether it did, and its columns.
+    """
+    print(f"{head}  verdict")
     as_expected = True
-    for name, subject, sound in rows:
-        found = audit(subject, n_runs)
-        as_expected &= found.passed == sound
-        verdict = "within the promise" if found.passed else "BROKEN"
-        print(
-            f"{name:{width}}{found.mu_accounted:14.3f}{found.mu_estimate:10.3f}{found.mu_lower_bound:10.3f}  {verdict}",
-            flush=True,
-        )
+    for name, is_sound, run in rows:
+        passed, columns = run()
+        as_expected &= passed == is_sound
+        print(f"{name:{width}}{columns}  {'within the promise' if passed else 'BROKEN'}", flush=True)
     if not as_expected:
         print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
     return 0 if as_expected else 1
+
+
+def report_faults(
+    title: str, head: str, plans: tuple[Mapping[str, Plan], Mapping[str, Plan]], run: Callable[[Plan, str], Verdict]
+) -> int:
+    """`report_audits` over sound plans, and over plans each with the fault that it is named after.
+
+    Args:
+        title: the first line.
+        head: the names of the columns after the first.
+        plans: the sound ones, and the others.
+        run: audits a plan with a fault, "none" for none.
+    """
+    print(f"{title}\n")
+    sound, faulty = plans
+    rows = [(name, True, partial(run, plan, "none")) for name, plan in sound.items()]
+    rows += [(f"fault: {name}", False, partial(run, plan, name)) for name, plan in faulty.items()]
+    return report_audits(f"{'plan':38}{head}", 38, rows)

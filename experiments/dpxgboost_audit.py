@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.audit import CONFIDENCE, small_plan, subject_of
+from hedgerow.experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, subject_of
 from hedgerow.experiments.sgbdt_audit import Everyone, epsilon_lower_bound
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
@@ -188,16 +187,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=1000, help="trainings per plan")
     parser.add_argument("--data", help="not used: the records are made up")
     n_runs = parser.parse_args(argv).runs
-    print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence, delta = 0\n")
-    print(f"{'plan':38}{'epsilon accounted':>18}{'at least':>10}  verdict")
-    rows = [(name, plan, "none") for name, plan in SOUND.items()]
-    rows += [(f"fault: {name}", plan, name) for name, plan in FAULTY.items()]
-    as_expected = True
-    for name, plan, fault in rows:
-        found = audit_pure(plan, n_runs, fault)
-        as_expected &= found.passed == (fault == "none")
-        verdict = "within the promise" if found.passed else "BROKEN"
-        print(f"{name:38}{found.epsilon_accounted:18.3f}{found.epsilon_lower_bound:10.3f}  {verdict}", flush=True)
-    if not as_expected:
-        print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
-    return 0 if as_expected else 1
+
+    def found(plan: Plan, fault: str) -> Verdict:
+        one = audit_pure(plan, n_runs, fault)
+        return one.passed, f"{one.epsilon_accounted:18.3f}{one.epsilon_lower_bound:10.3f}"
+
+    title = f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence, delta = 0"
+    return report_faults(title, f"{'epsilon accounted':>18}{'at least':>10}", (SOUND, FAULTY), found)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from scipy.stats import beta
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SamplingSource, SeededSampling
-from hedgerow.experiments.audit import CONFIDENCE, mu_lower_bound, subject_of
+from hedgerow.experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
@@ -252,20 +251,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=1000, help="trainings per plan")
     parser.add_argument("--data", help="not used: the records are made up")
     n_runs = parser.parse_args(argv).runs
-    print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence\n")
-    print(f"{'plan':38}{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}  verdict")
-    rows = [(name, plan, "none") for name, plan in SOUND.items()]
-    rows += [(f"fault: {name}", plan, name) for name, plan in FAULTY.items()]
-    as_expected = True
-    for name, plan, fault in rows:
-        found = audit_sampled(plan, n_runs, fault)
-        as_expected &= found.passed == (fault == "none")
-        verdict = "within the promise" if found.passed else "BROKEN"
-        epsilons = f"{found.epsilon_accounted:18.3f}{found.epsilon_lower_bound:10.3f}"
-        mus = " " * 24
-        if found.mu_accounted < math.inf:
-            mus = f"{found.mu_accounted:14.3f}{found.mu_lower_bound:10.3f}"
-        print(f"{name:38}{epsilons}{mus}  {verdict}", flush=True)
-    if not as_expected:
-        print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
-    return 0 if as_expected else 1
+
+    def found(plan: Plan, fault: str) -> Verdict:
+        one = audit_sampled(plan, n_runs, fault)
+        mus = f"{one.mu_accounted:14.3f}{one.mu_lower_bound:10.3f}" if one.mu_accounted < math.inf else " " * 24
+        return one.passed, f"{one.epsilon_accounted:18.3f}{one.epsilon_lower_bound:10.3f}{mus}"
+
+    head = f"{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}"
+    return report_faults(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence", head, (SOUND, FAULTY), found)

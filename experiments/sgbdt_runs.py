@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,11 @@ from sklearn.metrics import r2_score
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.harness import Prepared, labels_of, plan_for
+from hedgerow.experiments.harness import Prepared, labels_of, plan_for, progress
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.local_training import ArrivingNode
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.renyi import ORDERS, paper_divergence
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, LeafSums, Query
 from hedgerow.server.coordinator import Outcome, run_program
@@ -50,11 +53,12 @@ class Variant:
 
 @dataclass
 class Bench:
-    """A data set divided into folds; `division` is the number of the division."""
+    """A data set divided into folds; `division` is the number of the division, `book` keeps the scores."""
 
     prepared: Prepared
     n_runs: int = 0
     division: int = 7
+    book: ScoreBook = field(default_factory=ScoreBook)
     folds: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,8 +70,16 @@ class Bench:
         """Test R2 of a regression, or test error in per cent, of one seeded run."""
         train = self.folds != fold
         plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
-        outcome = self._outcome(plan, train, seed, variant.is_static)
-        return self._measure(plan, outcome, ~train)
+
+        def run() -> float:
+            return self._measure(plan, _run(plan, self._rows(plan, train), seed, {}, variant.is_static), ~train)
+
+        return self.noted((plan.digest, fold, seed, variant.is_static), run)
+
+    def noted(self, key: tuple[object, ...], run: Callable[[], float]) -> float:
+        """The score of a run on this division, from the book if it is there."""
+        self.n_runs += 1
+        return self.book.score((self.prepared.table.name, self.division, *key), run)
 
     def stream_score(self, variant: Variant, epsilon: float, late: NDArray[np.bool_], fold: int, seed: int) -> float:
         """The same when the rows in `late` come after the regular rounds, under one filter and one ledger."""
@@ -79,23 +91,37 @@ class Bench:
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             first = int(variant.section.get("arrival", first))
         data = {when: self._rows(plan, train & (late if when else ~late)) for when in (0, first)}
-        outcome = _run(plan, data[0], seed, {first: {"one": data[first]}}, False)
-        return self._measure(plan, outcome, ~train)
 
-    def _outcome(self, plan: Plan, train: NDArray[np.bool_], seed: int, is_static: bool) -> Outcome:
-        return _run(plan, self._rows(plan, train), seed, {}, is_static)
+        def run() -> float:
+            return self._measure(plan, _run(plan, data[0], seed, {first: {"one": data[first]}}, False), ~train)
+
+        return self.noted((plan.digest, fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest()), run)
 
     def _rows(self, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:
         codes, labels = self.prepared.codes_for(plan), labels_of(self.prepared.table)
         return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
 
     def _measure(self, plan: Plan, outcome: Outcome, test: NDArray[np.bool_]) -> float:
-        self.n_runs += 1
         rows = self._rows(plan, test)
         scores = outcome.ensemble.scores(rows.codes)[0]
         if plan.label.type == "regression":
             return float(r2_score(rows.labels / SCORE_UNIT, np.clip(scores, -1, 1)))
         return float(100 * np.mean((scores > 0) != (rows.labels == 1)))
+
+
+def repeated(bench: Bench, variant: Variant, epsilon: float, repeats: int, first: int = 1) -> NDArray[np.float64]:
+    """Scores of so many runs on each fold, each with noise and samples of its own: float64 [repeats * N_FOLDS].
+
+    Args:
+        first: the first seed; seeds from 1 on are the reports', those of a search lie far above.
+    """
+    n_runs = repeats * N_FOLDS
+    return np.array([bench.score(variant, epsilon, i % N_FOLDS, first + i) for i in progress(n_runs, variant.name)])
+
+
+def sign_of(name: str) -> float:
+    """Larger is better after this sign."""
+    return -1.0 if name == "adult" else 1.0
 
 
 def plan_of(prepared: Prepared, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
@@ -171,3 +197,20 @@ def tuned_epsilon(divergence: Callable[[int], float], orders: Sequence[int], del
         + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
         for order, value in curve
     )  # fmt: skip
+
+
+def printed_multiplier(epsilon: float, delta: float, rate: float, n_rounds: int) -> float:
+    """The noise that the paper's algorithm 7 gives as printed: exp(rho - alpha epsilon) = delta, orders to 2000."""
+
+    def spent(noise_multiplier: float) -> float:
+        return min(
+            (n_rounds * paper_divergence(order, rate, noise_multiplier) - math.log(delta)) / order
+            for order in ORDERS
+            if order <= 2000
+        )
+
+    low, high = 1e-3, 1e3
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hedgerow.protocol.plan_fields import checked, integer, number, one_of, refuse
+from hedgerow.protocol.plan_fields import boolean, checked, integer, number, one_of, refuse
 from hedgerow.protocol.plan_s_gbdt import SGbdt
 
 
@@ -51,6 +51,8 @@ class DpXgboost:
         gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
         count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
         min_child_weight: a leaf whose noisy count is below it has the value 0.
+        geometric_leaf_clip: whether the bound on a leaf's value, before the learning rate, falls by 1 - learning_rate
+            with every tree, as DPBoost's does; of the noisy value, so it costs nothing and lowers no noise.
     """
 
     splits: str = checked(one_of("exponential", "histogram"), "exponential")
@@ -61,6 +63,7 @@ class DpXgboost:
     gradient: str = checked(one_of("clip", "filter"), "clip")
     count_weight: float = checked(number(0.01, 4), 0.25)
     min_child_weight: float = checked(number(0, 1e9), 0.0)
+    geometric_leaf_clip: bool = checked(boolean, False)
 
 
 SECTIONS: dict[str, type[Any]] = {"adassp": Adassp, "s-gbdt": SGbdt, "dp-xgboost": DpXgboost}
@@ -118,5 +121,9 @@ def check_pure(plan: Any) -> None:
         raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
     if own.sketch_share + own.split_share >= 1:
         raise refuse("dp_xgboost.split_share", own.split_share, "a share that leaves some for the leaves")
+    rate = plan.model.learning_rate
+    if own.geometric_leaf_clip and not isinstance(rate, str) and rate >= 1:
+        # The second tree's leaves would have no room at all.
+        raise refuse("model.learning_rate", rate, "below 1 with dp_xgboost.geometric_leaf_clip")
     if (own.sketch_rounds == 0) != (own.sketch_share == 0):
         raise refuse("dp_xgboost.sketch_share", own.sketch_share, "above 0 with sketch_rounds above 0, else 0")

@@ -31,13 +31,15 @@ class SGbdt:
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
         initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero.
+        linear_scale: what a numeric feature's value is to a linear start: the number of its grid cell, half linear and
+            half logarithmic ("grid"), or the cell's middle ("linear"); as scale in [adassp].
         label_clip: m*, the clip on labels for the initial score, in units of gradient_clip.
         numeric_weight: r, the weight of a numeric feature against 1 of a categorical one in random splits.
         splits: "uniform" draws feature and value at random (the paper); "cyclical" gives each tree one feature in
             turn, cut at candidates that divide the node and that follow what was released (an extra of ours).
         leaf_rule: "paper" is sum / max(lambda, support); "shrunk" is sum / (support + lambda + noise_ridge * noise),
             smoothed where leaves have an order (an extra of ours). "static", one noise for all finished values, is
-            refused: those are quotients of exact sums, which no party of a federation has.
+            refused: those are quotients of exact sums (docs/s-gbdt.md).
         bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
     """
 
@@ -48,6 +50,7 @@ class SGbdt:
     extra_rounds: int = checked(integer(0, 100_000), 0)
     initial_score: str = checked(one_of("constant", "linear"), "constant")
     initial_score_share: float = checked(number(0, 0.9), 0.1)
+    linear_scale: str = checked(one_of("grid", "linear"), "grid")
     label_clip: float = checked(number(1e-6, 1), 1.0)
     numeric_weight: float = checked(number(0, 1e6, exclusive=True), 1.0)
     splits: str = checked(one_of("uniform", "cyclical"), "uniform")
@@ -72,8 +75,9 @@ def check_s_gbdt(plan: Plan) -> None:
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.leaf_rule == "static":
         raise PlanError(
-            "s_gbdt.leaf_rule: static leaf noise cannot be federated.",
-            cause="It is noise on finished leaf values, which are quotients of exact sums that no party has.",
+            "s_gbdt.leaf_rule: static leaf noise is not federated.",
+            cause="It is noise on finished leaf values, quotients of exact sums, which at most a trusted coordinator "
+            "has; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
             remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
             code="static-leaf-noise",
         )
@@ -86,6 +90,8 @@ def check_s_gbdt(plan: Plan) -> None:
         not section.initial_score_share or all(feature.is_categorical for feature in plan.features)
     ):
         raise refuse("s_gbdt.initial_score", "linear", '"constant" without a share or without numeric features')
+    if section.initial_score != "linear" and section.linear_scale != "grid":
+        raise refuse("s_gbdt.linear_scale", section.linear_scale, '"grid" (its default) without a linear start')
     if plan.model.split_candidates in ("iterative_hessian", "quantile"):
         expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)

@@ -44,6 +44,7 @@ from hedgerow.server.rounds import (
 from hedgerow.server.run_setup import RunSetup as RunSetup
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
+from hedgerow.training.tasks import Task
 
 Outgoing = tuple[str, bytes]
 
@@ -81,6 +82,11 @@ class RunPhases:
         else:
             self.run_id = stored.run_id
             self._resume(stored)
+
+    @property
+    def task(self) -> Task:
+        """What the run is for."""
+        return self._task
 
     @property
     def ledger(self) -> Ledger:

@@ -11,6 +11,7 @@ from hedgerow.protocol.plan import Federation
 from hedgerow.protocol.run_script import RunState
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.session import RunSession
+from hedgerow.training.rehearsal import rehearse
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 
@@ -28,8 +29,9 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         HedgerowError: why the run was given up.
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
-    # The sampler's code takes a quarter of a second to load: before the sites come, and not while they wait for a sum.
+    # Code takes a quarter of a second to load: before the sites come, and not while they wait for a sum.
     sample_discrete_gaussian(1 << 20, 1, os.urandom)
+    rehearse(session.task.with_structure_seed(0))
     phase, deadline = -1, 0.0
     while session.state is not RunState.OVER:
         if session.n_phases != phase:

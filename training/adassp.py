@@ -47,7 +47,7 @@ def boosted_adassp(plan: Plan, settings: Settings | None = None) -> Program:
     """
     own = settings if isinstance(settings, AdasspSettings) else resolve_adassp(plan)
     run = Run(plan, own, build_grid(plan), own.loss(plan))
-    basis = LinearBasis.of(plan, run.grid, own.row_norm)
+    basis = LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale)
     query = gram_query(run, basis, own)
     gram = mended((yield query), basis)
     sigma = gram_sigma(run.sigma(query), basis)

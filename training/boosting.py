@@ -24,7 +24,7 @@ from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import concatenate, random_tree
+from hedgerow.trees.structures import random_trees
 
 
 def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
@@ -73,12 +73,9 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
 
 
 def _draw_trees(run: Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
-    trees = []
-    for number, features in enumerate(subsets, start=first):
-        randomness = PublicRandom(run.structure_seed, f"tree {number}")
-        cuts = candidates.cuts(features)
-        trees.append(random_tree(randomness, features, cuts, run.grid, run.settings.max_depth))
-    return concatenate(trees)
+    streams = [PublicRandom(run.structure_seed, f"tree {first + number}") for number in range(len(subsets))]
+    cuts = candidates.cuts(sorted({feature for subset in subsets for feature in subset}))
+    return random_trees(streams, subsets, cuts, run.grid, run.settings.max_depth)
 
 
 def _leaf_query(

@@ -54,6 +54,7 @@ from hedgerow.trees.split_scores import RIDGE_UNIT, SCORE_UNIT_OF_GAIN
 
 Growth = Generator[Query, IntVector, GrowingTrees]
 GRADIENT_LIMIT = 1.0
+"""g*, of squared loss as of logistic; a leaf of exact sums has no larger value."""
 
 
 def dp_xgboost(plan: Plan, settings: Settings | None = None) -> Program:
@@ -279,6 +280,20 @@ def _split_rule(asking: _Asking) -> SplitRule:
     )
 
 
+def _leaf_limit(asking: _Asking) -> float:
+    """The bound on a leaf's value before the learning rate: g*, or g* (1 - eta)^t in tree t, from 0 on.
+
+    Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
+    it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
+    """
+    limit = GRADIENT_LIMIT
+    if asking.run.plan.dp_xgboost.geometric_leaf_clip:
+        # One factor after the other: machines need not agree on the last bit of a power.
+        for _ in range(asking.number):
+            limit *= 1 - asking.run.settings.learning_rate
+    return limit
+
+
 def _rule(asking: _Asking) -> LeafRule:
     run = asking.run
     return LeafRule(
@@ -286,7 +301,7 @@ def _rule(asking: _Asking) -> LeafRule:
         learning_rate=run.settings.learning_rate,
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
-        leaf_clip=GRADIENT_LIMIT,
+        leaf_clip=_leaf_limit(asking),
         divisor=1,
         largest=(2**31 - 1) // run.settings.n_trees,
     )

@@ -116,9 +116,14 @@ class _Turns:
 
     def take(self, subset: Subset, tree: int) -> None:
         """Note that `tree` is this subset's turn."""
-        if subset not in self._last_turn:
-            self._shares = None
+        is_new = subset not in self._last_turn
         self._last_turn[subset] = tree
+        if is_new and self._shares is not None:
+            # It has gained nothing yet: where others have, their shares stay what they are.
+            if any(gain > 0 for gain in self._gain.values()):
+                self._shares[subset] = self._share(subset, 0.0)
+            else:
+                self._shares = None
 
     def learn(self, subset: Subset, gain: float) -> None:
         """Note what a subset's latest turn gained; older turns say what is already in the model."""
@@ -135,9 +140,10 @@ class _Turns:
     def _earned(self) -> dict[Subset, float]:
         roots = {subset: math.sqrt(max(0.0, self._gain.get(subset, 0.0))) for subset in self._last_turn}
         total = math.fsum(roots.values())
-        shares = {}
-        for subset, root in roots.items():
-            earned = root / total if total > 0 else 1 / len(roots)
-            even = 1 / self._n_features if len(subset) == 1 else 0.0
-            shares[subset] = (1 - EVEN_SHARE) * earned + EVEN_SHARE * even
-        return shares
+        return {
+            subset: self._share(subset, root / total if total > 0 else 1 / len(roots)) for subset, root in roots.items()
+        }
+
+    def _share(self, subset: Subset, earned: float) -> float:
+        even = 1 / self._n_features if len(subset) == 1 else 0.0
+        return (1 - EVEN_SHARE) * earned + EVEN_SHARE * even

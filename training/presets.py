@@ -198,11 +198,14 @@ _LIST = (
         "dp-boost",
         "DPBoost, as it can be federated",
         f"Li et al., AAAI'20, as in {_DP_XGBOOST}: gradient filtering, half of epsilon for splits by the exponential "
-        "mechanism and half for leaves. Noise is on sums, not on finished leaf values, so leaves are not clipped "
-        "geometrically; every tree sees all records",
+        "mechanism and half for leaves. Noise is on sums, not on finished leaf values, so geometric leaf "
+        "clipping bounds noisy values and lowers no noise; every tree sees all records",
         _DP_XGBOOST_MODEL,
         accountant="pure",
-        section={"sketch_rounds": 0, "sketch_share": 0.0, "split_share": 0.5, "gradient": "filter"},
+        section={
+            "sketch_rounds": 0, "sketch_share": 0.0, "split_share": 0.5, "gradient": "filter",
+            "geometric_leaf_clip": True,
+        },
     ),
     Preset(
         "adassp",

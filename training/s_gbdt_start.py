@@ -146,4 +146,4 @@ def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
 
 
 def _basis(plan: Plan) -> LinearBasis:
-    return LinearBasis.of(plan, build_grid(plan), ROW_NORM, numeric_only=True)
+    return LinearBasis.of(plan, build_grid(plan), ROW_NORM, plan.s_gbdt.linear_scale, numeric_only=True)

@@ -94,6 +94,23 @@ def peer_certificate_sha256(context: Any) -> bytes:
         raise WireRefusal(WireCode.UNPINNED) from None
 
 
+async def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, fault: str) -> int:
+    """Begin to serve and return the port; raises EnvironmentFault `address-in-use`, whose text begins with `fault`."""
+    try:
+        port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise EnvironmentFault(
+            f"{fault} on {address}.",
+            cause="Another program listens there, or the address is not one of this machine.",
+            remedy="Stop the other program, or give another address.",
+            code="address-in-use",
+        )
+    await server.start()
+    return int(port)
+
+
 class _Background:
     """One event loop in one thread for all hubs and uplinks of the process: gRPC's asyncio layer wants one loop."""
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.grpc_core import (
@@ -29,6 +28,7 @@ from hedgerow.transport.grpc_core import (
     background,
     channel_options,
     grpc,
+    listen,
     peer_certificate_sha256,
 )
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
@@ -128,19 +128,7 @@ class GrpcHub:
         if self._monitors is not None:
             self._server.add_generic_rpc_handlers((self._monitors.handler(),))
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
-        try:
-            port = self._server.add_secure_port(str(address), credentials)
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise EnvironmentFault(
-                f"The coordinator cannot listen on {address}.",
-                cause="Another program does, or the address is not one of this machine.",
-                remedy="Stop the other program, or give another address.",
-                code="address-in-use",
-            )
-        await self._server.start()
-        return int(port)
+        return await listen(self._server, str(address), credentials, "The coordinator cannot listen")
 
     def _trusted(self) -> Iterator[bytes]:
         """The certificates that complete a TLS handshake, in PEM; each method then asks whose it is."""

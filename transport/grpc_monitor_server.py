@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES
-from hedgerow.transport.grpc_core import DEFAULTS, background, channel_options, grpc
+from hedgerow.transport.grpc_core import DEFAULTS, background, channel_options, grpc, listen
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity import PrivateIdentity
@@ -41,16 +40,4 @@ class MonitorServer:
         )
         self._server = grpc.aio.server(options=channel_options(DEFAULTS, MAX_FRAME_BYTES))
         self._server.add_generic_rpc_handlers((self._monitors.handler(),))
-        try:
-            port = self._server.add_secure_port(str(address), credentials)
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise EnvironmentFault(
-                f"Monitors cannot be served on {address}.",
-                cause="Another program listens there, or the address is not one of this machine.",
-                remedy="Stop the other program, or give another address.",
-                code="address-in-use",
-            )
-        await self._server.start()
-        return int(port)
+        return await listen(self._server, str(address), credentials, "Monitors cannot be served")

@@ -44,13 +44,14 @@ class LinearBasis:
     leaf_of_code: NDArray[np.int64]
 
     @classmethod
-    def of(cls, plan: Plan, grid: Grid, row_norm: float, numeric_only: bool = False) -> LinearBasis:
+    def of(cls, plan: Plan, grid: Grid, row_norm: float, scale: str, numeric_only: bool = False) -> LinearBasis:
         """The basis of a plan.
 
         Args:
             plan: its features.
             grid: its grid.
             row_norm: the largest norm of a record's row, in real units.
+            scale: what a numeric feature's value is: "grid" or "linear", as in [adassp].
             numeric_only: whether categorical features are left out.
         """
         unit = math.floor(RECORD_NORM / row_norm)
@@ -69,7 +70,7 @@ class LinearBasis:
                 column[index, : cells.n_codes] += np.minimum(np.arange(cells.n_codes), cells.n_cells - 1)
                 entry[index, : cells.n_codes] = unit
             else:
-                value = _positions(feature, cells, plan.adassp.scale)
+                value = _positions(feature, cells, scale)
                 entry[index, : cells.n_cells] = np.trunc(value * unit)
                 entry[index, cells.missing_code] = entry[index, cells.n_cells // 2]
             blocks.append((next_column, n_columns))

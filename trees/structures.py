@@ -42,14 +42,22 @@ class OrderedSplits:
         self.missing_left.append(missing_left)
 
 
+def _blank(n_trees: int, depth: int, n_codes: int) -> TreeBatch:
+    """Trees that send everything left, to be filled in."""
+    n_nodes = 2**depth - 1
+    return TreeBatch(
+        feature=np.zeros((n_trees, n_nodes), dtype=np.int32),
+        goes_left=np.ones((n_trees, n_nodes, n_codes), dtype=np.uint8),
+        threshold=np.full((n_trees, n_nodes), n_codes - 1, dtype=np.int32),
+    )
+
+
 class Draft:
     """One tree while its nodes are filled in."""
 
     def __init__(self, depth: int, n_codes: int) -> None:
-        n_nodes = 2**depth - 1
-        self.feature = np.zeros(n_nodes, dtype=np.int32)
-        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
-        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
+        blank = _blank(1, depth, n_codes)
+        self.feature, self.goes_left, self.threshold = blank.feature[0], blank.goes_left[0], blank.threshold[0]
 
     def fill_ordered(self, splits: OrderedSplits) -> None:
         """Cells up to a split's cut go left."""
@@ -71,45 +79,65 @@ class Draft:
         self.threshold[node] = -1
 
 
-def random_tree(
-    randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int
+def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
+    """One totally random tree, see `random_trees`; a batch of one."""
+    return random_trees([randomness], [features], cuts, grid, depth)
+
+
+def random_trees(
+    randomness: Sequence[PublicRandom], subsets: Sequence[Sequence[int]], cuts: Cuts, grid: Grid, depth: int
 ) -> TreeBatch:
-    """One totally random tree.
+    """Totally random trees, one for each subset of features.
 
     Args:
-        randomness: the public stream of this tree.
-        features: the features it may ask for, at least one.
+        randomness: the public stream of each tree.
+        subsets: the features that each tree may ask for, at least one.
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
-
-    Returns:
-        A batch of one.
     """
-    draft = Draft(depth, grid.n_codes)
-    chosen = [grid.features[feature] for feature in features]
-    n_codes, is_categorical = [cells.n_codes for cells in chosen], [cells.is_categorical for cells in chosen]
-    words = randomness.first_words(words_for(n_codes, is_categorical, depth))
-    if len(features) == 1 and is_categorical[0]:
-        draft.feature[:], draft.threshold[:] = features[0], -1
-        draft.goes_left[:, n_codes[0] :] = 0
-        draw_by_category(words, n_codes[0], draft.goes_left)
-    else:
-        choices = [
-            range(cells.n_codes - 1) if cells.is_categorical else cuts[feature]
-            for feature, cells in zip(features, chosen, strict=True)
-        ]
-        draw_randomly(
-            words,
-            np.array(features, dtype=np.int64),
-            np.array([cut for choice in choices for cut in choice], dtype=np.int64),
-            np.array([0, *accumulate(map(len, choices))], dtype=np.int64),
-            np.array(n_codes, dtype=np.int64),
-            np.array(is_categorical, dtype=np.bool_),
-            draft.feature,
-            draft.goes_left,
-            draft.threshold,
-        )
-    return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
+    trees = _blank(len(subsets), depth, grid.n_codes)
+    choices = _Choices(cuts, grid)
+    for tree, (stream, features) in enumerate(zip(randomness, subsets, strict=True)):
+        n_codes = [grid.features[feature].n_codes for feature in features]
+        is_categorical = [grid.features[feature].is_categorical for feature in features]
+        words = stream.first_words(words_for(n_codes, is_categorical, depth))
+        if len(features) == 1 and is_categorical[0]:
+            trees.feature[tree], trees.threshold[tree] = features[0], -1
+            trees.goes_left[tree, :, n_codes[0] :] = 0
+            draw_by_category(words, n_codes[0], trees.goes_left[tree])
+        else:
+            draw_randomly(
+                words,
+                np.array(features, dtype=np.int64),
+                *choices.of(features),
+                np.array(n_codes, dtype=np.int64),
+                np.array(is_categorical, dtype=np.bool_),
+                trees.feature[tree],
+                trees.goes_left[tree],
+                trees.threshold[tree],
+            )
+    return trees
+
+
+class _Choices:
+    """The cuts of a batch's features, each made an array once."""
+
+    def __init__(self, cuts: Cuts, grid: Grid) -> None:
+        self._cuts, self._grid = cuts, grid
+        self._arrays: dict[int, NDArray[np.int64]] = {}
+
+    def of(self, features: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The cuts of these features one after the other, and where each begins: int64 [all], [len(features) + 1]."""
+        arrays = [self._array(feature) for feature in features]
+        starts = np.array([0, *accumulate(map(len, arrays))], dtype=np.int64)
+        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)), starts
+
+    def _array(self, feature: int) -> NDArray[np.int64]:
+        if feature not in self._arrays:
+            cells = self._grid.features[feature]
+            choices = range(cells.n_codes - 1) if cells.is_categorical else self._cuts[feature]
+            self._arrays[feature] = np.array(choices, dtype=np.int64)
+        return self._arrays[feature]
 
 
 def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:

@@ -10,6 +10,9 @@ from hedgerow.client.node import SiteData
 from hedgerow.client.warm_up import read_early, warm_up
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import Query
+from hedgerow.training.rehearsal import rehearse
+from hedgerow.training.tasks import TrainingTask
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
@@ -45,3 +48,10 @@ def test_rows_that_do_not_fit_are_refused_when_the_coordinator_listens(factory: 
     plan = factory.make_plan()
     with pytest.raises(DataError):
         read_early(load, plan)(plan)
+
+
+def test_a_party_rehearses_the_first_exchanges_only(factory: ModuleType) -> None:
+    """Enough queries to have all code loaded, in order; a long run is not gone through before it begins."""
+    asked: list[Query] = []
+    rehearse(TrainingTask(factory.make_plan(model={"n_trees": 50, "batch_size": 1})), asked.append)
+    assert [query.purpose.round for query in asked] == [0, 1, 2]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +18,13 @@ import pytest
 from hedgerow.client.flower_link import LinkStore
 from hedgerow.flower import coordinator, site
 from hedgerow.flower.files import read_coordinator_file, read_site_file
+from hedgerow.local_training import train
 from hedgerow.model import Model
+from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.protocol.wire.refusals import WireRefusal
+from hedgerow.site_data import read_site_data
 from hedgerow.transport.flower_envelope import Kind, parse
 from hedgerow.transport.flower_hub import Fetched, FlowerHub, Patience
 from hedgerow.transport.flower_socket import NodeSocket, ask
@@ -111,6 +116,48 @@ def test_every_algorithm_is_rebuilt_for_every_message(
     federation = in_files(**model)
     run(federation, office_of(federation))
     assert federation.model() == federation.local_model()
+
+
+def test_rows_that_come_while_a_run_goes_on_join_it(in_files: Callable[..., ModuleType]) -> None:
+    """A file of the owner's folder is in the run from the exchange that finds it, and every later process, which knows
+    nothing but the node's folder, finds it there: the bytes of the same stream in one process."""
+    federation = in_files(algorithm="s-gbdt", n_trees=3, max_depth=2)
+    with open(federation.path("plan.toml"), "a", encoding="ascii") as plan_file:
+        plan_file.write("[s_gbdt]\nextra_rounds = 2\nsubsampling_ratio = 1\n")
+    with open(federation.path("site-1.toml"), "a", encoding="ascii") as site_file:
+        site_file.write('arrivals = "incoming"\n')
+    incoming, late = federation.folder / "incoming", federation.folder / "site-1-held-out.csv"
+    incoming.mkdir()
+    office = office_of(federation)
+    letters: list[int] = []
+
+    def bend(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        letters.append(node)
+        if letters.count(FIRST_NODE + 1) == 9 and not list(incoming.iterdir()):
+            shutil.copy(late, incoming / "more.csv")
+        return office.plainly(node, data, answer)
+
+    office.bend = bend
+    run(federation, office)
+    with closing(sqlite3.connect(federation.path("site-1-state/node.db"))) as database:
+        came = database.execute("select round from arrivals").fetchall()
+    plan = coordinator.read_plan(federation.path("plan.toml"))
+    rows = {name: read_site_data(federation.path(f"{name}.csv"), plan)[0] for name in federation.sites}
+    more = {"site-1": read_site_data(late, plan)[0]}
+    noise = SeededNoise(read_coordinator_file(federation.folder / "coordinator.toml").seed)
+    assert len(came) == 1 and 0 < came[0][0] < 5
+    assert federation.model() == train(plan, rows, noise=noise, arrivals={came[0][0]: more}).to_bytes()
+    assert federation.model() != federation.local_model()
+
+
+def test_a_folder_of_arrivals_that_is_not_there_is_no_empty_one(office: Office) -> None:
+    """The owner has misspelled it: the node answers nothing until it is there."""
+    federation = office.federation  # type: ignore[attr-defined]
+    with open(federation.path("site-0.toml"), "a", encoding="ascii") as file:
+        file.write('arrivals = "incomming"\n')
+    with pytest.raises(EnvironmentFault) as refused:
+        site.answer(Path(federation.path("site-0.toml")), b"")
+    assert refused.value.code == "arrivals-folder"
 
 
 def test_whoever_carries_the_messages_reads_the_plan_and_nothing_else(office: Office) -> None:

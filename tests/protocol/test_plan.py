@@ -268,6 +268,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "s_gbdt.extra_rounds": no_integer(0, 100_000),
     "s_gbdt.initial_score": NO_WORD,
     "s_gbdt.initial_score_share": no_number(0, 0.9),
+    "s_gbdt.linear_scale": NO_WORD,
     "s_gbdt.label_clip": [0, *no_number(0, 1)],
     "s_gbdt.numeric_weight": no_number(0, 1e6, exclusive=True),
     "s_gbdt.splits": NO_WORD,

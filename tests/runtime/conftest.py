@@ -104,6 +104,24 @@ class Party:
             self.kill()
         return True
 
+    def after(self, number: int, act: Callable[[], None]) -> None:
+        """Carry out `act` as soon as this many events have been handled."""
+        pump, seen = self.pump, [0]
+
+        def watched() -> bool:
+            handled = pump()
+            seen[0] += handled
+            if handled and seen[0] == number:
+                act()
+            return handled
+
+        self.pump = watched  # type: ignore[method-assign]
+
+    def restart(self) -> None:
+        """Kill the process and start it again at once."""
+        self.kill()
+        self.start()
+
 
 class Killed(BaseException):
     """The coordinator's process is gone; not an Exception, for nothing may catch it."""

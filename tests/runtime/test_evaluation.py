@@ -147,18 +147,7 @@ def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number
     model = trained(federation)
     federation.prepare_evaluation(model, EPSILON)
     victim = federation.parties["site-1"]
-    pump, seen = victim.pump, [0]
-
-    def fragile() -> bool:
-        handled = pump()
-        if handled and victim.session is not None:
-            seen[0] += 1
-            if seen[0] == number:
-                victim.kill()
-                victim.start()
-        return handled
-
-    victim.pump = fragile  # type: ignore[method-assign]
+    victim.after(number, victim.restart)
     outcome = federation.run()
     assert not victim.failures and victim.is_done
     assert "site-1" in federation.session.survivors[-1]

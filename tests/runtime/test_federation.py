@@ -158,19 +158,7 @@ def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
     """After a restart at any point of its script a node goes on from its store, or in a new epoch."""
     federation = federate(4, with_echo(factory.make_plan(), echo))
     victim = federation.parties["site-1"]
-    seen = [0]
-    pump = victim.pump
-
-    def fragile() -> bool:
-        handled = pump()
-        if handled and victim.session is not None:
-            seen[0] += 1
-            if seen[0] == number:
-                victim.kill()
-                victim.start()
-        return handled
-
-    victim.pump = fragile  # type: ignore[method-assign]
+    victim.after(number, victim.restart)
     outcome = federation.run()
     assert not victim.failures and victim.is_done
     assert federation.model_bytes(outcome) == federation.survivors_model()
@@ -187,17 +175,7 @@ def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
     """A site lost in any phase costs its records of the later rounds, and nothing else."""
     federation = federate(5, with_echo(factory.make_plan(), echo))
     victim = federation.parties["site-1"]
-    seen = [0]
-    pump = victim.pump
-
-    def fragile() -> bool:
-        handled = pump()
-        seen[0] += handled
-        if seen[0] == number:
-            victim.kill()
-        return handled
-
-    victim.pump = fragile  # type: ignore[method-assign]
+    victim.after(number, victim.kill)
     outcome = federation.run()
     assert len(outcome.ledger) == 4
     assert all(party.is_done for site, party in federation.parties.items() if site != "site-1")

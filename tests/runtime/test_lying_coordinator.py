@@ -8,7 +8,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.protocol.errors import AggregationError
+from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.transport.interface import Arrived, Connected
@@ -169,6 +170,23 @@ def test_a_lying_coordinator_gets_a_code_and_no_vector(federate: Builder, lie: s
     assert ["site-0" in survivors for survivors in federation.session.survivors] == [True, False, False, False]
 
 
+def telling_site_0(change: Callable[[tuple[IntVector, ...]], tuple[IntVector, ...]]) -> Callable[[MemoryHub], None]:
+    """What makes a hub change the releases that site-0 is sent, and nobody else."""
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def forging(site: str, message: bytes) -> bool:
+            request = decode(message)
+            if site == "site-0" and isinstance(request, RoundRequest) and request.releases:
+                message = encode(dataclasses.replace(request, releases=change(request.releases)))
+            return send(site, message)
+
+        hub.send = forging  # type: ignore[method-assign]
+
+    return tamper
+
+
 def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> None:
     """Numbers beyond any sum over the plan's records would break the arithmetic; another length the program."""
     for name, change in (
@@ -177,20 +195,7 @@ def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> 
         ("empty", lambda r: r[:0]),
     ):
         federation = federate(5, name=name)
-
-        def tamper(hub: MemoryHub, change: Callable[..., Any] = change) -> None:
-            send = hub.send
-
-            def forging(site: str, message: bytes) -> bool:
-                request = decode(message)
-                if site == "site-0" and isinstance(request, RoundRequest):
-                    releases = tuple(change(release) for release in request.releases)
-                    message = encode(dataclasses.replace(request, releases=releases))
-                return send(site, message)
-
-            hub.send = forging  # type: ignore[method-assign]
-
-        federation.tamper = tamper
+        federation.tamper = telling_site_0(lambda releases, change=change: tuple(map(change, releases)))  # type: ignore[misc]
         federation.run()
         assert [fault.code for fault in federation.parties["site-0"].failures] == ["release-unfit"]
 
@@ -198,20 +203,7 @@ def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> 
 def test_a_release_that_was_altered_is_noticed_by_its_history(federate: Builder) -> None:
     """A coordinator that gives sites different models gets masks that do not cancel; the altered site refuses first."""
     federation = federate(5)
-
-    def tamper(hub: MemoryHub) -> None:
-        send = hub.send
-
-        def forging(site: str, message: bytes) -> bool:
-            request = decode(message)
-            if site == "site-0" and isinstance(request, RoundRequest) and request.releases:
-                releases = (*request.releases[:-1], request.releases[-1] + 1)
-                message = encode(dataclasses.replace(request, releases=releases))
-            return send(site, message)
-
-        hub.send = forging  # type: ignore[method-assign]
-
-    federation.tamper = tamper
+    federation.tamper = telling_site_0(lambda releases: (*releases[:-1], releases[-1] + 1))
     federation.run()
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
 

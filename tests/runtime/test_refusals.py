@@ -63,6 +63,29 @@ def test_a_policy_refuses_a_plan_by_its_code(federate: Builder, factory: ModuleT
     refused(federation, code)
 
 
+@pytest.mark.parametrize("lacking", ["GramMatrix", "CrossProducts", "SampledLeafSums"])
+def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(
+    federate: Builder, factory: ModuleType, lacking: str
+) -> None:
+    """Who allows the sums of S-GBDT's trees has not allowed products of features: each kind is refused by itself, in
+    the exchange that first asks for it, and nothing of it is in a sum. A site that lists all three takes part."""
+    table = factory.make_plan(model={"algorithm": "s-gbdt", "n_trees": 2, "max_depth": 2}).to_dict()
+    plan = Plan.from_dict({**table, "s_gbdt": {"initial_score": "linear", "subsampling_ratio": 1}})
+    kinds = {"GramMatrix", "CrossProducts", "SampledLeafSums"}
+    allowed = {"site-0": kinds - {lacking}, "site-1": kinds}
+    policies = {site: dataclasses.replace(POLICY, query_kinds=tuple(sorted(own))) for site, own in allowed.items()}
+    federation = federate(5, plan, policies=policies)
+    federation.run()
+    assert [(fault.code, lacking in str(fault)) for fault in federation.parties["site-0"].failures] == [
+        ("policy-query-kind", True)
+    ]
+    assert [(e.site, e.code) for e in federation.events if e.kind == "refused"] == [("site-0", "policy-query-kind")]
+    n_before = {"GramMatrix": 0, "CrossProducts": 2, "SampledLeafSums": 5}[lacking]
+    taking_part = federation.session.survivors
+    assert ["site-0" in sites for sites in taking_part] == [number < n_before for number in range(len(taking_part))]
+    assert len(taking_part) == 7 and all("site-1" in sites for sites in taking_part)
+
+
 def test_a_plan_that_would_fill_the_memory_is_refused_before_it_begins(factory: ModuleType) -> None:
     """A coordinator may stop a run, but not a node's machine: the trees of this plan's one batch take gigabytes."""
     plan = factory.make_plan(model={"n_trees": 100_000, "max_depth": 8, "batch_size": "all"})

@@ -76,17 +76,7 @@ def test_a_node_that_is_started_again_knows_the_trees(federate: Builder, plan: P
     """The seed is on the node's disk with the releases that were made from it, at whatever message it is killed."""
     federation = federate(4, plan)
     victim = federation.parties["site-1"]
-    seen, pump = [0], victim.pump
-
-    def fragile() -> bool:
-        handled = pump()
-        seen[0] += handled
-        if handled and seen[0] == number:
-            victim.kill()
-            victim.start()
-        return handled
-
-    victim.pump = fragile  # type: ignore[method-assign]
+    victim.after(number, victim.restart)
     outcome = federation.run()
     assert victim.is_done and not victim.failures
     assert federation.model_bytes(outcome) == federation.survivors_model()

@@ -110,7 +110,7 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
     data = factory.make_data(plan, 100, 9)
     run = Recorder(plan, data)
     own = resolve_adassp(plan)
-    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm)
+    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.adassp.scale)
     gram = mended(run.releases[0], basis)
     gram_query = run.queries[0]
     sigma = math.ceil(own.gram_multiplier * math.sqrt(gram_query.sensitivity_squared)) * 2**GRAM_SHIFT / basis.unit**2
@@ -135,7 +135,7 @@ def test_without_noise_it_is_ridge_regression(factory: ModuleType) -> None:
     data = factory.make_data(plan, 3000, 3)
     outcome = factory.train(plan, [data])
     own = resolve_adassp(plan)
-    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm)
+    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.adassp.scale)
     design = np.zeros((3000, basis.rows.n_columns))
     design[:, 0] = 1
     for feature in range(4):

@@ -59,6 +59,7 @@ def plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
         "gradient": draw(pick(["clip", "filter"])),
         "count_weight": draw(pick([0.1, 1.0])),
         "min_child_weight": draw(pick([0.0, 10.0])),
+        "geometric_leaf_clip": draw(st.booleans()),
     }
     privacy = {
         "epsilon": draw(pick([0.1, 1.0, 8.0])),
@@ -140,6 +141,8 @@ def test_unamplified_is_the_inverse(epsilon: float, rate: float) -> None:
         ({"count_weight": 0}, {}, {}, "dp_xgboost.count_weight"),
         ({"gradient": "ignore"}, {}, {}, "dp_xgboost.gradient"),
         ({"min_child_weight": -1}, {}, {}, "dp_xgboost.min_child_weight"),
+        ({"geometric_leaf_clip": True}, {"learning_rate": 1.0}, {}, "model.learning_rate"),
+        ({"geometric_leaf_clip": 1}, {}, {}, "dp_xgboost.geometric_leaf_clip"),
         ({}, {"batch_size": 2}, {}, "model.batch_size"),
         ({}, {"joint_clip": 0.5}, {}, "model.joint_clip"),
     ],
@@ -335,6 +338,24 @@ def test_leaves_with_a_small_noisy_count_have_no_value(factory: ModuleType) -> N
     plan = plan_of(factory, own={"min_child_weight": 1e6})
     ensemble, _ = run(plan, [(factory.make_data(plan, 100, 3), None)], factory)
     assert not ensemble.fitted.values.any()
+
+
+def test_geometric_leaf_clipping_bounds_noisy_leaves_and_changes_no_release(factory: ModuleType) -> None:
+    """Tree t's values are at most eta (1 - eta)^t, whatever the noise said; what is released and what it costs is the
+    same as without, and so is the first tree, whose bound is g* either way."""
+    found = {}
+    for clips in (False, True):
+        model = {"n_trees": 5, "max_depth": 4, "learning_rate": 0.4, "leaf_ridge": 0.0, "noise_ridge": 0.0}
+        plan = plan_of(factory, "regression", {"geometric_leaf_clip": clips}, model, epsilon=0.1)
+        found[clips] = run(plan, [(factory.make_data(plan, 300, 3), None)], factory)
+    free, clipped = (found[clips][0].fitted.values.astype(float) / SCORE_UNIT for clips in (False, True))
+    bounds = 0.4 * 0.6 ** np.arange(5)
+    reached = np.abs(clipped).max(axis=(1, 2))
+    assert np.array_equal(free[0], clipped[0]) and (reached <= bounds + 1 / SCORE_UNIT).all()
+    # Noise is far larger than any sum of gradients here, so every bound is reached, and would be passed without it.
+    assert np.allclose(reached, bounds, atol=1 / SCORE_UNIT)
+    assert (np.abs(free).max(axis=(1, 2))[1:] > 1.2 * bounds[1:]).all()
+    assert list(found[False][1].events()) == list(found[True][1].events())
 
 
 def test_the_model_file_holds_it(factory: ModuleType, tmp_path: Any) -> None:

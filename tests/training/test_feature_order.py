@@ -78,3 +78,20 @@ def test_without_gains_turns_are_even(factory: ModuleType) -> None:
     order = FeatureOrder(5, settings_of(factory, "adaptive", 1), N_FEATURES)
     turns = np.bincount([order.features_of(tree)[0] for tree in range(5 * N_FEATURES)], minlength=N_FEATURES)
     assert turns.max() - turns.min() <= 1
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), gain=st.sampled_from([0.0, 1.0, 1e6]))
+def test_shares_are_the_same_when_they_are_worked_out_anew(factory: ModuleType, seed: int, gain: float) -> None:
+    """A subset that joins leaves the others' shares as they are: working all out for every tree changes no turn."""
+    random = np.random.default_rng(seed)
+    trees = factory.random_trees(random, 1, 2, [4] * N_FEATURES)
+    kept, forgetful = (FeatureOrder(seed, settings_of(factory, "adaptive", 3, 80), N_FEATURES) for _ in range(2))
+    for tree in range(80):
+        forgetful._turns._shares = None
+        subset = kept.features_of(tree)
+        assert subset == forgetful.features_of(tree)
+        if random.integers(0, 3) == 0:
+            leaves = leaves_of(float(random.normal() * gain))
+            for order in (kept, forgetful):
+                order.take_leaves(trees, leaves, 1.0, [subset])

@@ -27,6 +27,7 @@ from hedgerow.training.s_gbdt_start import N_EXCHANGES, ROUNDS, SHARES, start_mu
 from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.grid import build_grid
+from hedgerow.trees.linear_basis import LinearBasis
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.structures import deepened
@@ -182,6 +183,26 @@ def test_a_plan_without_numeric_features_is_refused(factory: ModuleType) -> None
     assert refused.value.what.startswith("s_gbdt.initial_score")
     with pytest.raises(PlanError):
         plan_of(factory, "binary", initial_score_share=0.0)
+
+
+def test_its_scale_is_its_own_field(factory: ModuleType) -> None:
+    """What a numeric feature is to the start stands in the plan; a plan in which it would say nothing is refused, and
+    so is a section of another algorithm that might be taken for it."""
+    rows = {}
+    for scale in ("grid", "linear"):
+        plan = plan_of(factory, "regression", linear_scale=scale)
+        first = asked(plan, Node("one", factory.make_data(plan, 50, 1), plan, resolve(plan)))[0][0]
+        assert isinstance(first, GramMatrix)
+        rows[scale] = first.rows.entry
+        expected = LinearBasis.of(plan, build_grid(plan), 1.0, scale, numeric_only=True).rows.entry
+        assert np.array_equal(rows[scale], expected)
+    assert not np.array_equal(rows["grid"], rows["linear"])
+    with pytest.raises(PlanError) as refused:
+        plan_of(factory, "regression", linear_scale="linear", initial_score="constant")
+    assert refused.value.what.startswith("s_gbdt.linear_scale")
+    with pytest.raises(PlanError) as refused:
+        Plan.from_dict({**plan_of(factory, "regression").to_dict(), "adassp": {"scale": "linear"}})
+    assert refused.value.what.startswith("model.algorithm")
 
 
 @pytest.mark.parametrize("initial", ["linear", "constant"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hedgerow.trees.candidates import (
     DENSITY_TOTAL,
+    FLOOR_SHARE,
     AdaptiveCandidates,
     initial_candidates,
     quantile_cuts,
@@ -19,6 +20,8 @@ from hedgerow.trees.grid import FeatureGrid
 
 DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
 EXTREMES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1000, 1000), st.sampled_from([0, 2**63 - 1]))
+
+CELLS = st.one_of(st.integers(0, 10), st.sampled_from([2**20, 2**30, 2**34]), st.integers(0, 2**40 // 120))
 
 
 def slow_cuts(density: list[int], n_bins: int) -> list[int]:
@@ -77,6 +80,26 @@ def test_densities_stay_sound_under_any_release(data: st.DataObject, n_cells: in
         if candidates.refinements == before.refinements or (hessians <= 2 * noise).all():
             np.testing.assert_array_equal(candidates.density, before.density)
         assert candidates.cuts(32) == sorted(set(candidates.cuts(32)))
+
+
+@settings(max_examples=200)
+@given(data=st.data(), n_cells=st.integers(1, 120), n_leaves=st.integers(1, 16))
+def test_densities_are_those_of_whole_numbers(data: st.DataObject, n_cells: int, n_leaves: int) -> None:
+    """Floats only say where to look: every cell is what exact integers make it, or parties would draw other trees."""
+    mass = np.array(data.draw(st.lists(EXTREMES, min_size=n_leaves, max_size=n_leaves)), dtype=np.int64)
+    density = np.array(data.draw(st.lists(CELLS, min_size=n_cells, max_size=n_cells)), dtype=np.int64)
+    leaves = data.draw(st.lists(st.integers(0, n_leaves - 1), min_size=n_cells, max_size=n_cells))
+    refined = AdaptiveCandidates(density).refined(np.array(leaves), mass, 0).density.tolist()
+    kept = [max(0, m) for m in mass.tolist()]
+    if not any(kept):
+        assert refined == density.tolist()
+        return
+    inside = [
+        max(1, sum(d for d, of in zip(density.tolist(), leaves, strict=True) if of == leaf)) for leaf in range(n_leaves)
+    ]
+    for cell, leaf in enumerate(leaves):
+        share = DENSITY_TOTAL * kept[leaf] * int(density[cell]) // (sum(kept) * inside[leaf])
+        assert refined[cell] == share - share // FLOOR_SHARE + DENSITY_TOTAL // FLOOR_SHARE // n_cells
 
 
 def test_density_follows_the_leaves() -> None:

@@ -37,7 +37,7 @@ def linear_plan(factory: ModuleType, label: str = "binary", own: dict[str, Any] 
 def case_of(plan: Plan) -> Case:
     own = resolve_adassp(plan)
     run = Run(plan, own, build_grid(plan), own.loss(plan))
-    return plan, run, LinearBasis.of(plan, run.grid, own.row_norm), own
+    return plan, run, LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale), own
 
 
 def slow_row(basis: LinearBasis, codes: list[int]) -> list[int]:

@@ -50,7 +50,7 @@ def slow_row(basis: LinearBasis, codes: list[int]) -> list[int]:
 def bases(draw: st.DrawFn, factory: ModuleType) -> tuple[Plan, LinearBasis, SiteData]:
     """A basis after any transform: small, usual, or beyond the largest entry that is kept."""
     plan = factory.make_plan(draw(st.sampled_from(["binary", "regression"])))
-    basis = LinearBasis.of(plan, build_grid(plan), 1.0, numeric_only=draw(st.booleans()))
+    basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=draw(st.booleans()))
     p = basis.rows.n_columns
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     matrix = random.normal(size=(p, p)) * 10.0 ** draw(st.integers(-4, 4))
@@ -110,7 +110,7 @@ def test_no_transform_makes_a_record_larger_than_stated(factory: ModuleType, dat
 def test_a_record_comes_near_the_bound(factory: ModuleType) -> None:
     """A transform that sends a record onto one axis reaches the stated sensitivity: it is no larger than it must be."""
     plan = factory.make_plan("binary")
-    basis = LinearBasis.of(plan, build_grid(plan), 1.0, numeric_only=True)
+    basis = LinearBasis.of(plan, build_grid(plan), 1.0, "grid", numeric_only=True)
     matrix = np.zeros((4, 4))
     matrix[0, 0] = 5.0
     query = gram_question(1, "test", basis.transformed(matrix), 1.0, 1)
@@ -124,7 +124,7 @@ def test_coefficients_of_transformed_rows_are_trees_over_codes(factory: ModuleTy
     grid = build_grid(plan)
     random = np.random.default_rng(4)
     matrix, coefficients = random.normal(size=(4, 4)), random.normal(size=4)
-    basis = LinearBasis.of(plan, grid, 1.0, numeric_only=True).transformed(matrix)
+    basis = LinearBasis.of(plan, grid, 1.0, "grid", numeric_only=True).transformed(matrix)
     assert basis.blocks == ((1, 1), (2, 1), (3, 0), (3, 1))
     data = factory.make_data(plan, 50, 3)
     values = basis.values(coefficients, 2**30)

@@ -15,7 +15,7 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees import structures
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import concatenate, random_tree
+from hedgerow.trees.structures import concatenate, random_tree, random_trees
 
 
 def draw_tree(grid: Grid, features: list[int], cuts: dict[int, list[int]], depth: int, seed: int) -> TreeBatch:
@@ -151,8 +151,27 @@ def test_missing_values_go_to_either_side_evenly(factory: ModuleType) -> None:
     assert abs(sum(sides) - 450) < 5 * 15  # 900 coins, five standard deviations
 
 
+def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
+    """Every tree comes from its own stream and features only, whatever is drawn beside it."""
+    grid = build_grid(factory.make_plan())
+    cuts = {
+        f: list(range(0, cells.n_cells - 1, 3)) for f, cells in enumerate(grid.features) if not cells.is_categorical
+    }
+    everything = list(range(grid.n_features))
+    subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
+    streams = [PublicRandom(8, f"tree {number}") for number in range(len(subsets))]
+    batch = random_trees(streams, subsets, cuts, grid, 3)
+    for number, features in enumerate(subsets):
+        alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
+        np.testing.assert_array_equal(batch.feature[number], alone.feature[0])
+        np.testing.assert_array_equal(batch.goes_left[number], alone.goes_left[0])
+        np.testing.assert_array_equal(batch.threshold[number], alone.threshold[0])
+
+
 def test_no_structure_is_drawn_from_data() -> None:
     """The functions that draw trees see no records and no sums: features, candidates, a grid and public randomness."""
+    names = {"randomness", "subsets", "cuts", "grid", "depth"}
+    assert set(inspect.signature(random_trees).parameters) == names
     assert set(inspect.signature(random_tree).parameters) == {"randomness", "features", "cuts", "grid", "depth"}
     imported = {name for name, value in vars(structures).items() if inspect.ismodule(value)}
     assert imported == {"np"}

@@ -16,8 +16,8 @@ from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, numb
 
 FILE_VERSION = 1
 _PATHS = {
-    "data", "held_out", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out", "scores",
-    "journal",
+    "data", "held_out", "arrivals", "models", "identity", "roster", "policy", "plan", "state", "budget", "model", "out",
+    "scores", "journal",
 }  # fmt: skip
 
 
@@ -28,6 +28,7 @@ class SiteFile:
     Attributes:
         data: a .csv, .csv.gz or .parquet file to train on, or a database's URL with `query`; "" for none.
         held_out: the same, with `held_out_query`, for the rows on which models are evaluated; "" for none.
+        arrivals: a folder; tables moved there while a run of S-GBDT goes on join it; "" for none.
         models: files of models that may be evaluated, besides those that this node helped to make.
         identity, roster, policy: as for `hedgerow node`.
         plan: the only plan to take part in, or "".
@@ -45,6 +46,7 @@ class SiteFile:
     query: str = checked(text, "")
     held_out: str = checked(text, "")
     held_out_query: str = checked(text, "")
+    arrivals: str = checked(text, "")
     models: tuple[str, ...] = checked(distinct_texts, ())
     plan: str = checked(text, "")
     budget: str = checked(text, "")

@@ -14,7 +14,7 @@ import numpy as np
 from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import loader, model_digest
+from hedgerow.cli.node_inputs import arrivals_of, loader, model_digest
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
@@ -40,6 +40,7 @@ def answer(path: Path, request: bytes) -> bytes:
             identity.public.name, signing_key(identity), signing_roster(roster), read_policy(file.policy), os.urandom,
             SystemNoise(os.urandom), rows_to_train_on(file), read_plan(file.plan) if file.plan else None, n_threads,
             rows_to_evaluate_on(file), frozenset(model_digest(model) for model in file.models),
+            arrivals=arrivals_of(file.arrivals or None),
         )  # fmt: skip
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, _book_file(file, identity.public.name))

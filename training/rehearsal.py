@@ -1,0 +1,34 @@
+"""The first exchanges of a task with sums of zero: whoever takes part loads its code before others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.queries import Query
+from hedgerow.training.replica import Replica
+from hedgerow.training.tasks import Task
+
+_N_QUERIES = 3
+
+
+def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
+    """Carry out the first exchanges of a task; nothing of it is kept.
+
+    A task that cannot be carried out is not refused here: it will be where those are told whom it concerns.
+
+    Args:
+        task: of a plan whose trees' seed is fixed, or any seed but the run's own.
+        answer: what this party does with each query.
+    """
+    try:
+        replica = Replica(task)
+        for _ in range(_N_QUERIES):
+            if replica.query is None:
+                return
+            answer(replica.query)
+            replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+    except HedgerowError:
+        return
