@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from hedgerow.protocol.queries import IntVector, NodeHistograms, SplitSums
 from hedgerow.trees.kernels import BLOCK, SPAN, _route_block, _statistics_block, _unpack
 from hedgerow.trees.losses import Loss
-from hedgerow.trees.paired_bins import PairedBinsCache, paired_sums
+from hedgerow.trees.paired_bins import PairedBinsCache
+from hedgerow.trees.paired_kernels import paired_sums
 from hedgerow.trees.routing import (
     MIN_RECORDS_PER_THREAD,
     SiteRecords,
