@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""
 REPLICAS = 4
-"""Copies of a block's sums: consecutive records of one leaf then do not wait for each other."""
+"""Copies of sums: consecutive records of one leaf, or of one bin, then do not wait for each other."""
 SPAN = 32 * BLOCK
 """Most records whose packed statistics are added up before they are unpacked; see `_unpack`."""
 
@@ -317,15 +317,18 @@ def hessian_histogram(
     """
     kind, table, clip, constant, exp_table, units = loss
     n = codes.shape[1]
-    result = np.zeros(n_bins, dtype=np.int64)
+    sums = np.zeros(REPLICAS * n_bins, dtype=np.int64)
+    values = np.empty(BLOCK, dtype=np.int64)
     packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
     statistics = np.zeros(n_statistics + 1, dtype=np.int64)
     for begin in range(0, n, BLOCK):
         end = min(begin + BLOCK, n)
         _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed)
+        for i in range(end - begin):
+            first, second = _unpack(packed[statistic // 2, i])
+            values[i] = second if statistic % 2 else first
         for k in range(len(features)):
-            row = codes[features[k], begin:end]
+            row, own = codes[features[k], begin:end], bin_of_code[k]
             for i in range(end - begin):
-                first, second = _unpack(packed[statistic // 2, i])
-                result[bin_of_code[k, row[i]]] += second if statistic % 2 else first
-    return result
+                sums[np.uint64(i & (REPLICAS - 1)) * np.uint64(n_bins) + np.uint64(own[row[i]])] += values[i]
+    return sums.reshape(REPLICAS, n_bins).sum(axis=0)
