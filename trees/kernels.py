@@ -331,4 +331,7 @@ def hessian_histogram(
             row, own = codes[features[k], begin:end], bin_of_code[k]
             for i in range(end - begin):
                 sums[np.uint64(i & (REPLICAS - 1)) * np.uint64(n_bins) + np.uint64(own[row[i]])] += values[i]
-    return sums.reshape(REPLICAS, n_bins).sum(axis=0)
+    result = np.zeros(n_bins, dtype=np.int64)
+    for replica in range(REPLICAS):
+        result += sums[replica * n_bins : (replica + 1) * n_bins]
+    return result
