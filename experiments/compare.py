@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.experiments.datasets import BINARY_NAMES, data_folder, load
 from hedgerow.experiments.harness import (
@@ -22,6 +24,7 @@ from hedgerow.experiments.harness import (
     stratified_split,
     train_and_score,
 )
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.experiments.sgbdt_grid import FILTERED
 from hedgerow.experiments.sgbdt_runs import plan_of
 from hedgerow.protocol.plan import Plan
@@ -67,14 +70,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments compare", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=3, help="random splits per cell (default 3)")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the scores of single runs")
     options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    book = ScoreBook(options.out / "compare_scores.csv", ("compare.py", "sgbdt_grid.py"))
     prepared = {name: Prepared(load(name, data_folder(options.data))) for name in BINARY_NAMES}
     bar = progress(len(METHODS) * len(prepared) * len(EPSILONS), "cells")
     found: dict[tuple[str, str, float], float] = {}
     for method, make in METHODS.items():
         for name, table in prepared.items():
             for epsilon in EPSILONS:
-                found[method, name, epsilon] = _mean(table, make, epsilon, options.splits)
+                found[method, name, epsilon] = _mean(table, make, epsilon, options.splits, book)
                 next(bar, None)
     print(f"Test AUC at epsilon {' / '.join(f'{epsilon:g}' for epsilon in EPSILONS)}, {options.splits} splits\n")
     print("| method | " + " | ".join(prepared) + " |\n|" + " --- |" * (1 + len(prepared)))
@@ -92,10 +98,14 @@ def main(argv: list[str]) -> int:
     return 1 if missed else 0
 
 
-def _mean(prepared: Prepared, make: MakePlan, epsilon: float, n_splits: int) -> float:
+def _mean(prepared: Prepared, make: MakePlan, epsilon: float, n_splits: int, book: ScoreBook) -> float:
     scores = []
     for seed in range(n_splits):
         train = stratified_split(prepared.table.label, seed)
         plan = make(prepared, epsilon, int(train.sum()), seed)
-        scores.append(train_and_score(prepared, plan, train, seed)[0])
+
+        def run(plan: Plan = plan, train: NDArray[np.bool_] = train, seed: int = seed) -> float:
+            return train_and_score(prepared, plan, train, seed)[0]
+
+        scores.append(book.score((plan.digest, seed), run))
     return float(np.mean(scores))

@@ -17,13 +17,13 @@ import numpy as np
 
 from hedgerow.experiments.datasets import data_folder, load
 from hedgerow.experiments.harness import Prepared
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.experiments.sgbdt_ablations import ablations, baseline, linear_starts, streams
 from hedgerow.experiments.sgbdt_filter import compare_filter
 from hedgerow.experiments.sgbdt_grid import EPSILONS, FIRST_SEARCH, GRID, N_SEARCHES, PAPER, PAPER_EPSILONS
 from hedgerow.experiments.sgbdt_runs import (
     N_FOLDS,
     Bench,
-    ScoreBook,
     Variant,
     plan_of,
     printed_multiplier,
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.starts:
         return _starts(options.sets, options.data)
-    book = ScoreBook(options.out / "sgbdt_scores.csv")
+    book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py"))
     if options.filter:
         print("\n".join(compare_filter(Prepared(load("abalone", data_folder(options.data))), book)))
         return 0

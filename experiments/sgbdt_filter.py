@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.experiments.harness import Prepared
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.experiments.sgbdt_grid import FIRST_SEARCH, GRID, as_paper
-from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, ScoreBook, Variant, printed_multiplier, repeated
+from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier, repeated
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 
 EPSILONS = (0.17, 0.54)
@@ -25,7 +26,7 @@ PAPER = {0.54: (0.479, 0.457)}
 """Section VIII-E: R2 with the filter, and without."""
 LARGEST_PRINTED_RATE = 0.2
 N_DRAWN = 150
-RUNGS = ((36, 4), (8, 16))
+RUNGS = ((30, 3), (6, 12))
 """How many settings are left, and how many more runs on each fold they have."""
 N_DIVISIONS = 20
 FIRST_DIVISION, FIRST_SEED = 200, 50_000
@@ -90,10 +91,10 @@ def _drawn(random: np.random.Generator, is_filtered: bool) -> Variant:
         return float(np.exp(random.uniform(math.log(low), math.log(high))))
 
     rate = float(random.choice([0.05, 0.1, 0.2, 1.0]))
-    rounds, reach = round(between(30, 200)), between(3.5, 14)
+    rounds, reach = round(between(30, 400)), between(3.5, 30)
     depth, ridge = int(random.integers(4, 7)), between(60, 600)
     section = {
-        "gradient_clip": between(0.15, 0.8),
+        "gradient_clip": between(0.15, 1.2),
         "support_share": float(random.choice([0.001, 0.003, 0.01, 0.04])),
         "initial_score_share": float(random.choice([0.0, 0.1])),
     }

@@ -76,6 +76,12 @@ GRID: dict[str, tuple[Variant, ...]] = {
         ),
         as_paper(50, 6, 0.2, 30.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
         as_paper(150, 6, 0.1, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
+        as_paper(300, 6, 0.05, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
+        as_paper(300, 6, 0.1, 15.0, gradient_clip=0.4, support_share=0.01, initial_score_share=0.0),
+        as_paper(600, 6, 0.1, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
+        as_paper(
+            400, 6, 0.15, 150.0, gradient_clip=0.4, support_share=0.01, subsampling_ratio=1.0, initial_score_share=0.0
+        ),
         FILTERED["abalone"],
         with_extras(16, 3, 0.3, gradient_clip=0.3, support_share=0.01),
         with_extras(24, 3, 0.3, gradient_clip=0.3, support_share=0.01),

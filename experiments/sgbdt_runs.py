@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ from sklearn.metrics import r2_score
 
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.cells import code_digest
 from hedgerow.experiments.harness import Prepared, labels_of, plan_for, progress
+from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.local_training import ArrivingNode
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.renyi import ORDERS, paper_divergence
@@ -51,45 +49,6 @@ class Variant:
     def with_section(self, name: str, **section: Any) -> Variant:
         """The same with other fields of [s_gbdt]."""
         return Variant(name, self.model, {**self.section, **section}, self.is_static)
-
-
-@functools.cache
-def _code() -> str:
-    """A digest of the code that decides a score: the library's, and this experiment's own."""
-    own = (Path(__file__).with_name(name).read_bytes() for name in ("sgbdt_runs.py", "sgbdt_dpboost.py"))
-    return code_digest() + "".join(hashlib.sha256(content).hexdigest()[:12] for content in own)
-
-
-class ScoreBook:
-    """Scores that are written down one by one, so that an experiment which was stopped can go on.
-
-    A score's key is a digest of everything that decides it: the run's plan, its rows, its seed, and the code.
-
-    Args:
-        path: a CSV file of key and score, or None to keep scores for this process only.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._scores: dict[str, float] = {}
-        if path is not None and path.exists():
-            text = path.read_text(encoding="utf-8")
-            # A run that was interrupted while writing leaves a line without its end.
-            whole = text[: text.rfind("\n") + 1]
-            if whole != text:
-                path.write_text(whole, encoding="utf-8")
-            lines = [line.split(",") for line in whole.splitlines()]
-            self._scores = {digest: float(score) for digest, score in lines}
-
-    def score(self, key: object, run: Callable[[], float]) -> float:
-        """What was written down for this key, or what `run` gives; `repr(key)` tells runs apart."""
-        digest = hashlib.sha256(f"{_code()} {key!r}".encode()).hexdigest()[:32]
-        if digest not in self._scores:
-            self._scores[digest] = run()
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as stream:
-                    stream.write(f"{digest},{self._scores[digest]!r}\n")
-        return self._scores[digest]
 
 
 @dataclass

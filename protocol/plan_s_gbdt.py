@@ -39,7 +39,7 @@ class SGbdt:
             turn, cut at candidates that divide the node and that follow what was released (an extra of ours).
         leaf_rule: "paper" is sum / max(lambda, support); "shrunk" is sum / (support + lambda + noise_ridge * noise),
             smoothed where leaves have an order (an extra of ours). "static", one noise for all finished values, is
-            refused: those are quotients of exact sums, which no party of a federation has.
+            refused: those are quotients of exact sums (docs/s-gbdt.md).
         bound: "tight" accounts for the Gaussian exactly; "general" by the bound for any mechanism (theorem 9).
     """
 
@@ -75,8 +75,9 @@ def check_s_gbdt(plan: Plan) -> None:
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.leaf_rule == "static":
         raise PlanError(
-            "s_gbdt.leaf_rule: static leaf noise cannot be federated.",
-            cause="It is noise on finished leaf values, which are quotients of exact sums that no party has.",
+            "s_gbdt.leaf_rule: static leaf noise is not federated.",
+            cause="It is noise on finished leaf values, quotients of exact sums, which at most a trusted coordinator "
+            "has; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
             remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
             code="static-leaf-noise",
         )

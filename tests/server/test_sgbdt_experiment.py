@@ -14,7 +14,8 @@ import pytest
 from hedgerow.experiments import sgbdt, sgbdt_ablations, sgbdt_filter
 from hedgerow.experiments.datasets import make
 from hedgerow.experiments.harness import Prepared
-from hedgerow.experiments.sgbdt_runs import Bench, ScoreBook, Variant, printed_multiplier, tuned_epsilon
+from hedgerow.experiments.score_book import ScoreBook
+from hedgerow.experiments.sgbdt_runs import Bench, Variant, printed_multiplier, tuned_epsilon
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 
 DELTA = 1e-5
