@@ -37,6 +37,7 @@ from hedgerow.trees.grid import CodeArray, build_grid
 from hedgerow.trees.individual_filter import charge
 from hedgerow.trees.linear_sums import cross_products, gram_matrix
 from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.paired_bins import PairedBinsCache
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
 from hedgerow.trees.split_kernels import node_histograms, split_sums
 
@@ -102,6 +103,7 @@ class Node:
         self._ensemble_size = 0
         scores = np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32)
         self._records = SiteRecords(data.codes, data.labels, scores)
+        self._pairs = PairedBinsCache()
         self._spent = np.zeros(data.n_records, dtype=np.int64)
         self._fitted: list[FittedTrees] = []
         self._arrivals: Arrivals | None = None
@@ -165,7 +167,8 @@ class Node:
         if isinstance(query, Histogram):
             return histogram(records, query, self._loss, self._n_threads)
         if isinstance(query, NodeHistograms):
-            return node_histograms(records, query, self._loss, self._n_threads)
+            kept = self._pairs if records is self._records else None
+            return node_histograms(records, query, self._loss, self._n_threads, kept)
         if isinstance(query, SplitSums):
             return split_sums(records, query, self._loss, self._n_threads)
         if isinstance(query, GramMatrix):

@@ -1,8 +1,9 @@
 """Seconds of one fit on Credit 1 beside those that the authors of CCS'22 publish, per tree, method by method.
 
-A fit is what theirs is: binning, calibrating the noise and training on 70 % of the rows, T = 100, depth 4. Ours are in
-one thread, in seconds of processor time; the fastest of some fits, which other work held up least. The exit code is 1
-when the method whose published fits take longest is not 20 times as fast as published.
+A fit is what theirs is: binning, calibrating the noise and training on 70 % of the rows, T = 100, depth 4. One site
+holds all rows, and neither theirs nor ours has masks or messages. Ours are in one thread, in seconds of processor time;
+the fastest of some fits, which other work held up least. The exit code is 1 when a slowest method is not 20 times as
+fast as published: the one whose published fits take longest, or the slowest per tree, theirs or ours.
 """
 
 from __future__ import annotations
@@ -40,20 +41,27 @@ def main(argv: list[str]) -> int:
     prepared = Prepared(load(DATA, data_folder(options.data), AUTHORS))
     print(f"{DATA}, T = 100, depth 4, one thread; fastest of {options.fits} fits at each of epsilon 0.1, 0.5 and 1\n")
     print(f"{'method':<22} {'trees':>5} {'published s':>12} {'ours s':>7} {'per tree ms':>16} {'times faster':>13}")
-    ratios: dict[str, float] = {}
+    totals: dict[str, tuple[float, float]] = {}
+    per_trees: dict[str, tuple[float, float]] = {}
     for name, published in SECONDS.items():
         times = [_seconds(prepared, name, epsilon, options.fits) for epsilon in EPSILONS]
         n_trees = times[0][1]
         theirs, ours = statistics.mean(published), statistics.mean(seconds for seconds, _ in times)
-        ratios[name] = theirs / ours
+        totals[name], per_trees[name] = (theirs, ours), (theirs / n_trees, ours / n_trees)
         per_tree = f"{1000 * theirs / n_trees:.1f} / {1000 * ours / n_trees:.2f}"
         title = PRESETS[name].title
-        print(f"{title:<22} {n_trees:>5} {theirs:>12.2f} {ours:>7.3f} {per_tree:>16} {ratios[name]:>13.1f}")
-    slowest = max(SECONDS, key=lambda name: sum(SECONDS[name]))
-    holds = ratios[slowest] >= WANTED
-    verdict = "holds " if holds else "MISSED"
-    print(f"\n{verdict}  {PRESETS[slowest].title}, whose published fits take longest, is {WANTED:g} times faster")
-    return 0 if holds else 1
+        print(f"{title:<22} {n_trees:>5} {theirs:>12.2f} {ours:>7.3f} {per_tree:>16} {theirs / ours:>13.1f}")
+    ratios = {name: theirs / ours for name, (theirs, ours) in totals.items()}
+    readings = {
+        "whose published fits take longest": max(totals, key=lambda name: totals[name][0]),
+        "the slowest per tree as published": max(per_trees, key=lambda name: per_trees[name][0]),
+        "the slowest per tree of ours": max(per_trees, key=lambda name: per_trees[name][1]),
+    }
+    print()
+    for reading, name in readings.items():
+        verdict = "holds " if ratios[name] >= WANTED else "MISSED"
+        print(f"{verdict}  {PRESETS[name].title}, {reading}, is {WANTED:g} times faster")
+    return 0 if all(ratios[name] >= WANTED for name in readings.values()) else 1
 
 
 def _seconds(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -> tuple[float, int]:

@@ -13,6 +13,8 @@ from hedgerow.protocol.errors import PrivacyError
 
 # The relative precision to which the noise multiplier is the smallest one.
 _PRECISION = 1e-14
+# Searches for the smallest one begin with a leap of about this size: most fall short of the promise by more.
+_LEAP = 0.01
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,10 @@ def _smallest(keeps: Callable[[float], bool], start: float, precision: float) ->
         return start
     lower = start
     step = precision
+    # Where a long step falls short, so do all shorter ones; the steps after it are those of a search without the leap.
+    leap = precision * 2.0 ** max(0, math.floor(math.log2(_LEAP / precision)))
+    if not keeps(start * (1 + leap)):
+        lower, step = start * (1 + leap), 2 * leap
     while not keeps(start * (1 + step)):
         lower = start * (1 + step)
         step *= 2

@@ -35,6 +35,7 @@ class CandidateSource:
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive: list[AdaptiveCandidates] = [initial_candidates(feature) for feature in grid.features]
         self._cuts: list[list[int]] = [self._initial_cuts(index) for index in range(grid.n_features)]
+        self._bins: tuple[list[list[int]], Bins] | None = None
 
     def _initial_cuts(self, index: int) -> list[int]:
         feature = self._grid.features[index]
@@ -66,8 +67,18 @@ class CandidateSource:
         bins[grid.missing_code] = len(self._cuts[feature]) + 1
         return bins
 
+    @property
+    def reads_splits(self) -> bool:
+        """Whether histograms that were released for splits change any candidates (`take_bins`)."""
+        return self._method in ("iterative_hessian", "adaptive")
+
     def bins(self) -> Bins:
-        """The bins of all features at this moment."""
+        """The bins of all features at this moment: the same object as long as no candidate has moved."""
+        if self._bins is None or self._bins[0] != self._cuts:
+            self._bins = list(self._cuts), self._bins_of_cuts()
+        return self._bins[1]
+
+    def _bins_of_cuts(self) -> Bins:
         grids = self._grid.features
         tables = [self.bin_of_code(index) for index in range(len(grids))]
         n_bins = np.array([int(table.max()) + 1 for table in tables], dtype=np.int64)
@@ -147,9 +158,7 @@ class CandidateSource:
             self._cuts[feature] = refined.cuts(self._n_candidates)
 
 
-def iterative_hessian(
-    candidates: list[float], hessians: IntVector, total: float, n_candidates: int
-) -> list[float]:
+def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:
     """One round of Algorithm 2 of CCS'22: merge light bins, halve heavy ones, fill up by dividing evenly.
 
     A bin is heavy when it holds, with the light ones that were merged into it, more than its share. Both its ends stay,

@@ -152,9 +152,7 @@ def greedy_trees(plan: Plan, settings: Settings | None = None) -> Program:
 
 
 def _candidate_query(run: Run, candidates: CandidateSource, position: _Position) -> Query:
-    return histogram_query(
-        run, candidates, position.exchange, position.update, position.n_fitted, position.score_bound
-    )
+    return histogram_query(run, candidates, position.exchange, position.update, position.n_fitted, position.score_bound)
 
 
 def _next_batch(
@@ -184,7 +182,8 @@ def _by_histograms(batch: _Batch) -> Growth:
         if rule is None:  # the first level always asks
             raise ValueError("no histogram was asked for")
         splits = best_cuts(growing, histograms, batch.coins(2**level), rule)
-        sides = sums_of_sides(growing, splits, histograms)
+        if level == run.settings.max_depth - 1:
+            sides = sums_of_sides(growing, splits, histograms)
         growing.add_level(splits)
     if sides is None:  # a tree has a level at least
         raise ValueError("a tree of no levels has no leaves")
@@ -196,8 +195,10 @@ def _by_histograms(batch: _Batch) -> Growth:
 def _padded(released: IntVector, growing: GrowingTrees, n_nodes: int, n_statistics: int) -> IntArray:
     """Histograms of features with fewer bins than the most, filled up with zeros: int64 [B, n_nodes, k, width, S]."""
     n_bins = growing.bins.n_bins[growing.features]
+    shape = (len(n_bins), n_nodes, n_bins.shape[1], growing.bins.width)
+    if (n_bins == growing.bins.width).all():
+        return released.reshape(*shape, n_statistics)
     is_bin = np.arange(growing.bins.width) < n_bins[..., None]
-    shape = (len(n_bins), n_nodes, *is_bin.shape[1:])
     padded = np.zeros((*shape, n_statistics), dtype=np.int64)
     padded[np.broadcast_to(is_bin[:, None], shape)] = released.reshape(-1, n_statistics)
     return padded
@@ -205,7 +206,7 @@ def _padded(released: IntVector, growing: GrowingTrees, n_nodes: int, n_statisti
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
     """The Hessians of the roots' histograms refine the candidates of the next batch; int64 [B, k, width, S]."""
-    if batch.run.plan.model.weight_update == "averaging":
+    if batch.run.plan.model.weight_update == "averaging" or not batch.candidates.reads_splits:
         return
     first = max(1, batch.run.loss.n_outputs)
     hessians = roots[..., first:].sum(axis=3)

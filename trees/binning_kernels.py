@@ -8,7 +8,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-BUCKETS = 1024
+LOWEST_OCTAVE = 32
+STEPS_PER_OCTAVE = 128
+BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
+"""Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
+around zero are told apart as well as those further up."""
+TOP_BITS = 0x3F800000 >> 16
+"""The sign, the exponent and the first seven bits of the single-precision number 1."""
 ROWS_PER_BLOCK = 512
 
 
@@ -16,20 +22,22 @@ ROWS_PER_BLOCK = 512
 def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
     """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell."""
     missing = np.int64(len(edges) + 1)
-    top = np.float32(BUCKETS - 1)
     for i in range(len(values)):
         value = np.float32(values[i])
-        position = min(max((value - low) * scale, np.float32(0)), top)
+        position = np.float32((value - low) * scale)
+        # The leading bits of positive numbers stand in the numbers' order.
+        bucket = (np.int64(position.view(np.int32)) >> np.int64(16)) - np.int64(TOP_BITS - BUCKETS + 1)
         # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
-        bucket = np.int64(position) if position == position else np.int64(0)
+        bucket = min(max(bucket, np.int64(0)), np.int64(BUCKETS - 1)) if position > 0 else np.int64(0)
         left = np.int64(starts[bucket])
-        right = np.int64(starts[bucket + 1])
-        while left < right:
-            middle = (left + right) >> 1
-            if edges[middle] <= value:
-                left = middle + 1
-            else:
-                right = middle
+        n_left = np.int64(starts[bucket + 1]) - left
+        # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
+        while n_left > 1:
+            half = n_left >> 1
+            left += half * np.int64(edges[left + half - 1] <= value)
+            n_left -= half
+        if n_left == 1:
+            left += np.int64(edges[left] <= value)
         codes[i] = left if value == value else missing
 
 

@@ -169,11 +169,13 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def leaves_of_codes(goes_left):  # type: ignore[no-untyped-def]
-    """The leaf of each code, if every node asks for the feature that it is a code of: int64 [B, n_codes]."""
+def leaves_of_codes(goes_left, is_single):  # type: ignore[no-untyped-def]
+    """The leaf of each code of a tree whose nodes all ask for one feature, 0 for other trees: int64 [B, n_codes]."""
     n_trees, n_nodes, n_codes = goes_left.shape
-    leaf = np.empty((n_trees, n_codes), dtype=np.int64)
+    leaf = np.zeros((n_trees, n_codes), dtype=np.int64)
     for tree in range(n_trees):
+        if not is_single[tree]:
+            continue
         for code in range(n_codes):
             node = 0
             while node < n_nodes:

@@ -11,11 +11,13 @@ elementary arithmetic, so that every party grows the same trees.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
+from hedgerow.trees.greedy_kernels import best_of_all_cuts, gains, next_level
 from hedgerow.trees.losses import Loss
 
 IntArray = NDArray[np.int64]
@@ -43,6 +45,11 @@ class Bins:
     def width(self) -> int:
         """The largest number of bins."""
         return int(self.n_bins.max())
+
+    @property
+    def packed(self) -> tuple[Any, ...]:
+        """The bins as the kernels take them."""
+        return self.of_code, self.n_bins, self.last_code, self.is_categorical
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,41 +89,19 @@ class SplitRule:
             sums: int64 [..., n_statistics].
             n_releases: integers [...], how many released numbers each sum is made of.
         """
-        real = sums / self.loss.scales
-        ridge = self.leaf_ridge + self.noise_ridge * self.gradient_noise * np.sqrt(n_releases)
-        n_outputs = max(1, self.loss.n_outputs)
-        if self.counts_classes:
-            numerators = np.maximum(real, 0)
-            total = ridge.copy()
-            for column in range(real.shape[-1]):
-                total = total + numerators[..., column]
-            denominators = [total] * real.shape[-1]
-        else:
-            numerators = real
-            columns = [min(n_outputs + k, real.shape[-1] - 1) for k in range(n_outputs)]
-            denominators = [real[..., column] + ridge for column in columns]
-        result = np.zeros(real.shape[:-1])
-        # Column after column: numpy's own sums may add in another order on another machine.
-        for column, denominator in enumerate(denominators):
-            size = np.abs(numerators[..., column])
-            value = np.divide(size, denominator, out=np.zeros_like(result), where=denominator != 0)
-            if not self.counts_classes:
-                value = np.clip(value, -self.leaf_clip, self.leaf_clip)
-            result += value * (2 * size - denominator * value)
-        return result
+        shape = sums.shape[:-1]
+        flat = np.ascontiguousarray(sums).reshape(-1, sums.shape[-1])
+        n_flat = np.broadcast_to(n_releases, shape).astype(np.int64).reshape(-1)
+        return np.asarray(gains(flat, n_flat, self.packed)).reshape(shape)
 
-    def ratio(self, sums: IntArray) -> FloatArray:
-        """What categories are ordered by: the value that a leaf of each would have, up to a factor; float64 [...]."""
-        real = sums / self.loss.scales
-        n_outputs = max(1, self.loss.n_outputs)
-        if self.counts_classes:
-            top, below = np.maximum(real[..., -1], 0), np.maximum(real[..., 0], 0)
-            for column in range(1, real.shape[-1]):
-                below = below + np.maximum(real[..., column], 0)
-        else:
-            top, below = real[..., 0], np.maximum(real[..., n_outputs], 0)
-        below = below + (self.leaf_ridge + self.noise_ridge * self.gradient_noise)
-        return np.divide(top, below, out=np.zeros_like(top), where=below > 0)
+    @property
+    def packed(self) -> tuple[Any, ...]:
+        """The rule as the kernels take it."""
+        noise_ridge = self.noise_ridge * self.gradient_noise
+        scales, n_outputs = np.asarray(self.loss.scales, dtype=np.float64), max(1, self.loss.n_outputs)
+        return (
+            scales, self.counts_classes, n_outputs, float(self.leaf_ridge), float(noise_ridge), float(self.leaf_clip)
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,28 +176,10 @@ class GrowingTrees:
 
     def add_level(self, splits: Splits) -> None:
         """Split the nodes of the last level."""
-        n_trees, n_nodes = splits.slot.shape
-        feature = np.take_along_axis(self.features, splits.slot, axis=1)
-        left_codes = np.take_along_axis(splits.left, self.bins.of_code[feature].astype(np.int64), axis=2)
-        # The last bin that goes left; the numeric bins to its left all do, but for the one of missing values.
-        chosen = np.take_along_axis(self.values, splits.slot[:, :, None, None], axis=2)[:, :, 0] & splits.left
-        last_bin = np.where(chosen, np.arange(self.bins.width), -1).max(axis=2)
-        cut = np.take_along_axis(self.bins.last_code[feature], np.maximum(last_bin, 0)[..., None], axis=2)[..., 0]
-        threshold = np.where(self.bins.is_categorical[feature], -1, cut)
-        threshold = np.where(splits.exists, threshold, self._n_codes - 1)
-        goes_left = np.where(splits.exists[..., None], left_codes, True)
-        # Bins left of the node's own never reach it: which side they are on does not matter, but one interval is
-        # faster to route by than a table, so a numeric split sends left every code up to its cut.
-        ordered = splits.exists & ~self.bins.is_categorical[feature]
-        codes = np.arange(self._n_codes)
-        value_code = self.bins.of_code[feature] < self.bins.n_bins[feature][..., None] - 1
-        goes_left = np.where(ordered[..., None] & value_code, codes <= threshold[..., None], goes_left)
-        self._levels.append((feature.astype(np.int32), goes_left.astype(np.uint8), threshold.astype(np.int32)))
-        is_slot = (np.arange(self.features.shape[1]) == splits.slot[..., None])[..., None]
-        left = self.alive & (~is_slot | splits.left[:, :, None])
-        right = self.alive & (~is_slot | ~splits.left[:, :, None]) & splits.exists[..., None, None]
-        pairs = np.stack([left, right], axis=2)
-        self.alive = pairs.reshape(n_trees, 2 * n_nodes, *pairs.shape[3:])
+        feature, goes_left, threshold, self.alive = next_level(
+            self.alive, self.features, self.bins.packed, splits.slot, splits.left, splits.exists
+        )
+        self._levels.append((feature, goes_left, threshold))
 
 
 def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: SplitRule) -> Splits:
@@ -224,34 +191,11 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
         missing_left: bool [B, n_nodes], the side of missing values.
         rule: how sums are scored.
     """
-    values = growing.values
-    order = growing.order(rule.ratio(sums))
-    sums = np.broadcast_to(sums, (*values.shape, sums.shape[-1]))
-    running = np.take_along_axis(np.where(values[..., None], sums, 0), order[..., None], axis=3).cumsum(axis=3)
-    missing = np.where(growing.missing[..., None], sums, 0).sum(axis=3)
-    n_missing = growing.missing.sum(axis=3)
-    n_values = values.sum(axis=3)
-    total = running[..., -1, :] + missing
-    to_left = missing_left[..., None]
-    left = running + np.where(to_left[..., None], missing, 0)[..., None, :]
-    right = total[..., None, :] - left
-    position = np.arange(values.shape[-1])
-    n_left = position + 1 + np.where(to_left, n_missing, 0)[..., None]
-    n_all = (n_values + n_missing)[..., None]
-    scores = rule.gain(left, n_left) + rule.gain(right, np.maximum(n_all - n_left, 0))
-    scores = scores - rule.gain(total, n_all[..., 0])[..., None]
-    scores = np.where(position < n_values[..., None] - 1, scores, -np.inf)
-    n_trees, n_nodes, _, width = scores.shape
-    best = scores.reshape(n_trees, n_nodes, -1).argmax(axis=2)
-    slot, cut = best // width, best % width
-    exists = np.take_along_axis(scores.reshape(n_trees, n_nodes, -1), best[..., None], axis=2)[..., 0] > 0
-    chosen = np.take_along_axis(order, slot[:, :, None, None], axis=2)[:, :, 0]
-    goes = np.zeros((n_trees, n_nodes, width), dtype=bool)
-    np.put_along_axis(goes, chosen, position <= cut[..., None], axis=2)
-    chosen_missing = np.take_along_axis(growing.missing, slot[:, :, None, None], axis=2)[:, :, 0]
-    goes = np.where(chosen_missing, missing_left[..., None], goes)
-    slot = np.where(exists, slot, 0)
-    return Splits(slot, goes | ~exists[..., None], exists)
+    bins = growing.bins
+    slot, left, exists = best_of_all_cuts(
+        sums, growing.alive, growing.features, bins.n_bins, bins.is_categorical, missing_left, rule.packed
+    )
+    return Splits(slot, left, exists)
 
 
 def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:
@@ -274,9 +218,7 @@ def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tupl
     return added.reshape(n_trees, 2 * n_nodes, -1), sides.sum(axis=3).reshape(n_trees, 2 * n_nodes)
 
 
-def best_of_drawn(
-    growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule
-) -> tuple[Splits, IntArray]:
+def best_of_drawn(growing: GrowingTrees, drawn: Mask, sums: IntArray, rule: SplitRule) -> tuple[Splits, IntArray]:
     """Of the splits that were drawn, one per node and feature, the best of every node, and the sums of its sides.
 
     Args:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.plan import Feature, Plan
-from hedgerow.trees.binning_kernels import BUCKETS, bin_column, bin_rows
+from hedgerow.trees.binning_kernels import BUCKETS, TOP_BITS, bin_column, bin_rows
 
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.unsignedinteger[Any]]
@@ -88,7 +88,7 @@ class FeatureGrid:
 
     @property
     def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.int32]]:
-        """Edges, offset, scale and, per uniform bucket, the number of edges before it: makes binning one short search.
+        """Edges, offset, scale and, per bucket, the number of edges before it: makes binning one short search.
 
         A bucket number is a monotone function of the value, computed alike for edges and values, so an edge in an
         earlier bucket is never above the value; only edges of the same bucket need comparing.
@@ -97,9 +97,10 @@ class FeatureGrid:
         high = self.edges[-1] if len(self.edges) else np.float32(1)
         with np.errstate(all="ignore"):
             span = high - low
-            scale = np.float32((BUCKETS - 1) / span) if np.isfinite(span) and span > 0 else np.float32(0)
+            scale = np.float32(1 / span) if np.isfinite(span) and span > 0 else np.float32(0)
         if np.isfinite(scale) and scale > 0:
-            bucket = np.clip((self.edges - low) * scale, 0, BUCKETS - 1).astype(np.int32)
+            position = np.maximum((self.edges - low) * scale, np.float32(0))
+            bucket = np.clip((position.view(np.int32) >> 16) - TOP_BITS + BUCKETS - 1, 0, BUCKETS - 1)
         else:  # single precision cannot tell the buckets apart: one of them holds every edge
             scale, bucket = np.float32(0), np.zeros(len(self.edges), dtype=np.int32)
         counts = np.bincount(bucket, minlength=BUCKETS)

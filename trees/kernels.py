@@ -10,7 +10,7 @@ comparisons of bytes that sit next to each other, which a processor does 16 to 6
     reached[node] = reached[right child] + half    where the code of the node's feature goes right
                     reached[left child]            elsewhere;  half = number of leaves below the left child
 
-Statistics are packed two to a 64-bit word while a block is summed; see `_unpack` for why nothing can spill over.
+Statistics are packed two to a 64-bit word while they are summed; see `_unpack` for why nothing can spill over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""
 REPLICAS = 4
-"""Copies of a block's sums: consecutive records of one leaf then do not wait for each other."""
+"""Copies of sums: consecutive records of one leaf, or of one bin, then do not wait for each other."""
+SPAN = 32 * BLOCK
+"""Most records whose packed statistics are added up before they are unpacked; see `_unpack`."""
 
 TABLE, SOFTMAX, SQUARED = 0, 1, 2
 """Kinds of loss, in the order of `KIND_NUMBER`."""
@@ -114,7 +116,7 @@ def _pack(first, second):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _unpack(word):  # type: ignore[no-untyped-def]
-    """The two sums of a packed word: a statistic is below 2**15 and a block has 2**11 records, so both fit 31 bits."""
+    """The two sums of a packed word: a statistic is below 2**15 and a span has 2**16 records, so both fit 31 bits."""
     second = np.int64(np.int32(word & np.int64(0xFFFFFFFF)))
     return (word - second) >> np.int64(32), second
 
@@ -133,7 +135,8 @@ def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignor
             values = scores[0, begin:end]
             for i in range(len(classes)):
                 step = min(max((values[i] >> np.int32(STEP_BITS)) + half, np.int32(0)), last)
-                row[i] = words[classes[i] * n_steps + step]
+                # A place without a sign needs no test for counting from the end.
+                row[i] = words[np.uint32(classes[i]) * np.uint32(n_steps) + np.uint32(step)]
         else:
             for i in range(len(classes)):
                 row[i] = words[classes[i] * n_steps]
@@ -314,15 +317,21 @@ def hessian_histogram(
     """
     kind, table, clip, constant, exp_table, units = loss
     n = codes.shape[1]
-    result = np.zeros(n_bins, dtype=np.int64)
+    sums = np.zeros(REPLICAS * n_bins, dtype=np.int64)
+    values = np.empty(BLOCK, dtype=np.int64)
     packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
     statistics = np.zeros(n_statistics + 1, dtype=np.int64)
     for begin in range(0, n, BLOCK):
         end = min(begin + BLOCK, n)
         _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed)
+        for i in range(end - begin):
+            first, second = _unpack(packed[statistic // 2, i])
+            values[i] = second if statistic % 2 else first
         for k in range(len(features)):
-            row = codes[features[k], begin:end]
+            row, own = codes[features[k], begin:end], bin_of_code[k]
             for i in range(end - begin):
-                first, second = _unpack(packed[statistic // 2, i])
-                result[bin_of_code[k, row[i]]] += second if statistic % 2 else first
+                sums[np.uint64(i & (REPLICAS - 1)) * np.uint64(n_bins) + np.uint64(own[row[i]])] += values[i]
+    result = np.zeros(n_bins, dtype=np.int64)
+    for replica in range(REPLICAS):
+        result += sums[replica * n_bins : (replica + 1) * n_bins]
     return result

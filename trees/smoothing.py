@@ -32,7 +32,7 @@ class Shapes:
 
     Attributes:
         is_single: bool [B], whether a tree asks for one feature only.
-        leaf_of_code: int64 [B, n_codes], the leaf of each code; meaningful for trees on a single feature.
+        leaf_of_code: int64 [B, n_codes], the leaf of each code of a tree on a single feature; 0 for others.
         reachable: bool [B, n_leaves], leaves that a record can reach; the others hold only noise.
     """
 
@@ -45,8 +45,8 @@ class Shapes:
 def shapes_of(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
     n_inner = trees.n_leaves - 1
-    leaf_of_code = leaves_of_codes(trees.goes_left)
     is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
+    leaf_of_code = leaves_of_codes(trees.goes_left, is_single)
     by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
     by_code[np.arange(trees.n_trees)[:, None], leaf_of_code] = True
     has_right = (trees.goes_left == 0).any(axis=2)

@@ -1,11 +1,12 @@
 """Sums per node, feature and bin for trees that grow level by level: the kernel, and the calls that a node makes.
 
 As in `hedgerow.trees.kernels`, everything is integers, records are visited in blocks, and two statistics share a word
-while a block is summed.
+while a span of blocks is summed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import IntVector, NodeHistograms, SplitSums
-from hedgerow.trees.kernels import BLOCK, _route_block, _statistics_block, _unpack
+from hedgerow.trees.kernels import BLOCK, SPAN, _route_block, _statistics_block, _unpack
 from hedgerow.trees.losses import Loss
+from hedgerow.trees.paired_bins import PairedBinsCache
+from hedgerow.trees.paired_kernels import paired_sums
 from hedgerow.trees.routing import (
     MIN_RECORDS_PER_THREAD,
     SiteRecords,
@@ -51,13 +54,15 @@ def _add_words(  # type: ignore[no-untyped-def]
     words, leaves, codes, begin, end, tree, features, offsets, stride, bins, goes_left, sums
 ):
     """Add a block's packed words to sums: int64 [n_nodes * stride]."""
+    # Places without a sign need no test for counting from the end.
     if goes_left.shape[0] > 0:
         for slot in range(features.shape[1]):
             row = codes[features[tree, slot], begin:end]
             bin_of_code = bins[features[tree, slot]]
+            at = np.uint64(offsets[tree, slot])
             for i in range(end - begin):
-                side = 1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]]
-                sums[leaves[i] * stride + offsets[tree, slot] + side] += words[i]
+                side = np.uint64(1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]])
+                sums[np.uint64(leaves[i]) * np.uint64(stride) + at + side] += words[i]
         return
     n_slots = features.shape[1]
     n_together = n_slots - n_slots % 4
@@ -68,20 +73,21 @@ def _add_words(  # type: ignore[no-untyped-def]
         row2, row3 = codes[features[tree, slot + 2], begin:end], codes[features[tree, slot + 3], begin:end]
         bin0, bin1 = bins[features[tree, slot]], bins[features[tree, slot + 1]]
         bin2, bin3 = bins[features[tree, slot + 2]], bins[features[tree, slot + 3]]
-        at0, at1 = offsets[tree, slot], offsets[tree, slot + 1]
-        at2, at3 = offsets[tree, slot + 2], offsets[tree, slot + 3]
+        at0, at1 = np.uint64(offsets[tree, slot]), np.uint64(offsets[tree, slot + 1])
+        at2, at3 = np.uint64(offsets[tree, slot + 2]), np.uint64(offsets[tree, slot + 3])
         for i in range(end - begin):
-            node = leaves[i] * stride
+            node = np.uint64(leaves[i]) * np.uint64(stride)
             word = words[i]
-            sums[node + at0 + bin0[row0[i]]] += word
-            sums[node + at1 + bin1[row1[i]]] += word
-            sums[node + at2 + bin2[row2[i]]] += word
-            sums[node + at3 + bin3[row3[i]]] += word
+            sums[node + at0 + np.uint64(bin0[row0[i]])] += word
+            sums[node + at1 + np.uint64(bin1[row1[i]])] += word
+            sums[node + at2 + np.uint64(bin2[row2[i]])] += word
+            sums[node + at3 + np.uint64(bin3[row3[i]])] += word
     for slot in range(n_together, n_slots):
         row = codes[features[tree, slot], begin:end]
         bin_of_code = bins[features[tree, slot]]
+        at = np.uint64(offsets[tree, slot])
         for i in range(end - begin):
-            sums[leaves[i] * stride + offsets[tree, slot] + bin_of_code[row[i]]] += words[i]
+            sums[np.uint64(leaves[i]) * np.uint64(stride) + at + np.uint64(bin_of_code[row[i]])] += words[i]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -93,74 +99,114 @@ def _sums_per_node(  # type: ignore[no-untyped-def]
     kind, table, clip, constant, exp_table, units = loss
     n_nodes = 1 << level
     result = np.zeros((n_nodes * strides.sum(), n_statistics), dtype=np.int64)
-    sums = np.zeros(n_nodes * strides.max(), dtype=np.int64)
     work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
     words = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
+    sums = np.zeros((words.shape[0], len(result)), dtype=np.int64)
     statistics = np.zeros(n_statistics + 1, dtype=np.int64)
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words)
-        base = 0
-        for tree in range(len(strides)):
-            if level > 0:
-                _route_block(
-                    codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
-                    single[tree], leaf_of_code[tree], work,
-                )  # fmt: skip
-            size = n_nodes * strides[tree]
-            for pair in range(words.shape[0]):
-                sums[:size] = 0
-                _add_words(
-                    words[pair], work[0], codes, begin, end, tree, features, offsets, strides[tree], bins,
-                    goes_left, sums,
-                )  # fmt: skip
-                for entry in range(size):
-                    one, two = _unpack(sums[entry])
-                    result[base + entry, 2 * pair] += one
-                    if 2 * pair + 1 < n_statistics:
-                        result[base + entry, 2 * pair + 1] += two
-            base += size
+    for span in range(first, last, SPAN):
+        span_end = min(span + SPAN, last)
+        sums[:] = 0
+        for begin in range(span, span_end, BLOCK):
+            end = min(begin + BLOCK, span_end)
+            _statistics_block(
+                kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words
+            )
+            base = 0
+            for tree in range(len(strides)):
+                if level > 0:
+                    _route_block(
+                        codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
+                        single[tree], leaf_of_code[tree], work,
+                    )  # fmt: skip
+                size = n_nodes * strides[tree]
+                for pair in range(words.shape[0]):
+                    _add_words(
+                        words[pair], work[0], codes, begin, end, tree, features, offsets, strides[tree], bins,
+                        goes_left, sums[pair, base : base + size],
+                    )  # fmt: skip
+                base += size
+        for pair in range(words.shape[0]):
+            for entry in range(sums.shape[1]):
+                one, two = _unpack(sums[pair, entry])
+                result[entry, 2 * pair] += one
+                if 2 * pair + 1 < n_statistics:
+                    result[entry, 2 * pair + 1] += two
     return result
 
 
-def node_histograms(records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length]."""
+def node_histograms(
+    records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1, pairs: PairedBinsCache | None = None
+) -> IntVector:
+    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
+
+    Args:
+        records: the site's rows.
+        query: the query.
+        loss: whose statistics are summed.
+        n_threads: threads to sum with.
+        pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
+            feature, for records that are there for this query only. The sums are the same.
+    """
+    n_threads = _start(records, query, n_threads)
+    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
+    paired = pairs.bins_for(records.codes, query, n_threads) if pairs else None
+    if paired is not None:
+        n_trees, cells, n_cells, n_bins = len(query.features), paired.cells, paired.n_cells, paired.n_bins
+        return _in_parts(
+            records, n_threads,
+            lambda first, last: paired_sums(
+                records.codes, records.labels, records.scores, level, trees, n_trees, cells, n_cells, n_bins, how,
+                loss.n_statistics, first, last,
+            ),
+        )  # fmt: skip
     counts = query.n_bins[query.features]
     offsets = np.cumsum(counts, axis=1) - counts
     none = np.zeros((0, 1, 1, 1), dtype=np.uint8)
-    return _answer(
-        records, query, _Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none), loss, n_threads
-    )
+    layout = _Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none)
+    return _sums(records, query, layout, loss, n_threads)
 
 
 def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
     """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
+    n_threads = _start(records, query, n_threads)
     n_trees, n_slots = query.features.shape
     offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
     strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
     layout = _Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left)
-    return _answer(records, query, layout, loss, n_threads)
+    return _sums(records, query, layout, loss, n_threads)
 
 
-def _answer(
-    records: SiteRecords, query: NodeHistograms | SplitSums, layout: _Layout, loss: Loss, n_threads: int
-) -> IntVector:
+def _start(records: SiteRecords, query: NodeHistograms | SplitSums, n_threads: int) -> int:
+    """Apply a query's update; the number of threads that pays."""
     if query.update is not None:
         apply_update(records, query.update, n_threads)
-    level = query.trees.depth
-    trees: tuple[Any, ...] = packed(query.trees if level else no_trees(query.trees.goes_left.shape[2]))
-    how = packed_loss(loss)
+    return n_threads if records.n_records >= MIN_RECORDS_PER_THREAD * n_threads else 1
+
+
+def _trees_of(query: NodeHistograms | SplitSums) -> tuple[Any, ...]:
+    return packed(query.trees if query.trees.depth else no_trees(query.trees.goes_left.shape[2]))
+
+
+def _sums(
+    records: SiteRecords, query: NodeHistograms | SplitSums, layout: _Layout, loss: Loss, n_threads: int
+) -> IntVector:
+    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
+    return _in_parts(
+        records, n_threads,
+        lambda first, last: _sums_per_node(
+            records.codes, records.labels, records.scores, level, trees, layout.features, layout.offsets,
+            layout.strides, layout.bins, layout.goes_left, how, loss.n_statistics, first, last,
+        ),
+    )  # fmt: skip
+
+
+def _in_parts(records: SiteRecords, n_threads: int, sums_of: Callable[[int, int], IntVector]) -> IntVector:
+    """The sums over all records, flattened; each thread takes as many records as the others."""
 
     def part(number: int) -> IntVector:
-        sums = _sums_per_node(
-            records.codes, records.labels, records.scores, level, trees, layout.features, layout.offsets,
-            layout.strides, layout.bins, layout.goes_left, how, loss.n_statistics,
-            records.n_records * number // n_threads, records.n_records * (number + 1) // n_threads,
-        )  # fmt: skip
-        return np.asarray(sums).reshape(-1)
+        first, last = (records.n_records * (number + more) // n_threads for more in (0, 1))
+        return np.asarray(sums_of(first, last)).reshape(-1)
 
-    if records.n_records < MIN_RECORDS_PER_THREAD * n_threads:
-        n_threads = 1
     if n_threads == 1:
         return part(0)
     with ThreadPoolExecutor(n_threads) as threads:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import (
     NoiseDemand,
+    _smallest,
     calibrate_noise_multiplier,
     calibrate_sigmas,
     integer_sigma,
@@ -160,3 +161,29 @@ def test_a_demand_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PrivacyError) as caught:
         NoiseDemand(**{"sensitivity_squared": 1, "length": 1, **wrong})  # type: ignore[arg-type]
     assert caught.value.code == "demand-out-of-range"
+
+
+def plain_search(needed: float, start: float, precision: float) -> float:
+    """Doubling steps from the first on, then halving: every comparison made."""
+    if start >= needed:
+        return start
+    lower, step = start, precision
+    while start * (1 + step) < needed:
+        lower, step = start * (1 + step), 2 * step
+        if step > 1e6:
+            return lower
+    upper = start * (1 + step)
+    while upper - lower > precision * upper:
+        middle = lower + (upper - lower) / 2
+        lower, upper = (lower, middle) if middle >= needed else (middle, upper)
+    return upper
+
+
+@settings(max_examples=300)
+@given(
+    size=st.floats(-16, 8), start=st.floats(1e-3, 1e6), precision=st.sampled_from([1e-14, 1e-9, 0.3]),
+)  # fmt: skip
+def test_a_leap_finds_what_a_search_from_the_first_step_finds(size: float, start: float, precision: float) -> None:
+    """Noise is the same to the last bit, however far above the start it lies: below, at or beyond the leap."""
+    needed = start * (1 + 10.0**size)
+    assert _smallest(lambda noise: noise >= needed, start, precision) == plain_search(needed, start, precision)
