@@ -25,8 +25,8 @@ PRINTED = 0.54
 PAPER = {0.54: (0.479, 0.457)}
 """Section VIII-E: R2 with the filter, and without."""
 LARGEST_PRINTED_RATE = 0.2
-N_DRAWN = 120
-RUNGS = ((20, 3), (5, 12))
+N_DRAWN = 100
+RUNGS = ((15, 3), (4, 10))
 """How many settings are left, and how many more runs on each fold they have."""
 N_DIVISIONS = 20
 FIRST_DIVISION, FIRST_SEED = 200, 50_000

@@ -76,6 +76,8 @@ GRID: dict[str, tuple[Variant, ...]] = {
         ),
         as_paper(50, 6, 0.2, 30.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
         as_paper(150, 6, 0.1, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
+        as_paper(200, 6, 0.1, 47.0, gradient_clip=0.26, support_share=0.003),
+        as_paper(365, 6, 0.023, 21.0, gradient_clip=0.19, support_share=0.003, subsampling_ratio=0.05),
         as_paper(300, 6, 0.05, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
         as_paper(300, 6, 0.1, 15.0, gradient_clip=0.4, support_share=0.01, initial_score_share=0.0),
         as_paper(600, 6, 0.1, 15.0, gradient_clip=0.3, support_share=0.04, initial_score_share=0.0),
