@@ -23,7 +23,9 @@ from hedgerow.trees.paired_kernels import find_cells
 MOST_CELLS = 2**16
 """Of all pairs together, so that 16 bits number them."""
 MOST_SUMS = 2**17
-"""Of all cells of all nodes: a megabyte, which stays in the second-level cache."""
+"""Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
+MOST_STATISTICS = 2**25
+"""Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,8 @@ class PairedBinsCache:
         n_sums = n_cells << query.trees.depth
         n_pairs = (len(features) + 1) // 2
         if n_cells > MOST_CELLS or n_sums > MOST_SUMS or codes.shape[1] * n_pairs < n_sums * n_threads:
+            return None
+        if query.length * n_cells * n_threads > MOST_STATISTICS * int(n_bins.sum()):
             return None
         last = self._last
         if (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hedgerow.client.node import Node
 from hedgerow.protocol.queries import NodeHistograms, Purpose, TreeBatch
 from hedgerow.training.settings import resolve
+from hedgerow.trees import paired_bins
 from hedgerow.trees.kernels import SPAN
 from hedgerow.trees.losses import Loss, build_loss
 from hedgerow.trees.paired_bins import PairedBinsCache
@@ -134,6 +135,21 @@ def test_pairs_are_left_alone_where_they_do_not_pay(factory: ModuleType) -> None
     assert PairedBinsCache().bins_for(few.codes, query, 1) is None
     query.features[1] = (query.features[0] + 1) % 6
     assert PairedBinsCache().bins_for(many.codes, query, 1) is None
+
+
+def test_a_large_batch_does_not_fill_the_memory(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells outnumber bins, so a vector of moderate length could need many times its memory, once for each thread."""
+    random, loss = np.random.default_rng(4), make_loss(factory, "multiclass", "newton")
+    query = make_query(random, 4, factory.random_trees(random, 3, 1, [N_CODES] * 6), loss)
+    records, bins = make_records(random, 300, loss), query.n_bins[query.features[0]]
+    n_cells = int(bins[0] * bins[1] + bins[2] * bins[3])
+    monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics)
+    assert PairedBinsCache().bins_for(records.codes, query, 1) is not None
+    assert PairedBinsCache().bins_for(records.codes, query, 2) is None
+    monkeypatch.setattr(paired_bins, "MOST_STATISTICS", 3 * 2 * n_cells * loss.n_statistics - 1)
+    pairs = PairedBinsCache()
+    assert pairs.bins_for(records.codes, query, 1) is None
+    assert (node_histograms(records, query, loss, 1, pairs) == slow_sums(factory, records, query, loss)).all()
 
 
 def test_rows_that_arrive_are_in_the_next_histogram(factory: ModuleType) -> None:
