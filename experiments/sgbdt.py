@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.starts:
         return _starts(options.sets, options.data)
-    book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py"))
+    book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py", "sgbdt_ablations.py"))
     if options.filter:
         print("\n".join(compare_filter(Prepared(load("abalone", data_folder(options.data))), book)))
         return 0

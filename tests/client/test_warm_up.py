@@ -55,3 +55,11 @@ def test_a_party_rehearses_the_first_exchanges_only(factory: ModuleType) -> None
     asked: list[Query] = []
     rehearse(TrainingTask(factory.make_plan(model={"n_trees": 50, "batch_size": 1})), asked.append)
     assert [query.purpose.round for query in asked] == [0, 1, 2]
+
+
+def test_a_run_that_no_node_would_hold_is_not_rehearsed(factory: ModuleType) -> None:
+    """Its first batch alone could fill the coordinator's memory before any site has refused it."""
+    asked: list[Query] = []
+    plan = factory.make_plan(model={"n_trees": 10_000, "batch_size": "all", "max_depth": 8})
+    rehearse(TrainingTask(plan), asked.append)
+    assert asked == []
