@@ -3,7 +3,8 @@
 It reads one JSON object per line: `arguments` of the command line, `out` and `err` (FIFOs or files), `folder`, and
 perhaps a `strike`, which the child carries out on itself at an exact point of the protocol:
 
-    {"signal": 9, "kind": "UNMASK", "number": 1, "moment": "before" | "after"}   a node's n-th message of a kind
+    {"signal": 9, "kind": "UNMASK", "number": 1, "moment": "before" | "after"}   a node's n-th message of a kind; with
+                                                                                "round", of those that ask for it
     {"signal": 9, "writes": 5}                                                 its journal's n-th write of a coordinator
     {"full": true, ...}                                                         instead of a signal: no file may grow
 
@@ -29,7 +30,7 @@ import hedgerow.cli.serving
 import hedgerow.client.run
 from hedgerow.cli.main import main
 from hedgerow.client.warm_up import warm_up
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.run_messages import MessageKind, RoundRequest, decode
 from hedgerow.server.journal import Journal
 
 
@@ -49,6 +50,7 @@ def strike_node(wanted: dict[str, Any]) -> None:
 
     def struck(session: Any, uplink: Any, event: Any) -> None:
         is_it = isinstance(event, bytes) and event[4] == kind
+        is_it = is_it and ("round" not in wanted or wanted["round"] == _round_of(event))
         seen[0] += is_it
         is_it = is_it and seen[0] == wanted["number"]
         if is_it and wanted["moment"] == "before":
@@ -58,6 +60,11 @@ def strike_node(wanted: dict[str, Any]) -> None:
             strike(wanted)
 
     hedgerow.client.run.handle = struck
+
+
+def _round_of(message: bytes) -> int | None:
+    request = decode(message)
+    return request.round if isinstance(request, RoundRequest) else None
 
 
 def strike_coordinator(wanted: dict[str, Any]) -> None:
