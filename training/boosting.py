@@ -74,8 +74,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
 
 def _draw_trees(run: Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
     streams = [PublicRandom(run.structure_seed, f"tree {first + number}") for number in range(len(subsets))]
-    cuts = candidates.cuts(sorted({feature for subset in subsets for feature in subset}))
-    return random_trees(streams, subsets, cuts, run.grid, run.settings.max_depth)
+    return random_trees(streams, subsets, candidates.cut_table, run.grid, run.settings.max_depth)
 
 
 def _leaf_query(

@@ -15,6 +15,7 @@ from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates, qu
 from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.smoothing import shapes_of
+from hedgerow.trees.structures import CutTable
 
 
 class CandidateSource:
@@ -35,6 +36,7 @@ class CandidateSource:
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
         self._adaptive: list[AdaptiveCandidates] = [initial_candidates(feature) for feature in grid.features]
         self._cuts: list[list[int]] = [self._initial_cuts(index) for index in range(grid.n_features)]
+        self._table = CutTable.of(dict(enumerate(self._cuts)), grid)
         self._bins: tuple[list[list[int]], Bins] | None = None
 
     def _initial_cuts(self, index: int) -> list[int]:
@@ -53,6 +55,15 @@ class CandidateSource:
     def cuts(self, features: Sequence[int]) -> dict[int, list[int]]:
         """The candidates of some features: cell numbers after which a split may be made."""
         return {feature: self._cuts[feature] for feature in features}
+
+    @property
+    def cut_table(self) -> CutTable:
+        """The candidates of all features at this moment."""
+        return self._table
+
+    def _move(self, feature: int, cuts: list[int]) -> None:
+        self._cuts[feature] = cuts
+        self._table.put(feature, cuts)
 
     def paid_rounds_before(self, tree: int, batch_size: int) -> int:
         """Histograms to ask for before the batch that starts with `tree`: one per tree of it, while any are left."""
@@ -108,7 +119,7 @@ class CandidateSource:
         elif self._method == "adaptive":
             bin_of_cell = self.bin_of_code(feature)[: self._grid.features[feature].n_cells]
             self._adaptive[feature] = self._adaptive[feature].refined(bin_of_cell, hessians, int(sigma))
-            self._cuts[feature] = self._adaptive[feature].cuts(self._n_candidates)
+            self._move(feature, self._adaptive[feature].cuts(self._n_candidates))
 
     def take_histogram(self, sums: IntVector) -> None:
         """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2), or cut at the quantiles of an exact one."""
@@ -120,7 +131,7 @@ class CandidateSource:
             n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
             if self._method == "quantile" and not grid.is_categorical:
                 # One cut more than the quantiles between as many bins: Q candidates, as other methods have.
-                self._cuts[index] = quantile_cuts(sums[position : position + n_bins - 1], self._n_candidates + 1)
+                self._move(index, quantile_cuts(sums[position : position + n_bins - 1], self._n_candidates + 1))
             elif not grid.is_categorical:
                 self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
@@ -135,7 +146,7 @@ class CandidateSource:
         after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
         before = np.maximum(after - 1, 0)
         nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
-        self._cuts[index] = [int(cut) for cut in np.unique(nearer)]
+        self._move(index, [int(cut) for cut in np.unique(nearer)])
 
     def take_leaves(self, trees: TreeBatch, hessians: NDArray[np.int64], sigma: float) -> None:
         """Refine by the released leaf Hessians of trees on a single feature.
@@ -155,7 +166,7 @@ class CandidateSource:
             leaf_of_cell = shapes.leaf_of_code[tree, : self._grid.features[feature].n_cells]
             refined = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
             self._adaptive[feature] = refined
-            self._cuts[feature] = refined.cuts(self._n_candidates)
+            self._move(feature, refined.cuts(self._n_candidates))
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:

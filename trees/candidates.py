@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.trees.candidate_kernels import DENSITY_BITS, nearest_cuts, shared_out
 from hedgerow.trees.grid import FeatureGrid
 
-DENSITY_TOTAL = 2**40
+DENSITY_TOTAL = 2**DENSITY_BITS
 """Densities over the cells of a feature sum to about this."""
 FLOOR_SHARE = 50
 """One part in 50 of the density stays uniform, so that no region is lost for good to one noisy leaf."""
 MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
-_TOO_NEAR = 2.0**-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,35 +53,13 @@ class AdaptiveCandidates:
         """
         if self.refinements >= MAX_REFINEMENTS:
             return self
-        n_leaves = len(hessians)
         kept = np.where(hessians > 2 * noise, hessians, 0)
         if not kept.any():
             return AdaptiveCandidates(self.density, self.refinements + 1)
-        inside = np.zeros(n_leaves, dtype=np.int64)
-        np.add.at(inside, leaf_of_cell, self.density)
         # Within a leaf the old density keeps its shape.
-        cells = _shared_out(kept, leaf_of_cell, self.density, np.maximum(inside, 1))
+        cells = shared_out(kept, leaf_of_cell.astype(np.int64), self.density)
         mixed = cells - cells // FLOOR_SHARE + DENSITY_TOTAL // FLOOR_SHARE // len(cells)
         return AdaptiveCandidates(mixed, self.refinements + 1)
-
-
-def _shared_out(
-    mass: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], density: NDArray[np.int64], inside: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """DENSITY_TOTAL * (mass of the leaf / mass of all) * (density of the cell / inside of the leaf), rounded down.
-
-    The products are beyond 64 bits, and a party that rounded otherwise would draw other trees. A quotient of floats is
-    off by less than 2**-50 of itself, so by less than 2**-10: where it is as near as that to an integer, Python's
-    integers decide.
-    """
-    total = sum(mass.tolist())
-    quotient = DENSITY_TOTAL * ((mass / float(total))[leaf_of_cell] * (density / inside[leaf_of_cell]))
-    cells: NDArray[np.int64] = quotient.astype(np.int64)
-    is_near = np.abs(quotient - np.rint(quotient)) < _TOO_NEAR
-    for cell in np.flatnonzero(is_near & (quotient > 0)).tolist():
-        leaf = leaf_of_cell[cell]
-        cells[cell] = DENSITY_TOTAL * int(mass[leaf]) * int(density[cell]) // (total * int(inside[leaf]))
-    return cells
 
 
 def initial_candidates(grid: FeatureGrid) -> AdaptiveCandidates:
@@ -91,13 +69,5 @@ def initial_candidates(grid: FeatureGrid) -> AdaptiveCandidates:
 
 def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
     """The cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density over cells; distinct and ascending."""
-    cumulative = np.cumsum(density)
-    total = int(cumulative[-1])
-    if len(density) < 2 or total <= 0:
-        return []
-    targets = np.array([total * q // n_bins for q in range(1, n_bins)], dtype=np.int64)
-    after = np.searchsorted(cumulative[:-1], targets)
-    after = np.minimum(after, len(density) - 2)
-    before = np.maximum(after - 1, 0)
-    nearer = np.where(np.abs(cumulative[before] - targets) < np.abs(cumulative[after] - targets), before, after)
-    return sorted(set(nearer.tolist()))
+    cuts: list[int] = nearest_cuts(np.cumsum(density), n_bins).tolist()
+    return cuts

@@ -12,12 +12,6 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 
-def words_for(n_codes: list[int], is_categorical: list[bool], depth: int) -> int:
-    """Words that a tree takes at most: its categories' orders, and three for each node."""
-    orders = sum(2 * codes for codes, categorical in zip(n_codes, is_categorical, strict=True) if categorical)
-    return orders + 3 * ((1 << depth) - 1)
-
-
 @numba.njit(cache=True, nogil=True)
 def _below(word, limit):  # type: ignore[no-untyped-def]
     """word * limit >> 64 for limit <= 2**32: the product has 96 bits, so it is made of two halves."""
@@ -40,13 +34,41 @@ def _permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
+def draw_trees(  # type: ignore[no-untyped-def]
+    words, features, starts, cuts, n_cuts, n_codes, is_categorical, feature, goes_left, threshold
+):
+    """Draw a batch of trees; a categorical feature by itself is divided by its categories.
+
+    Args:
+        words: uint64, those of one tree after those of another, as `starts` says; at least 2 * n_codes for each
+            categorical feature of a tree and 3 for each of its nodes.
+        features: int64, the features that each tree may ask for, likewise.
+        starts: int64 [2, B + 1], where the features and the words of each tree begin.
+        cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
+        n_codes, is_categorical: int64 and bool [n_features].
+        feature, goes_left, threshold: int32 [B, n_nodes], uint8 [B, n_nodes, n_codes of the grid], int32 [B, n_nodes]
+            of trees that send everything left; written.
+    """
+    for tree in range(len(feature)):
+        own = features[starts[0, tree] : starts[0, tree + 1]]
+        stream = words[starts[1, tree] : starts[1, tree + 1]]
+        if len(own) == 1 and is_categorical[own[0]]:
+            feature[tree], threshold[tree] = own[0], -1
+            _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
+        else:
+            _draw_randomly(
+                stream, own, cuts, n_cuts, n_codes, is_categorical, feature[tree], goes_left[tree], threshold[tree]
+            )
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
     """Every category a leaf of its own when there are enough; else neighbours in a random order share one.
 
     Args:
         words: uint64, at least 2 * n_codes.
         n_codes: codes of the feature.
-        goes_left: uint8 [n_nodes, at least n_codes]; the feature's codes are written.
+        goes_left: uint8 [n_nodes, at least n_codes]; written.
     """
     n_nodes = len(goes_left)
     n_leaves = n_nodes + 1
@@ -60,14 +82,15 @@ def draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
         _permutation(words, at, borders)
         for i in range(n_leaves - 1):
             starts_leaf[borders[i] + 1] = 1
-    leaf_of_rank = np.cumsum(starts_leaf)
+    leaf = np.cumsum(starts_leaf)[order]
+    goes_left[:, n_codes:] = 0
     level_start, span = 0, n_leaves
     for node in range(n_nodes):
         if node > 2 * level_start:
             level_start, span = node, span // 2
         middle = (node - level_start) * span + span // 2
         for code in range(n_codes):
-            goes_left[node, code] = leaf_of_rank[order[code]] < middle
+            goes_left[node, code] = leaf[code] < middle
 
 
 @numba.njit(cache=True, nogil=True)
@@ -86,49 +109,41 @@ def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_randomly(  # type: ignore[no-untyped-def]
-    words, features, cuts, cut_starts, n_codes, is_categorical, feature, goes_left, threshold
+def _draw_randomly(  # type: ignore[no-untyped-def]
+    words, features, cuts, n_cuts, n_codes, is_categorical, feature, goes_left, threshold
 ):
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
 
-    Args:
-        words: uint64, at least `words_for` of them.
-        features: int64 [k], the features that may be asked for.
-        cuts, cut_starts: int64 [all cuts] and [k + 1]: feature i has cuts[cut_starts[i] : cut_starts[i + 1]]; those of
-            a categorical feature count its codes in a random order.
-        n_codes, is_categorical: int64 and bool [k].
-        feature, goes_left, threshold: int32 [n_nodes], uint8 [n_nodes, n_codes of the grid], int32 [n_nodes]; written.
+    The arguments are those of `draw_trees` for one tree; the cuts of a categorical feature count its codes in a random
+    order.
     """
-    n_nodes, k, width = len(feature), len(features), goes_left.shape[1]
+    n_nodes, k = len(feature), len(features)
     orders = np.empty((k, n_codes.max()), dtype=np.int64)
+    # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
+    first, end = np.zeros((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
     at = 0
     for i in range(k):
-        if is_categorical[i]:
-            at = _permutation(words, at, orders[i, : n_codes[i]])
-    # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
-    first, end = np.empty((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
-    first[0], end[0] = cut_starts[:-1], cut_starts[1:]
+        own = features[i]
+        end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
+        if is_categorical[own]:
+            at = _permutation(words, at, orders[i, : n_codes[own]])
     pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
     while n_pending:
         n_pending -= 1
         node = pending[n_pending]
         chosen, position, at = _choice(words, at, first[node], end[node])
-        if chosen >= 0:
-            cut = cuts[position]
-            feature[node] = features[chosen]
-            if is_categorical[chosen]:
-                threshold[node] = -1
-                for code in range(width):
-                    goes_left[node, code] = code < n_codes[chosen] and orders[chosen, code] <= cut
-            else:
-                threshold[node] = cut
-                missing_left = words[at] & np.uint64(1)
-                at += 1
-                # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
-                for code in range(width):
-                    goes_left[node, code] = missing_left if code >= n_codes[chosen] - 1 else code <= cut
-        else:
-            feature[node] = features[0]
+        feature[node] = features[max(chosen, 0)]
+        if chosen >= 0 and is_categorical[feature[node]]:
+            threshold[node] = -1
+            _send_set(goes_left[node], orders[chosen, : n_codes[feature[node]]], position)
+        elif chosen >= 0:
+            threshold[node] = cuts[feature[node], position]
+            missing_left = words[at] & np.uint64(1)
+            at += 1
+            # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
+            missing = n_codes[feature[node]] - 1
+            goes_left[node, threshold[node] + 1 : missing] = 0
+            goes_left[node, missing:] = missing_left
         for child in range(2 * node + 2, 2 * node, -1):
             if child < n_nodes:
                 first[child], end[child] = first[node], end[node]
@@ -138,6 +153,14 @@ def draw_randomly(  # type: ignore[no-untyped-def]
                     first[child, chosen] = position + 1
                 pending[n_pending] = child
                 n_pending += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
+    """Sends left the codes up to place `last` of an order; `order` has the place of each code."""
+    for code in range(len(order)):
+        goes_left[code] = order[code] <= last
+    goes_left[len(order) :] = 0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -123,6 +123,14 @@ class Grid:
         """Width of a table that any feature's code can index."""
         return max(feature.n_codes for feature in self.features)
 
+    @cached_property
+    def codes_of_features(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The number of codes of each feature, and whether it is categorical: int64 and bool [n_features]."""
+        return (
+            np.array([feature.n_codes for feature in self.features], dtype=np.int64),
+            np.array([feature.is_categorical for feature in self.features], dtype=np.bool_),
+        )
+
     @property
     def dtype(self) -> type[np.uint8] | type[np.uint16]:
         """One byte per value when every code fits."""

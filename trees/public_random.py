@@ -21,6 +21,11 @@ _FIRST_WORDS = 64
 """Most streams are never asked for more; a longer output of SHAKE-256 begins with the shorter one."""
 
 
+def words_of(content: bytes) -> NDArray[np.uint64]:
+    """Bytes of a stream as its words: uint64 [len(content) / 8]."""
+    return np.frombuffer(content, dtype="<u8").astype(np.uint64)
+
+
 class PublicRandom:
     """A deterministic stream of integers.
 
@@ -47,12 +52,14 @@ class PublicRandom:
 
     def first_words(self, count: int) -> NDArray[np.uint64]:
         """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
+        return words_of(self.first_bytes(count))
+
+    def first_bytes(self, count: int) -> bytes:
+        """The same words before `words_of` reads them; those of several streams are read at once."""
         n_blocks = -(-count // WORDS_PER_REFILL)
         lengths = [8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL) for block in range(n_blocks)]
-        content = b"".join(
-            hashlib.shake_256(self._key + b"|%d" % block).digest(length) for block, length in enumerate(lengths)
-        )
-        return np.frombuffer(content, dtype="<u8").astype(np.uint64)
+        blocks = [hashlib.shake_256(self._key + b"|%d" % block).digest(length) for block, length in enumerate(lengths)]
+        return b"".join(blocks)
 
     def _block(self, refill: int, n_words: int) -> list[int]:
         """The first words of a block of the stream, last one first."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
-from hedgerow.trees.drawing_kernels import draw_by_category, draw_randomly, words_for
+from hedgerow.trees.drawing_kernels import draw_trees
 from hedgerow.trees.grid import Grid
-from hedgerow.trees.public_random import PublicRandom
+from hedgerow.trees.public_random import PublicRandom, words_of
 
 Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
@@ -79,13 +79,39 @@ class Draft:
         self.threshold[node] = -1
 
 
+class CutTable:
+    """The candidates of all features, as the kernel takes them; rows are replaced one by one.
+
+    Attributes:
+        cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
+        n_cuts: int64 [n_features].
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
+        self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
+
+    @classmethod
+    def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
+        """The table of some features' candidates; the others have none."""
+        table = cls(grid)
+        for feature, row in cuts.items():
+            table.put(feature, row)
+        return table
+
+    def put(self, feature: int, cuts: Sequence[int]) -> None:
+        """Replace the candidates of one feature."""
+        self.cuts[feature, : len(cuts)] = cuts
+        self.n_cuts[feature] = len(cuts)
+
+
 def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""
-    return random_trees([randomness], [features], cuts, grid, depth)
+    return random_trees([randomness], [features], CutTable.of(cuts, grid), grid, depth)
 
 
 def random_trees(
-    randomness: Sequence[PublicRandom], subsets: Sequence[Sequence[int]], cuts: Cuts, grid: Grid, depth: int
+    randomness: Sequence[PublicRandom], subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
 ) -> TreeBatch:
     """Totally random trees, one for each subset of features.
 
@@ -96,48 +122,25 @@ def random_trees(
         depth: levels of splits, 1 to 8.
     """
     trees = _blank(len(subsets), depth, grid.n_codes)
-    choices = _Choices(cuts, grid)
-    for tree, (stream, features) in enumerate(zip(randomness, subsets, strict=True)):
-        n_codes = [grid.features[feature].n_codes for feature in features]
-        is_categorical = [grid.features[feature].is_categorical for feature in features]
-        words = stream.first_words(words_for(n_codes, is_categorical, depth))
-        if len(features) == 1 and is_categorical[0]:
-            trees.feature[tree], trees.threshold[tree] = features[0], -1
-            trees.goes_left[tree, :, n_codes[0] :] = 0
-            draw_by_category(words, n_codes[0], trees.goes_left[tree])
-        else:
-            draw_randomly(
-                words,
-                np.array(features, dtype=np.int64),
-                *choices.of(features),
-                np.array(n_codes, dtype=np.int64),
-                np.array(is_categorical, dtype=np.bool_),
-                trees.feature[tree],
-                trees.goes_left[tree],
-                trees.threshold[tree],
-            )
+    n_codes, is_categorical = grid.codes_of_features
+    # A tree takes at most its categories' orders, and three words for each node.
+    orders = (2 * n_codes * is_categorical).tolist()
+    counts = [3 * trees.feature.shape[1] + sum([orders[feature] for feature in features]) for features in subsets]
+    words = b"".join([stream.first_bytes(count) for stream, count in zip(randomness, counts, strict=True)])
+    starts = np.array([[0, *accumulate(map(len, subsets))], [0, *accumulate(counts)]], dtype=np.int64)
+    draw_trees(
+        words_of(words),
+        np.array([feature for features in subsets for feature in features], dtype=np.int64),
+        starts,
+        cuts.cuts,
+        cuts.n_cuts,
+        n_codes,
+        is_categorical,
+        trees.feature,
+        trees.goes_left,
+        trees.threshold,
+    )
     return trees
-
-
-class _Choices:
-    """The cuts of a batch's features, each made an array once."""
-
-    def __init__(self, cuts: Cuts, grid: Grid) -> None:
-        self._cuts, self._grid = cuts, grid
-        self._arrays: dict[int, NDArray[np.int64]] = {}
-
-    def of(self, features: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The cuts of these features one after the other, and where each begins: int64 [all], [len(features) + 1]."""
-        arrays = [self._array(feature) for feature in features]
-        starts = np.array([0, *accumulate(map(len, arrays))], dtype=np.int64)
-        return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)), starts
-
-    def _array(self, feature: int) -> NDArray[np.int64]:
-        if feature not in self._arrays:
-            cells = self._grid.features[feature]
-            choices = range(cells.n_codes - 1) if cells.is_categorical else self._cuts[feature]
-            self._arrays[feature] = np.array(choices, dtype=np.int64)
-        return self._arrays[feature]
 
 
 def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:

@@ -15,7 +15,7 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees import structures
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import concatenate, random_tree, random_trees
+from hedgerow.trees.structures import CutTable, concatenate, random_tree, random_trees
 
 
 def draw_tree(grid: Grid, features: list[int], cuts: dict[int, list[int]], depth: int, seed: int) -> TreeBatch:
@@ -160,7 +160,7 @@ def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
     streams = [PublicRandom(8, f"tree {number}") for number in range(len(subsets))]
-    batch = random_trees(streams, subsets, cuts, grid, 3)
+    batch = random_trees(streams, subsets, CutTable.of(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
         np.testing.assert_array_equal(batch.feature[number], alone.feature[0])
