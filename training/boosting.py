@@ -49,7 +49,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             candidates.take_histogram((yield histogram_query(run, candidates, exchange, update, first, score_bound)))
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
-        subsets = [order.features_of(number) for number in range(first, first + n_trees)]
+        subsets = order.features_of_batch(first, n_trees)
         trees = _draw_trees(run, candidates, subsets, first)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query

@@ -13,18 +13,16 @@ share that noise alone would show taken off. docs/defaults.md has the evidence.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from itertools import combinations
+from collections.abc import Sequence
 
 import numpy as np
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
-from hedgerow.trees.public_random import PublicRandom
+from hedgerow.trees.public_random import PublicRandom, words_of
+from hedgerow.trees.turn_kernels import least_tried, take_turns
 
-EVEN_SHARE = 0.1
-"""Share of the turns that single features get whatever they gained, so that none is given up for good."""
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
 
@@ -45,20 +43,27 @@ class FeatureOrder:
         self._kind = settings.interaction
         self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
-        self._turns = _Turns(n_features)
-        self._tried: Counter[tuple[int, ...]] = Counter()
         explores = self._kind == "adaptive" and self._size > 1
         share = settings.interaction_share if explores else 0.0
         first = settings.n_trees - round(share * settings.n_trees)
         # What is tried does not depend on any release, so it is drawn before the first exchange.
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
-        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
+        self._explored = self._least_tried_subsets(exploring)
+        self._turns = _Turns(n_features, n_features + len(self._explored))
 
     def features_of(self, tree: int) -> list[int]:
         """The features of tree number `tree`; call once per tree, in order."""
-        n_features = len(self._order)
+        return self.features_of_batch(tree, 1)[0]
+
+    def features_of_batch(self, first: int, n_trees: int) -> list[list[int]]:
+        """The features of trees `first` to `first` + `n_trees` - 1; call once per tree, in order."""
+        trees = range(first, first + n_trees)
         if self._kind == "adaptive":
-            return list(self._adaptive_subset(tree))
+            return [list(subset) for subset in self._turns.of_batch(first, [self._given(tree) for tree in trees])]
+        return [self._fixed_subset(tree) for tree in trees]
+
+    def _fixed_subset(self, tree: int) -> list[int]:
+        n_features = len(self._order)
         if self._size >= n_features:
             return list(range(n_features))
         if self._kind == "random":
@@ -66,24 +71,19 @@ class FeatureOrder:
         start = tree * self._size
         return [self._order[(start + i) % n_features] for i in range(self._size)]
 
-    def _adaptive_subset(self, tree: int) -> Subset:
-        if tree < len(self._order):
-            subset: Subset = (self._order[tree],)
-        elif tree in self._explored:
-            subset = self._explored[tree]
-        else:
-            subset = self._turns.most_overdue(tree)
-        self._turns.take(subset, tree)
-        return subset
+    def _given(self, tree: int) -> Subset | None:
+        """The subset that an adaptive order gives to a tree, whatever has been gained; None for the most overdue."""
+        return (self._order[tree],) if tree < len(self._order) else self._explored.get(tree)
 
-    def _least_tried_subset(self, tree: int) -> Subset:
-        """Of some random subsets, the one whose pairs of features have been together least often so far."""
-        randomness = PublicRandom(self._seed, f"features of tree {tree}")
-        features = range(len(self._order))
-        draws = [tuple(sorted(randomness.sample(features, self._size))) for _ in range(DRAWS_FOR_COVERAGE)]
-        subset = min(draws, key=lambda draw: sum(self._tried[pair] for pair in combinations(draw, 2)))
-        self._tried.update(combinations(subset, 2))
-        return subset
+    def _least_tried_subsets(self, trees: Sequence[int]) -> dict[int, Subset]:
+        """For each tree, of some random subsets the one whose pairs of features have been together least often."""
+        if not trees:
+            return {}
+        n_features = len(self._order)
+        streams = [PublicRandom(self._seed, f"features of tree {tree}") for tree in trees]
+        words = words_of(b"".join([stream.first_bytes(DRAWS_FOR_COVERAGE * (n_features - 1)) for stream in streams]))
+        kept = least_tried(words.reshape(len(trees), -1), DRAWS_FOR_COVERAGE, n_features, self._size)
+        return dict(zip(trees, map(tuple, kept.tolist()), strict=True))
 
     def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves, ridge: float, subsets: list[list[int]]) -> None:
         """Learn from a release.
@@ -100,50 +100,55 @@ class FeatureOrder:
         denominator = leaves.hessians + ridge
         # As in the leaf rule: without a ridge an empty leaf says nothing.
         gains = np.divide(worth, denominator, out=np.zeros_like(worth), where=denominator > 0)
-        for tree in range(trees.n_trees):
-            self._turns.learn(tuple(subsets[tree]), math.fsum(gains[tree].ravel().tolist()))
+        for subset, gain in zip(subsets, gains.reshape(trees.n_trees, -1).tolist(), strict=True):
+            self._turns.learn(tuple(subset), math.fsum(gain))
 
 
 class _Turns:
-    """Subsets of features that take turns, each as often as the square root of its gain asks for."""
+    """Subsets of features that take turns, each as often as the square root of its gain asks for.
 
-    def __init__(self, n_features: int) -> None:
-        self._n_features = n_features
-        self._last_turn: dict[Subset, int] = {}
-        self._gain: dict[Subset, float] = {}
-        self._shares: dict[Subset, float] | None = None
-        """What each subset has earned of the turns; None after news."""
+    Args:
+        n_features: features of the plan.
+        most: subsets that may ever take part.
+    """
 
-    def take(self, subset: Subset, tree: int) -> None:
-        """Note that `tree` is this subset's turn."""
-        is_new = subset not in self._last_turn
-        self._last_turn[subset] = tree
-        if is_new and self._shares is not None:
-            # It has gained nothing yet: where others have, their shares stay what they are.
-            if any(gain > 0 for gain in self._gain.values()):
-                self._shares[subset] = self._share(subset, 0.0)
-            else:
-                self._shares = None
+    def __init__(self, n_features: int, most: int) -> None:
+        self._even_share = 1 / n_features
+        self._subsets: list[Subset] = []
+        self._numbers: dict[Subset, int] = {}
+        self._gains = np.zeros(most)
+        self._even = np.zeros(most)
+        self._last_turn = np.zeros(most, dtype=np.int64)
+        self._earned = np.zeros(most)
+        self._has_gains = False
+        self._has_news = True
+
+    def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
+        """The subsets of tree `first` and those after it: the ones given, for None the most overdue one by then."""
+        n_known = len(self._subsets)
+        if self._has_news:
+            self._earn()
+        turns = np.array([-1 if subset is None else self._number(subset) for subset in given], dtype=np.int64)
+        take_turns(turns, first, n_known, self._has_gains, self._earned, self._even, self._last_turn)
+        return [self._subsets[number] for number in turns.tolist()]
+
+    def _number(self, subset: Subset) -> int:
+        """The subset's number; a new one gets the next, and has gained nothing yet."""
+        number = self._numbers.setdefault(subset, len(self._subsets))
+        if number == len(self._subsets):
+            self._subsets.append(subset)
+            self._even[number] = self._even_share if len(subset) == 1 else 0.0
+        return number
 
     def learn(self, subset: Subset, gain: float) -> None:
         """Note what a subset's latest turn gained; older turns say what is already in the model."""
-        self._gain[subset] = gain
-        self._shares = None
+        self._gains[self._numbers[subset]] = gain
+        self._has_news = True
 
-    def most_overdue(self, tree: int) -> Subset:
-        """The subset whose share of the turns, times the trees since its last one, is largest."""
-        if self._shares is None:
-            self._shares = self._earned()
-        shares = self._shares
-        return max(shares, key=lambda subset: shares[subset] * (tree - self._last_turn[subset]))
-
-    def _earned(self) -> dict[Subset, float]:
-        roots = {subset: math.sqrt(max(0.0, self._gain.get(subset, 0.0))) for subset in self._last_turn}
-        total = math.fsum(roots.values())
-        return {
-            subset: self._share(subset, root / total if total > 0 else 1 / len(roots)) for subset, root in roots.items()
-        }
-
-    def _share(self, subset: Subset, earned: float) -> float:
-        even = 1 / self._n_features if len(subset) == 1 else 0.0
-        return (1 - EVEN_SHARE) * earned + EVEN_SHARE * even
+    def _earn(self) -> None:
+        """Work out what each subset has earned of the turns."""
+        roots = np.sqrt(np.fmax(self._gains, 0.0))
+        total = math.fsum(roots.tolist())
+        self._has_gains = total > 0
+        self._earned = roots / total if self._has_gains else np.zeros_like(roots)
+        self._has_news = False

@@ -22,7 +22,7 @@ def _below(word, limit):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _permutation(words, at, order):  # type: ignore[no-untyped-def]
+def permutation(words, at, order):  # type: ignore[no-untyped-def]
     """Writes 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
     for i in range(len(order)):
         order[i] = i
@@ -73,13 +73,13 @@ def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def
     n_nodes = len(goes_left)
     n_leaves = n_nodes + 1
     order = np.empty(n_codes, dtype=np.int64)
-    at = _permutation(words, 0, order)
+    at = permutation(words, 0, order)
     starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
     if n_codes <= n_leaves:
         starts_leaf[1:n_codes] = 1
     else:
         borders = np.empty(n_codes - 1, dtype=np.int64)
-        _permutation(words, at, borders)
+        permutation(words, at, borders)
         for i in range(n_leaves - 1):
             starts_leaf[borders[i] + 1] = 1
     leaf = np.cumsum(starts_leaf)[order]
@@ -126,7 +126,7 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
         own = features[i]
         end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
         if is_categorical[own]:
-            at = _permutation(words, at, orders[i, : n_codes[own]])
+            at = permutation(words, at, orders[i, : n_codes[own]])
     pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
     while n_pending:
         n_pending -= 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
+from itertools import combinations
 from types import ModuleType
 
 import numpy as np
@@ -10,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.training.feature_order import FeatureOrder
+from hedgerow.training.feature_order import DRAWS_FOR_COVERAGE, FeatureOrder
 from hedgerow.training.settings import Settings, resolve
 from hedgerow.trees.leaves import NoisyLeaves
+from hedgerow.trees.public_random import PublicRandom
+from hedgerow.trees.turn_kernels import EVEN_SHARE
 
 N_FEATURES = 7
 
@@ -80,18 +85,57 @@ def test_without_gains_turns_are_even(factory: ModuleType) -> None:
     assert turns.max() - turns.min() <= 1
 
 
-@settings(max_examples=60)
-@given(seed=st.integers(0, 2**32), gain=st.sampled_from([0.0, 1.0, 1e6]))
-def test_shares_are_the_same_when_they_are_worked_out_anew(factory: ModuleType, seed: int, gain: float) -> None:
-    """A subset that joins leaves the others' shares as they are: working all out for every tree changes no turn."""
+class SlowOrder:
+    """The adaptive order as its definition reads: one tree after the other, every share worked out anew for each."""
+
+    def __init__(self, seed: int, n_trees: int, size: int, share: float) -> None:
+        self.order = PublicRandom(seed, "feature order").permutation(N_FEATURES)
+        self.last_turn: dict[tuple[int, ...], int] = {}
+        self.gain: dict[tuple[int, ...], float] = {}
+        self.explored: dict[int, tuple[int, ...]] = {}
+        first = n_trees - round(share * n_trees) if size > 1 else n_trees
+        tried: Counter[tuple[int, ...]] = Counter()
+        for tree in range(max(first, N_FEATURES + (first + N_FEATURES) % 2), n_trees, 2):
+            randomness = PublicRandom(seed, f"features of tree {tree}")
+            draws = [tuple(sorted(randomness.sample(range(N_FEATURES), size))) for _ in range(DRAWS_FOR_COVERAGE)]
+            self.explored[tree] = min(draws, key=lambda draw: sum(tried[pair] for pair in combinations(draw, 2)))
+            tried.update(combinations(self.explored[tree], 2))
+
+    def features_of(self, tree: int) -> list[int]:
+        if tree < N_FEATURES:
+            subset: tuple[int, ...] = (self.order[tree],)
+        elif tree in self.explored:
+            subset = self.explored[tree]
+        else:
+            subset = max(self.last_turn, key=lambda known: self._share(known) * (tree - self.last_turn[known]))
+        self.last_turn[subset] = tree
+        return list(subset)
+
+    def _share(self, subset: tuple[int, ...]) -> float:
+        roots = {known: math.sqrt(max(0.0, self.gain.get(known, 0.0))) for known in self.last_turn}
+        total = math.fsum(roots.values())
+        earned = roots[subset] / total if total > 0 else 1 / len(roots)
+        return (1 - EVEN_SHARE) * earned + EVEN_SHARE * (1 / N_FEATURES if len(subset) == 1 else 0.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32), size=st.integers(1, N_FEATURES), gain=st.sampled_from([0, 1, 1e6]))
+def test_turns_are_those_of_the_definition(
+    factory: ModuleType, data: st.DataObject, seed: int, size: int, gain: float
+) -> None:
+    """Batches of any sizes, with news after any of them or none: the same turns as one by one, worked out slowly."""
     random = np.random.default_rng(seed)
-    trees = factory.random_trees(random, 1, 2, [4] * N_FEATURES)
-    kept, forgetful = (FeatureOrder(seed, settings_of(factory, "adaptive", 3, 80), N_FEATURES) for _ in range(2))
-    for tree in range(80):
-        forgetful._turns._shares = None
-        subset = kept.features_of(tree)
-        assert subset == forgetful.features_of(tree)
-        if random.integers(0, 3) == 0:
-            leaves = leaves_of(float(random.normal() * gain))
-            for order in (kept, forgetful):
-                order.take_leaves(trees, leaves, 1.0, [subset])
+    chosen = settings_of(factory, "adaptive", size, 80)
+    fast, slow = FeatureOrder(seed, chosen, N_FEATURES), SlowOrder(seed, 80, size, chosen.interaction_share)
+    tree = 0
+    while tree < 80:
+        n_trees = min(80 - tree, data.draw(st.integers(1, 30)))
+        subsets = fast.features_of_batch(tree, n_trees)
+        assert subsets == [slow.features_of(tree + i) for i in range(n_trees)]
+        tree += n_trees
+        if random.integers(0, 3):
+            gradients, hessians = random.normal(0, 2, (n_trees, 4, 1)) * gain, np.full((n_trees, 4, 1), 10.0)
+            trees = factory.random_trees(random, n_trees, 2, [4] * N_FEATURES)
+            fast.take_leaves(trees, NoisyLeaves(gradients, hessians, 1.0, 1.0), 1.0, subsets)
+            for subset, own in zip(subsets, gradients, strict=True):
+                slow.gain[tuple(subset)] = math.fsum(((own**2 - 1.0) / 11.0).ravel().tolist())
