@@ -22,7 +22,7 @@ from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
-from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums
+from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.structures import random_trees
 
@@ -54,12 +54,15 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
         rule = leaf_rule(run, n_trees)
-        fitted = FittedTrees(trees, leaf_values(sums, run.sigma(query), run.loss, trees, rule))
-        if run.plan.model.weight_update != "averaging":
-            leaves = read_sums(sums, run.sigma(query), run.loss, n_trees)
+        sigma = run.sigma(query)
+        if run.plan.model.weight_update == "averaging":
+            fitted = FittedTrees(trees, leaf_values(sums, sigma, run.loss, trees, rule))
+        else:
+            leaves = read_sums(sums, sigma, run.loss, n_trees)
+            fitted = FittedTrees(trees, values_of(leaves, trees, rule))
             # The Hessians of K classes carry the noise of K sums.
             n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
-            hessian_noise = run.sigma(query) * math.sqrt(n_summed)
+            hessian_noise = sigma * math.sqrt(n_summed)
             candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), hessian_noise)
             order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
         batches.append(fitted)

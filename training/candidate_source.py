@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
-from hedgerow.trees.candidates import AdaptiveCandidates, initial_candidates, quantile_cuts
+from hedgerow.trees.candidates import MAX_REFINEMENTS, AdaptiveCandidates, initial_candidates, quantile_cuts
 from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.smoothing import shapes_of
@@ -130,8 +130,9 @@ class CandidateSource:
         for index, grid in enumerate(self._grid.features):
             n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
             if self._method == "quantile" and not grid.is_categorical:
+                counts = sums[position : position + n_bins - 1].copy()
                 # One cut more than the quantiles between as many bins: Q candidates, as other methods have.
-                self._move(index, quantile_cuts(sums[position : position + n_bins - 1], self._n_candidates + 1))
+                self._move(index, quantile_cuts(counts, self._n_candidates + 1))
             elif not grid.is_categorical:
                 self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
@@ -159,14 +160,14 @@ class CandidateSource:
         if self._method != "adaptive":
             return
         shapes = shapes_of(trees)
-        for tree in np.flatnonzero(shapes.is_single):
-            feature = int(trees.feature[tree, 0])
-            if self._grid.features[feature].is_categorical:
+        numbers = np.where(shapes.is_single, trees.feature[:, 0], -1)
+        for tree, feature in enumerate(numbers.tolist()):
+            grid = self._grid.features[feature]
+            if feature < 0 or grid.is_categorical or self._adaptive[feature].refinements >= MAX_REFINEMENTS:
                 continue
-            leaf_of_cell = shapes.leaf_of_code[tree, : self._grid.features[feature].n_cells]
-            refined = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
-            self._adaptive[feature] = refined
-            self._move(feature, refined.cuts(self._n_candidates))
+            leaf_of_cell = shapes.leaf_of_code[tree, : grid.n_cells]
+            self._adaptive[feature] = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
+            self._move(feature, self._adaptive[feature].cuts(self._n_candidates))
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:

@@ -10,13 +10,35 @@ import numpy as np
 
 DENSITY_BITS = 40
 """Densities over the cells of a feature sum to about 2**40."""
+FLOOR_SHARE = 50
+"""One part in 50 of the density stays uniform, so that no region is lost for good to one noisy leaf."""
 _SHIFT, _WORD = np.uint64(DENSITY_BITS), np.uint64(64)
 _HALF, _LOW_HALF = np.uint64(32), np.uint64(2**32 - 1)
 _TOO_NEAR = 2.0**-9
 
 
 @numba.njit(cache=True, nogil=True)
-def shared_out(mass, leaf_of_cell, density):  # type: ignore[no-untyped-def]
+def refined_density(density, leaf_of_cell, hessians, least):  # type: ignore[no-untyped-def]
+    """A feature's density after one release: int64 [n_cells]; what it was where no leaf holds more than `least`.
+
+    Args:
+        density: int64 [n_cells], at least 0, which sum to less than 2**42.
+        leaf_of_cell: int64 [n_cells].
+        hessians: int64 [n_leaves], at most 256 of them; those up to `least` count as empty.
+        least: at least 0.
+    """
+    kept = np.where(hessians > least, hessians, 0)
+    if not kept.any():
+        return density
+    # Within a leaf the old density keeps its shape.
+    cells = _shared_out(kept, leaf_of_cell, density)
+    for cell in range(len(cells)):
+        cells[cell] += 2**DENSITY_BITS // FLOOR_SHARE // len(cells) - cells[cell] // FLOOR_SHARE
+    return cells
+
+
+@numba.njit(cache=True, nogil=True)
+def _shared_out(mass, leaf_of_cell, density):  # type: ignore[no-untyped-def]
     """2**40 (mass of the leaf / mass of all) (density of the cell / that of its leaf), rounded down: int64 [n_cells].
 
     The products are beyond 64 bits, and a party that rounded otherwise would draw other trees. A quotient of floats is
@@ -72,13 +94,14 @@ def _is_below(one, other):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def nearest_cuts(cumulative, n_bins):  # type: ignore[no-untyped-def]
+def nearest_cuts(density, n_bins):  # type: ignore[no-untyped-def]
     """The cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density: int64, distinct and ascending.
 
     Args:
-        cumulative: int64 [n_cells], the density's sums up to each cell, ascending; n_bins times the last fits 64 bits.
+        density: int64 [n_cells], at least 0; n_bins times their sum fits 64 bits.
         n_bins: at least 1.
     """
+    cumulative = np.cumsum(density)
     n_cuts, total, at = len(cumulative) - 1, cumulative[-1], 0
     cuts = np.empty(n_bins, dtype=np.int64)
     if n_cuts < 1 or total <= 0:

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.trees.candidate_kernels import DENSITY_BITS, nearest_cuts, shared_out
+from hedgerow.trees.candidate_kernels import DENSITY_BITS, nearest_cuts, refined_density
 from hedgerow.trees.grid import FeatureGrid
 
 DENSITY_TOTAL = 2**DENSITY_BITS
 """Densities over the cells of a feature sum to about this."""
-FLOOR_SHARE = 50
-"""One part in 50 of the density stays uniform, so that no region is lost for good to one noisy leaf."""
 MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
 
@@ -53,13 +51,8 @@ class AdaptiveCandidates:
         """
         if self.refinements >= MAX_REFINEMENTS:
             return self
-        kept = np.where(hessians > 2 * noise, hessians, 0)
-        if not kept.any():
-            return AdaptiveCandidates(self.density, self.refinements + 1)
-        # Within a leaf the old density keeps its shape.
-        cells = shared_out(kept, leaf_of_cell.astype(np.int64), self.density)
-        mixed = cells - cells // FLOOR_SHARE + DENSITY_TOTAL // FLOOR_SHARE // len(cells)
-        return AdaptiveCandidates(mixed, self.refinements + 1)
+        density = refined_density(self.density, leaf_of_cell.astype(np.int64, copy=False), hessians, 2 * noise)
+        return AdaptiveCandidates(density, self.refinements + 1)
 
 
 def initial_candidates(grid: FeatureGrid) -> AdaptiveCandidates:
@@ -69,5 +62,5 @@ def initial_candidates(grid: FeatureGrid) -> AdaptiveCandidates:
 
 def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
     """The cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density over cells; distinct and ascending."""
-    cuts: list[int] = nearest_cuts(np.cumsum(density), n_bins).tolist()
+    cuts: list[int] = nearest_cuts(density, n_bins).tolist()
     return cuts

@@ -192,16 +192,46 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def leaves_of_codes(goes_left, is_single):  # type: ignore[no-untyped-def]
-    """The leaf of each code of a tree whose nodes all ask for one feature, 0 for other trees: int64 [B, n_codes]."""
+def shapes_of_trees(feature, goes_left):  # type: ignore[no-untyped-def]
+    """What `hedgerow.trees.smoothing.Shapes` holds, in its order: bool [B], int64 [B, n_codes], bool [B, n_leaves].
+
+    Args:
+        feature: int32 [B, n_nodes].
+        goes_left: uint8 [B, n_nodes, n_codes], 0 or 1.
+    """
     n_trees, n_nodes, n_codes = goes_left.shape
-    leaf = np.zeros((n_trees, n_codes), dtype=np.int64)
+    is_single = np.ones(n_trees, dtype=np.bool_)
+    leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.int64)
+    reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
     for tree in range(n_trees):
-        if not is_single[tree]:
-            continue
-        for code in range(n_codes):
-            node = 0
-            while node < n_nodes:
-                node = 2 * node + 2 - goes_left[tree, node, code]
-            leaf[tree, code] = node - n_nodes
-    return leaf
+        for node in range(1, n_nodes):
+            is_single[tree] &= feature[tree, node] == feature[tree, 0]
+        if is_single[tree]:
+            _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
+        else:
+            _follow_sides(goes_left[tree], reachable[tree])
+    return is_single, leaf_of_code, reachable
+
+
+@numba.njit(cache=True, nogil=True)
+def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
+    """Writes the leaf that each code ends in, and marks it."""
+    n_nodes, n_codes = goes_left.shape
+    for code in range(n_codes):
+        node = 0
+        while node < n_nodes:
+            node = 2 * node + 2 - goes_left[node, code]
+        leaf_of_code[code] = node - n_nodes
+        reachable[node - n_nodes] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
+    """Marks the leaves below nodes that send any code to their side; something always goes left."""
+    n_nodes = len(goes_left)
+    is_alive = np.zeros(2 * n_nodes + 1, dtype=np.bool_)
+    is_alive[0] = True
+    for node in range(n_nodes):
+        is_alive[2 * node + 1] = is_alive[node]
+        is_alive[2 * node + 2] = is_alive[node] and goes_left[node].min() == 0
+    reachable[:] = is_alive[n_nodes:]

@@ -72,7 +72,8 @@ def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -
     n_gradients = max(1, loss.n_outputs)
     gradients = real[:, :, :n_gradients]
     hessians = np.maximum(real[:, :, n_gradients:], 0)
-    hessians = np.broadcast_to(hessians, gradients.shape)
+    if hessians.shape != gradients.shape:
+        hessians = np.broadcast_to(hessians, gradients.shape)
     return NoisyLeaves(gradients, hessians, sigma / float(loss.scales[0]), sigma / float(loss.scales[-1]))
 
 
@@ -83,7 +84,11 @@ def leaf_values(
     n_trees = trees.n_trees
     if rule.weight_update == "averaging":
         return _to_units(_averages(sums, loss, n_trees) / rule.divisor)
-    leaves = read_sums(sums, sigma, loss, n_trees)
+    return values_of(read_sums(sums, sigma, loss, n_trees), trees, rule)
+
+
+def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.int32]:
+    """`leaf_values` of sums that were read already; not for "averaging"."""
     if rule.smooths:
         ratio = _smoothed(leaves, trees, rule)
     else:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees.drawing_kernels import leaves_of_codes
+from hedgerow.trees.drawing_kernels import shapes_of_trees
 
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""
@@ -44,17 +44,7 @@ class Shapes:
 @lru_cache(maxsize=2)
 def shapes_of(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
-    n_inner = trees.n_leaves - 1
-    is_single = (trees.feature == trees.feature[:, :1]).all(axis=1)
-    leaf_of_code = leaves_of_codes(trees.goes_left, is_single)
-    by_code = np.zeros((trees.n_trees, trees.n_leaves), dtype=bool)
-    by_code[np.arange(trees.n_trees)[:, None], leaf_of_code] = True
-    has_right = (trees.goes_left == 0).any(axis=2)
-    alive = np.ones((trees.n_trees, 2 * trees.n_leaves - 1), dtype=bool)
-    for inner in range(n_inner):
-        alive[:, 2 * inner + 1] = alive[:, inner]
-        alive[:, 2 * inner + 2] = alive[:, inner] & has_right[:, inner]
-    return Shapes(is_single, leaf_of_code, np.where(is_single[:, None], by_code, alive[:, n_inner:]))
+    return Shapes(*shapes_of_trees(trees.feature, trees.goes_left))
 
 
 @numba.njit(cache=True, nogil=True)

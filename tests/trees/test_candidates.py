@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.trees.candidate_kernels import FLOOR_SHARE
 from hedgerow.trees.candidates import (
     DENSITY_TOTAL,
-    FLOOR_SHARE,
     AdaptiveCandidates,
     initial_candidates,
     quantile_cuts,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.drawing_kernels import intervals, leaves_of_codes
+from hedgerow.trees.drawing_kernels import intervals, shapes_of_trees
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import WORDS_PER_REFILL, PublicRandom
 from hedgerow.trees.structures import random_tree
@@ -123,7 +123,6 @@ def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, dept
     cuts = data.draw(st.lists(st.integers(-1, 8), min_size=2 * shape[1], max_size=2 * shape[1]))
     threshold = np.array(cuts, dtype=np.int32).reshape(shape[:2])
     start, width = intervals(goes_left, threshold)
-    leaf = leaves_of_codes(goes_left, np.array([True, False]))
     for tree in range(2):
         for node in range(shape[1]):
             right = [code for code in range(9) if not goes_left[tree, node, code]]
@@ -131,8 +130,46 @@ def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, dept
             is_stretch = threshold[tree, node] >= 0 and right == list(range(first, first + len(right)))
             assert width[tree, node] == (len(right) if is_stretch else -1)
             assert not is_stretch or start[tree, node] == first
-        for code in range(9):
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), depth=st.integers(1, 4))
+def test_shapes_are_found_by_walking(data: st.DataObject, depth: int):
+    """Any table of sides: a code of a lone feature ends where the walk does; else a side is open if any code takes it.
+
+    Codes of several features are not told apart, and left is always open.
+    """
+    n_nodes = 2**depth - 1
+    sides = st.lists(st.integers(0, 1), min_size=6, max_size=6) | st.just([1] * 6) | st.just([0] * 6)
+    goes_left = np.array([data.draw(sides) for _ in range(3 * n_nodes)], dtype=np.uint8).reshape(3, n_nodes, 6)
+    numbers = st.lists(st.integers(0, 1), min_size=3 * n_nodes, max_size=3 * n_nodes)
+    feature = np.array(data.draw(numbers), dtype=np.int32).reshape(3, n_nodes)
+    feature[0] = feature[0, 0]
+    is_single, leaf_of_code, reachable = shapes_of_trees(feature, goes_left)
+    for tree in range(3):
+        assert is_single[tree] == (len(set(feature[tree].tolist())) == 1)
+        leaves = []
+        for code in range(6):
             node = 0
             for _ in range(depth):
                 node = 2 * node + (1 if goes_left[tree, node, code] else 2)
-            assert leaf[tree, code] == (0 if tree else node - shape[1])  # the second is said to ask for several
+            leaves.append(node - n_nodes)
+        if is_single[tree]:
+            assert leaf_of_code[tree].tolist() == leaves
+            open_leaves = set(leaves)
+        else:
+            assert not leaf_of_code[tree].any()
+            has_right = ~goes_left[tree].all(axis=1)
+            open_leaves = {leaf for leaf in range(n_nodes + 1) if has_right[_rights(leaf, depth)].all()}
+        assert set(np.flatnonzero(reachable[tree]).tolist()) == open_leaves
+
+
+def _rights(leaf: int, depth: int) -> list[int]:
+    """The nodes at which one goes right on the way to a leaf."""
+    node, nodes = 0, []
+    for level in reversed(range(depth)):
+        bit = leaf >> level & 1
+        if bit:
+            nodes.append(node)
+        node = 2 * node + 1 + bit
+    return nodes
