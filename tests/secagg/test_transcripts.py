@@ -1,4 +1,4 @@
-"""Whole rounds under a fixed source of bytes: every message and every stored state keeps its bytes from release to release.
+"""Whole rounds under a fixed source of bytes: every message and every stored state keeps its bytes.
 
 The hashes were recorded with the version that derived every key and wrote every field one by one; what has been made
 faster since must still give the same bytes, draw the same randomness in the same order, and refuse nothing new.
@@ -45,7 +45,7 @@ class Draws:
 
 
 def a_round(session, spec, late=(), mute=()):
-    """Yields all bytes of one aggregation with distributed noise: messages, states as stored, the requests, the sums."""
+    """Yields all bytes of one aggregation with distributed noise: messages, states as stored, the sums."""
     aggregator = Aggregator.open(session.view, session.coordinator, spec)
     yield aggregator.signed_spec
     expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
