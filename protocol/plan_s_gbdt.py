@@ -28,6 +28,8 @@ class SGbdt:
         support_share: r1; the sum of gradients has r2 = 1 - r1.
         individual_filter: whether each node keeps the individual Renyi filter.
         extra_rounds: rounds after the regular ones, for the records that the filter has left; need the filter.
+        closing_rounds: of all rounds the last so many, for which the filter keeps every record's share back, so that
+            all records are in them (an extra of ours); at most n_trees, and 0 without extra rounds.
         initial_score: "constant" begins with the mean label (the paper); "linear" with a linear model of the numeric
             features (an extra of ours).
         initial_score_share: share of the budget for the private initial score, at least 1e-6; 0 begins at zero.
@@ -48,6 +50,7 @@ class SGbdt:
     support_share: float = checked(number(0, 1, exclusive=True), 0.1)
     individual_filter: bool = checked(boolean, True)
     extra_rounds: int = checked(integer(0, 100_000), 0)
+    closing_rounds: int = checked(integer(0, 100_000), 0)
     initial_score: str = checked(one_of("constant", "linear"), "constant")
     initial_score_share: float = checked(number(0, 0.9), 0.1)
     linear_scale: str = checked(one_of("grid", "linear"), "grid")
@@ -83,6 +86,10 @@ def check_s_gbdt(plan: Plan) -> None:
         )
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
+    if section.closing_rounds and not section.extra_rounds:
+        raise refuse("s_gbdt.closing_rounds", section.closing_rounds, "0 without s_gbdt.extra_rounds")
+    if not isinstance(plan.model.n_trees, str) and section.closing_rounds > plan.model.n_trees:
+        raise refuse("s_gbdt.closing_rounds", section.closing_rounds, f"at most model.n_trees = {plan.model.n_trees}")
     if 0 < section.initial_score_share < LEAST_SHARE:
         # The noise grows without bound as the share falls, and must fit the words that sums are made of.
         raise refuse("s_gbdt.initial_score_share", section.initial_score_share, f"0, or {LEAST_SHARE:g} to 0.9")

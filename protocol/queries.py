@@ -119,6 +119,10 @@ class LeafSums(Query):
     score_bound: int
 
 
+FILTER_UNITS = 2**52
+"""A filter's whole budget in the units of `FilterTerms.costs`."""
+
+
 @dataclass(frozen=True, eq=False)
 class FilterTerms:
     """What a node's individual Renyi filter charges a record for a round, whether or not the record is drawn.
@@ -128,15 +132,14 @@ class FilterTerms:
         budget: largest sum of divergences of one record over all rounds.
         costs: int64 [n_levels], ascending: the divergence of a record whose gradient statistic has a magnitude of up to
             the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.trees.individual_filter`).
+        limit: what a record may have spent after this round, in the same units: FILTER_UNITS is the whole budget, and
+            what is missing to it is kept back for later rounds.
     """
 
     order: int
     budget: float
     costs: NDArray[np.int64]
-
-
-FILTER_UNITS = 2**52
-"""A filter's whole budget in the units of `FilterTerms.costs`."""
+    limit: int
 SAMPLING_STEPS = 2**32
 """A record is drawn with a chance of a query's `sampling_threshold` in so many."""
 

@@ -130,7 +130,7 @@ def _round_query(
         trees=trees,
         score_bound=0,
         sampling_threshold=terms.sampling_threshold,
-        filter=round_filter(run.plan, terms, run.settings.noise_multiplier),
+        filter=round_filter(run.plan, terms, run.settings.noise_multiplier, number),
     )
 
 

@@ -8,7 +8,7 @@ budget is what the regular rounds cost there, so extra rounds add nothing (arXiv
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hedgerow.privacy.calibration import integer_sigma
@@ -16,7 +16,7 @@ from hedgerow.privacy.events import DiscreteGaussianEvent, Event, FilteredGaussi
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import SAMPLING_STEPS, FilterTerms
+from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
 from hedgerow.training.s_gbdt_start import N_EXCHANGES, start_releases
 from hedgerow.trees.individual_filter import filter_terms
 from hedgerow.trees.s_gbdt_loss import s_gbdt_loss
@@ -40,6 +40,7 @@ class SGbdtTerms:
         has_initial_score: whether there is one.
         is_linear: whether it is a linear model.
         order, budget: of the filter; 0 without one.
+        n_closing_rounds: of the last rounds, in which every record has a place.
     """
 
     n_regular_rounds: int
@@ -50,6 +51,7 @@ class SGbdtTerms:
     order: int
     budget: float
     is_linear: bool = False
+    n_closing_rounds: int = 0
 
     @property
     def n_start_exchanges(self) -> int:
@@ -112,7 +114,9 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     budget = n_regular * promise.divergence(order, noise_multiplier)
     final = noise_multiplier * (1 + MARGIN)
     kept = (order, budget) if section.individual_filter else (0, 0.0)
-    return SGbdtTerms(n_regular, n_rounds, threshold, promise.initial(final), share > 0, *kept, is_linear), final
+    closing = min(section.closing_rounds, n_regular)
+    initial = promise.initial(final)
+    return SGbdtTerms(n_regular, n_rounds, threshold, initial, share > 0, *kept, is_linear, closing), final
 
 
 @lru_cache(maxsize=256)
@@ -135,11 +139,22 @@ def _calibrated(promise: _Promise) -> tuple[float, int]:
     return high, promise.spent(high)[1]
 
 
-@lru_cache(maxsize=64)
-def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTerms | None:
-    """What each round's filter charges; None without a filter."""
+def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, number: int) -> FilterTerms | None:
+    """What the filter charges in round `number`, from 0 on, and what it keeps back then; None without a filter.
+
+    Before the closing rounds it keeps back what the largest gradient costs in all of them. So whoever has spent the
+    rest has a place in every one of them: the regular rounds pay for as many, at that price.
+    """
     if not terms.order:
         return None
+    charges = _charges(plan, terms, noise_multiplier)
+    if number >= terms.n_rounds - terms.n_closing_rounds:
+        return charges
+    return replace(charges, limit=max(0, FILTER_UNITS - terms.n_closing_rounds * int(charges.costs[-1])))
+
+
+@lru_cache(maxsize=64)
+def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTerms:
     bound = paper_divergence if plan.s_gbdt.bound == "general" else sampled_divergence
 
     def divergence(multiplier: float) -> float:

@@ -4,6 +4,7 @@ Every round charges each record the Renyi divergence, at one order, of the round
 whose next charge would pass the budget adds zero to the round and pays nothing for it; it may come back later when its
 gradient is smaller (Feldman and Zrnic 2020, arXiv 2008.11193, algorithm 3). The charge is for being a candidate:
 it already counts on the sample being secret, so it is due whether or not the record is drawn. Who is active is private.
+A round may stop short of the budget and keep the rest back for the last rounds (docs/proofs/sampled-gaussian.md).
 
 The gradient is read by the code that makes the sums, in the integers that are summed; charges are integers, rounded up.
 """
@@ -48,7 +49,7 @@ def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float,
         charge = divergence(sigma / math.sqrt(magnitude**2 + constant**2) * (1 - 1e-15))
         # A charge beyond the budget is as good as any other such charge.
         costs.append(min(math.ceil(charge / budget * FILTER_UNITS * (1 + 1e-15)), 2 * FILTER_UNITS))
-    return FilterTerms(order, budget, np.array(costs, dtype=np.int64))
+    return FilterTerms(order, budget, np.array(costs, dtype=np.int64), FILTER_UNITS)
 
 
 def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -61,7 +62,9 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
         spent: int64 [n], what each record has spent, in units of budget / FILTER_UNITS.
     """
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
-    _charge(records.labels, records.scores, packed_loss(loss), loss.n_statistics, terms.costs, spent, active)
+    packed = packed_loss(loss), loss.n_statistics
+    # The whole budget is the last word, whatever a query says that somebody else has made.
+    _charge(records.labels, records.scores, *packed, terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
     return active
 
 
@@ -72,6 +75,7 @@ def _charge(
     loss: tuple,  # type: ignore[type-arg]
     n_statistics: int,
     costs: NDArray[np.int64],
+    limit: int,
     spent: NDArray[np.int64],
     active: NDArray[np.bool_],
 ) -> None:
@@ -86,6 +90,6 @@ def _charge(
             gradient, _ = _unpack(packed[0, i])
             level = abs(gradient) >> LEVEL_BITS
             # Beyond the last level lies no gradient that was clipped; whatever it is, it stays out.
-            if level < len(costs) and spent[begin + i] + costs[level] <= FILTER_UNITS:
+            if level < len(costs) and spent[begin + i] + costs[level] <= limit:
                 spent[begin + i] += costs[level]
                 active[begin + i] = True

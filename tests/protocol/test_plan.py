@@ -266,6 +266,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "s_gbdt.support_share": no_number(0, 1, exclusive=True),
     "s_gbdt.individual_filter": NO_BOOLEAN,
     "s_gbdt.extra_rounds": no_integer(0, 100_000),
+    "s_gbdt.closing_rounds": no_integer(0, 100_000),
     "s_gbdt.initial_score": NO_WORD,
     "s_gbdt.initial_score_share": no_number(0, 0.9),
     "s_gbdt.linear_scale": NO_WORD,

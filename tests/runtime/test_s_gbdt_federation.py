@@ -49,10 +49,10 @@ LINK = LinkSettings(ping_seconds=1.0, silence_seconds=20.0, backoff_seconds=0.05
 
 
 def plan_of(factory: ModuleType, label: str, noise: str = "server") -> Plan:
-    """A small plan with a filter, a sample, an initial score and extra rounds."""
+    """A small plan with a filter, a sample, an initial score, extra rounds and a closing one."""
     model = {"algorithm": "s-gbdt", "n_trees": 4, "max_depth": 2}
     table = factory.make_plan(label, model, {"n_records": 60, "noise": noise}).to_dict()
-    return Plan.from_dict({**table, "s_gbdt": {"extra_rounds": 2, "subsampling_ratio": 0.4}})
+    return Plan.from_dict({**table, "s_gbdt": {"extra_rounds": 2, "closing_rounds": 1, "subsampling_ratio": 0.4}})
 
 
 def samplers(n_records: int, n_sites: int) -> dict[str, SamplingSource]:

@@ -12,7 +12,14 @@ from hedgerow.experiments.sgbdt_audit import FAULTY, SOUND, audit_sampled, epsil
 N_RUNS = {"weakened filter": 110, "rows that are not shortened": 80, "skipped clip": 200, "un-amplified sampler": 110}
 
 
-@pytest.mark.parametrize("name", ["binary, samples of 0.3, filter", "regression, samples, filter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "binary, samples of 0.3, filter",
+        "regression, samples, filter",
+        "binary, no samples, filter and closing rounds",
+    ],
+)
 def test_sampled_and_filtered_runs_keep_the_promise(name: str) -> None:
     """The best attack there is stays below the accounted epsilon."""
     found = audit_sampled(SOUND[name], 60)

@@ -71,16 +71,54 @@ def test_scores_that_were_written_down_are_not_run_again(tmp_path: Path) -> None
     assert math.isclose(ScoreBook(path).score(("a", 2), run), 1.0)
 
 
-def test_both_sides_of_the_filter_have_as_many_settings_and_rounds() -> None:
-    """Neither side is searched harder; without the filter there are no extra rounds, with it there are in each."""
-    sides = {filtered: sgbdt_filter._Side(filtered, 0.54).settings() for filtered in (True, False)}
-    drawn = {filtered: found[-sgbdt_filter.N_DRAWN :] for filtered, found in sides.items()}
-    assert all(v.section["extra_rounds"] > 0 for v in sides[True])
-    assert not any(v.section.get("extra_rounds") or v.section["individual_filter"] for v in sides[False])
-    for kept, free in zip(drawn[True], drawn[False], strict=True):
-        assert kept.model["n_trees"] + kept.section["extra_rounds"] == free.model["n_trees"]
-        same = ("max_depth", "learning_rate", "leaf_ridge")
-        assert [kept.model[name] for name in same] == [free.model[name] for name in same]
+def test_all_ways_of_the_filter_have_as_many_settings_and_rounds() -> None:
+    """None is searched harder; without the filter there are no extra rounds, with it there are in each."""
+    sides = {way: sgbdt_filter._Side(way, 0.54).settings() for way in sgbdt_filter.WAYS}
+    drawn = {way: found[-sgbdt_filter.N_DRAWN :] for way, found in sides.items()}
+    free = drawn[sgbdt_filter.FREE]
+    assert not any(v.section.get("extra_rounds") or v.section["individual_filter"] for v in sides[sgbdt_filter.FREE])
+    for way in (sgbdt_filter.PLAIN, sgbdt_filter.CLOSING):
+        for kept in sides[way]:
+            assert kept.section["individual_filter"] and kept.section["extra_rounds"] > 0
+            assert bool(kept.section.get("closing_rounds")) == (way == sgbdt_filter.CLOSING)
+        for kept, other in zip(drawn[way], free, strict=True):
+            assert kept.model["n_trees"] + kept.section["extra_rounds"] == other.model["n_trees"]
+            same = ("max_depth", "learning_rate", "leaf_ridge")
+            assert [kept.model[name] for name in same] == [other.model[name] for name in same]
+
+
+def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No division and no seed of a rung comes again in a later one or in the report; all ways meet the same ones."""
+    asked: dict[str, list[tuple[int, int, int]]] = {way: [] for way in sgbdt_filter.WAYS}
+    way = ""
+
+    def noted(bench: Bench, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
+        asked[way].append((bench.division, fold, seed))
+        return float(np.random.default_rng(seed).normal())
+
+    monkeypatch.setattr(Bench, "score", noted)
+    prepared, book = Prepared(make("two_features")), ScoreBook()
+    for way in sgbdt_filter.WAYS:
+        side = sgbdt_filter._Side(way, 0.54)
+        monkeypatch.setattr(sgbdt_filter._Side, "settings", lambda self: list(sgbdt_filter.GRID["abalone"][:20]))
+        best = sgbdt_filter._best(prepared, book, side)
+        tuned = set(asked[way])
+        found = sgbdt_filter._on(prepared, book, (sgbdt_filter.FIRST_DIVISION, 20), sgbdt_filter.FIRST_SEED, best, 1.0)
+        fresh = set(asked[way]) - tuned
+        assert found.shape == (20, 5) and len(fresh) == 100
+        for place in (0, 2):
+            assert not {run[place] for run in tuned} & {run[place] for run in fresh}
+        assert len({seed for _, _, seed in tuned | fresh}) == len(tuned | fresh) == 100 + 5 * (1 + 3 + 6)
+    assert len({frozenset(runs) for runs in asked.values()}) == 1
+
+
+def test_a_gain_is_named_by_its_error_over_divisions() -> None:
+    """Runs of one division share its rows, so they count once; two standard errors decide."""
+    one = np.array([[0.02, 0.0, 0.01, 0.01, 0.01], [0.0, 0.02, 0.03, 0.01, -0.01]])
+    assert sgbdt_filter._gain(one + 0.0).startswith("+0.0100 ± 0.0000, better")
+    assert sgbdt_filter._gain(-one).endswith("worse")
+    spread = np.array([[0.03] * 5, [-0.01] * 5])
+    assert sgbdt_filter._gain(spread) == "+0.0100 ± 0.0200, no difference shown"
 
 
 @pytest.mark.parametrize("call", [sgbdt._searched, sgbdt_ablations.streams])

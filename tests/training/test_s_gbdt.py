@@ -77,6 +77,8 @@ def queries_of(plan: Plan) -> list[Query]:
         ("multiclass", {}, {}, {}, "label.type"),
         ("binary", {}, {"unit": "patient", "max_rows_per_unit": 2}, {}, "privacy.max_rows_per_unit"),
         ("binary", {}, {}, {"individual_filter": False, "extra_rounds": 3}, "s_gbdt.extra_rounds"),
+        ("binary", {}, {}, {"closing_rounds": 2}, "s_gbdt.closing_rounds"),
+        ("binary", {"n_trees": 4}, {}, {"extra_rounds": 9, "closing_rounds": 5}, "s_gbdt.closing_rounds"),
         ("binary", {"weight_update": "gradient"}, {}, {}, "model.weight_update"),
         ("binary", {"joint_clip": 0.5}, {}, {}, "model.joint_clip"),
         ("binary", {"split_candidates": "iterative_hessian"}, {}, {}, "model.split_candidates"),
@@ -147,9 +149,10 @@ def test_the_report_names_the_account(factory: ModuleType) -> None:
     assert "HOLDS" in text and "by Renyi accounting" in text and "by exact accounting" not in text
 
 
-def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType) -> None:
+@pytest.mark.parametrize("closing", [0, 3])
+def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: int) -> None:
     """The same noise and the same epsilon for three times the rounds: the filter pays, record by record."""
-    few, many = plan_of(factory), plan_of(factory, extra_rounds=10)
+    few, many = plan_of(factory), plan_of(factory, extra_rounds=10, closing_rounds=closing)
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import mpmath
@@ -50,25 +51,27 @@ def exact_divergence(loss: Loss, gradient: int, sigma: float, order: int, rate: 
     label=st.sampled_from(["binary", "regression"]),
     share=st.sampled_from([0.01, 0.3]),
     seed=st.integers(0, 10**6),
-    extra=st.sampled_from([0, 5, 20]),
+    rounds=st.sampled_from([(0, 0), (5, 0), (20, 0), (5, 1), (20, 3), (20, 6)]),
 )
 def test_nobody_spends_more_than_the_budget(
-    factory: ModuleType, label: str, share: float, seed: int, extra: int
+    factory: ModuleType, label: str, share: float, seed: int, rounds: tuple[int, int]
 ) -> None:
     """Over any path of scores, the exact divergences of the rounds a record was active in stay within the budget."""
-    plan = plan_of(factory, label, support_share=share, extra_rounds=extra, subsampling_ratio=0.2)
+    extra, closing = rounds
+    section = {"support_share": share, "extra_rounds": extra, "closing_rounds": closing, "subsampling_ratio": 0.2}
+    plan = plan_of(factory, label, **section)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     terms = decided.s_gbdt
     assert terms is not None
-    kept = round_filter(plan, terms, decided.noise_multiplier)
-    assert kept is not None
     random = np.random.default_rng(seed)
     n = 6
     labels = random.integers(0, 2, n) if label == "binary" else random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
     spent, exact = np.zeros(n, dtype=np.int64), [mpmath.mpf(0)] * n
     sigma = decided.noise_multiplier * np.sqrt(loss.norm_squared)
     cache: dict[int, mpmath.mpf] = {}
-    for _ in range(terms.n_rounds):
+    for number in range(terms.n_rounds):
+        kept = round_filter(plan, terms, decided.noise_multiplier, number)
+        assert kept is not None
         scores = random.integers(-4 * SCORE_UNIT, 4 * SCORE_UNIT + 1, n) * random.integers(0, 2)
         active = charge(records_of(labels, scores), loss, kept, spent)
         gradients = np.abs(factory.contributions(loss, labels, scores[None, :])[:, 0])
@@ -80,22 +83,27 @@ def test_nobody_spends_more_than_the_budget(
         # Who stays out could not have paid: its exact charge, and one level of rounding, do not fit.
         for i in np.flatnonzero(~active).tolist():
             level = int(gradients[i]) >> LEVEL_BITS
-            assert spent[i] + kept.costs[level] > FILTER_UNITS
+            assert spent[i] + kept.costs[level] > kept.limit
+        if number >= terms.n_rounds - closing:
+            assert active.all()
     assert max(exact) <= terms.budget
 
 
 @pytest.mark.parametrize("label", ["binary", "regression"])
-def test_the_dearest_record_is_in_every_regular_round_and_in_no_extra_one(factory: ModuleType, label: str) -> None:
-    """Whoever has the largest gradient in all rounds spends the budget in exactly the regular ones."""
-    plan = plan_of(factory, label, extra_rounds=20)
+@pytest.mark.parametrize("closing", [0, 1, 4, 6])
+def test_the_dearest_record_is_in_as_many_rounds_as_are_regular(factory: ModuleType, label: str, closing: int) -> None:
+    """Whoever has the largest gradient in all rounds is in the first and the closing ones, as many as it can pay."""
+    plan = plan_of(factory, label, extra_rounds=20, closing_rounds=closing)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
-    kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier)
-    assert kept is not None
     far = records_of(np.array([1]), np.array([-7 * SCORE_UNIT]))
     spent = np.zeros(1, dtype=np.int64)
-    rounds = [bool(charge(far, loss, kept, spent)[0]) for _ in range(26)]
-    assert rounds == [True] * 6 + [False] * 20
+    rounds = []
+    for number in range(26):
+        kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, number)
+        assert kept is not None
+        rounds.append(bool(charge(far, loss, kept, spent)[0]))
+    assert rounds == [True] * (6 - closing) + [False] * 20 + [True] * closing
 
 
 def test_a_record_comes_back_when_its_gradient_is_smaller(factory: ModuleType) -> None:
@@ -103,13 +111,25 @@ def test_a_record_comes_back_when_its_gradient_is_smaller(factory: ModuleType) -
     plan = plan_of(factory, "regression", support_share=0.01)
     decided, loss = resolve(plan), s_gbdt_loss(plan)
     assert decided.s_gbdt is not None
-    kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier)
+    kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
     assert kept is not None
     far, near = (records_of(np.array([0]), np.array([score])) for score in (SCORE_UNIT, SCORE_UNIT // 100))
     spent = np.array([FILTER_UNITS - int(kept.costs[-1]) + 1])
     before = spent.copy()
     assert not charge(far, loss, kept, spent)[0] and spent[0] == before[0]
     assert charge(near, loss, kept, spent)[0] and spent[0] > before[0]
+
+
+def test_no_limit_lies_beyond_the_budget(factory: ModuleType) -> None:
+    """Whatever limit a query names, a node lets nobody spend more than the budget."""
+    plan = plan_of(factory, "regression")
+    decided, loss = resolve(plan), s_gbdt_loss(plan)
+    assert decided.s_gbdt is not None
+    kept = round_filter(plan, decided.s_gbdt, decided.noise_multiplier, 0)
+    assert kept is not None
+    far, spent = records_of(np.array([0]), np.array([SCORE_UNIT])), np.zeros(1, dtype=np.int64)
+    loose = replace(kept, limit=4 * FILTER_UNITS)
+    assert sum(bool(charge(far, loss, loose, spent)[0]) for _ in range(30)) == 6 and spent[0] <= FILTER_UNITS
 
 
 def test_charges_are_rounded_up_and_ascend(factory: ModuleType) -> None:
