@@ -26,7 +26,7 @@ _USUAL = {
         {"name": "b", "type": "categorical", "categories": ["x"]},
     ],
     "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": 1000},
-    "model": {"n_trees": 3, "max_depth": 2},
+    "model": {"n_trees": 4, "max_depth": 2},
 }
 
 

@@ -13,6 +13,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hedgerow.protocol.errors import PlanError
@@ -193,7 +194,7 @@ class Plan:
         table["features"] = [_plain(feature) for feature in self.features]
         return table
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON form, in hexadecimal: two parties with equal digests hold the same plan."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=True)
@@ -238,7 +239,8 @@ def parse_plan(toml_text: str) -> Plan:
 
 
 def _plain(section: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(section)
+    # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
+    values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
     kept = {name: value for name, value in values.items() if value is not None and value != ()}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 

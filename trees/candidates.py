@@ -51,7 +51,9 @@ class AdaptiveCandidates:
         """
         if self.refinements >= MAX_REFINEMENTS:
             return self
-        density = refined_density(self.density, leaf_of_cell.astype(np.int64, copy=False), hessians, 2 * noise)
+        # A kernel is compiled for the layout of its arrays: a copy always has the same.
+        leaves, sums = np.array(leaf_of_cell, dtype=np.int64), np.array(hessians)
+        density = refined_density(self.density, leaves, sums, 2 * noise)
         return AdaptiveCandidates(density, self.refinements + 1)
 
 

@@ -56,10 +56,11 @@ class PublicRandom:
 
     def first_bytes(self, count: int) -> bytes:
         """The same words before `words_of` reads them; those of several streams are read at once."""
-        n_blocks = -(-count // WORDS_PER_REFILL)
-        lengths = [8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL) for block in range(n_blocks)]
-        blocks = [hashlib.shake_256(self._key + b"|%d" % block).digest(length) for block, length in enumerate(lengths)]
-        return b"".join(blocks)
+        content = hashlib.shake_256(self._key + b"|0").digest(8 * min(WORDS_PER_REFILL, count))
+        for block in range(1, -(-count // WORDS_PER_REFILL)):
+            length = 8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL)
+            content += hashlib.shake_256(self._key + b"|%d" % block).digest(length)
+        return content
 
     def _block(self, refill: int, n_words: int) -> list[int]:
         """The first words of a block of the stream, last one first."""

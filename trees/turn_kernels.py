@@ -31,6 +31,7 @@ def take_turns(turns, first, n_known, has_gains, earned, even, last_turn):  # ty
     for i in range(len(turns)):
         tree, most = first + i, -1.0
         if turns[i] < 0:
+            turns[i] = 0
             for number in range(n_known):
                 part = earned[number] if has_gains else 1 / n_known
                 overdue = ((1 - EVEN_SHARE) * part + EVEN_SHARE * even[number]) * (tree - last_turn[number])
