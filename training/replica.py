@@ -132,11 +132,9 @@ class Replica:
         fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64
         if self._program is None or query is None or not fits:
             raise _no_release("one came that nothing was asked for, or of another length")
-        # Python's integers: these products are beyond 64 bits for the largest plans.
-        rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
-        n_draws = rows if self.plan.privacy.noise == "local" else 1
-        limit = _BEYOND * (query.bound * rows + int(noise_of(query).sigma * math.sqrt(n_draws)) * 64 + 1)
-        if int(release.max()) > limit or int(release.min()) < -limit:
+        largest = max(int(release.max()), -int(release.min()))
+        # The noise is worked out only for a release that is beyond any sum without it.
+        if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
             raise _no_release("its numbers are beyond any sum over the plan's records")
         told = hashlib.sha256(self.history)
         for part in (str(query.purpose).encode(), release.astype("<i8").tobytes()):
@@ -147,6 +145,13 @@ class Replica:
             self.query = self._program.send(release)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
+
+    def _limit(self, query: Query, sigma: float) -> int:
+        """What no entry of a release is beyond, given the standard deviation of its noise."""
+        # Python's integers: these products are beyond 64 bits for the largest plans.
+        rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
+        n_draws = rows if self.plan.privacy.noise == "local" else 1
+        return _BEYOND * (query.bound * rows + int(sigma * math.sqrt(n_draws)) * 64 + 1)
 
 
 def _no_release(why: str) -> RemoteProtocolError:
