@@ -13,15 +13,17 @@ share that noise alone would show taken off. docs/defaults.md has the evidence.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
-from hedgerow.trees.public_random import PublicRandom, words_of
-from hedgerow.trees.turn_kernels import least_tried, take_turns
+from hedgerow.trees.public_random import PublicRandom
+from hedgerow.trees.turn_kernels import random_subsets, take_turns
 
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
@@ -48,7 +50,8 @@ class FeatureOrder:
         first = settings.n_trees - round(share * settings.n_trees)
         # What is tried does not depend on any release, so it is drawn before the first exchange.
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
-        self._explored = self._least_tried_subsets(exploring)
+        self._tried: Counter[Subset] = Counter()
+        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
         self._turns = _Turns(n_features, n_features + len(self._explored))
 
     def features_of(self, tree: int) -> list[int]:
@@ -75,15 +78,14 @@ class FeatureOrder:
         """The subset that an adaptive order gives to a tree, whatever has been gained; None for the most overdue."""
         return (self._order[tree],) if tree < len(self._order) else self._explored.get(tree)
 
-    def _least_tried_subsets(self, trees: Sequence[int]) -> dict[int, Subset]:
-        """For each tree, of some random subsets the one whose pairs of features have been together least often."""
-        if not trees:
-            return {}
-        n_features = len(self._order)
-        streams = [PublicRandom(self._seed, f"features of tree {tree}") for tree in trees]
-        words = words_of(b"".join([stream.first_bytes(DRAWS_FOR_COVERAGE * (n_features - 1)) for stream in streams]))
-        kept = least_tried(words.reshape(len(trees), -1), DRAWS_FOR_COVERAGE, n_features, self._size)
-        return dict(zip(trees, map(tuple, kept.tolist()), strict=True))
+    def _least_tried_subset(self, tree: int) -> Subset:
+        """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        n_features, n_draws = len(self._order), DRAWS_FOR_COVERAGE
+        words = PublicRandom(self._seed, f"features of tree {tree}").first_words(n_draws * (n_features - 1))
+        draws = random_subsets(words, n_draws, n_features, self._size).tolist()
+        subset = min(draws, key=lambda draw: sum([self._tried[pair] for pair in combinations(draw, 2)]))
+        self._tried.update(combinations(subset, 2))
+        return tuple(subset)
 
     def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves, ridge: float, subsets: list[list[int]]) -> None:
         """Learn from a release.

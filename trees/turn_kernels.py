@@ -1,4 +1,4 @@
-"""Kernels of the adaptive order of features: whose turn it is, and which subsets are tried together."""
+"""Kernels of the adaptive order of features: whose turn it is, and random subsets to be tried."""
 
 from __future__ import annotations
 
@@ -42,32 +42,14 @@ def take_turns(turns, first, n_known, has_gains, earned, even, last_turn):  # ty
 
 
 @numba.njit(cache=True, nogil=True)
-def least_tried(words, n_draws, n_features, size):  # type: ignore[no-untyped-def]
-    """Of some random subsets the one whose pairs of features have been together least often so far, again and again.
+def random_subsets(words, n_subsets, n_features, size):  # type: ignore[no-untyped-def]
+    """Random subsets of features, by `n_features` - 1 words of public randomness each: int64 [n_subsets, size].
 
-    Args:
-        words: uint64 [n_subsets, n_draws * (n_features - 1)], public randomness.
-        n_draws: random subsets for each one that is kept; the first of several is.
-        n_features: features to choose from.
-        size: of a subset.
-
-    Returns:
-        int64 [n_subsets, size], ascending.
+    The features of a subset ascend.
     """
-    tried = np.zeros((n_features, n_features), dtype=np.int64)
-    kept = np.zeros((len(words), size), dtype=np.int64)
-    order = np.empty(n_features, dtype=np.int64)
-    for row in range(len(words)):
-        at, fewest = 0, -1
-        for _ in range(n_draws):
-            at = permutation(words[row], at, order)
-            subset, times = np.sort(order[:size]), 0
-            for i in range(size):
-                for j in range(i):
-                    times += tried[subset[j], subset[i]]
-            if fewest < 0 or times < fewest:
-                kept[row], fewest = subset, times
-        for i in range(size):
-            for j in range(i):
-                tried[kept[row, j], kept[row, i]] += 1
-    return kept
+    subsets = np.empty((n_subsets, size), dtype=np.int64)
+    order, at = np.empty(n_features, dtype=np.int64), 0
+    for row in range(n_subsets):
+        at = permutation(words, at, order)
+        subsets[row] = np.sort(order[:size])
+    return subsets
