@@ -204,6 +204,7 @@ def test_rows_that_come_between_two_rounds_are_in_the_next(
     incoming.mkdir()
     deployment = deploy(federation)
     run = deployment.run(federation.folder / "coordinator.toml")
+    run.wait_for("site-1 is ready", patience=PATIENCE)
     # Greeting, keys, nonces, shares, acknowledgement, and the first round's vector: that round is over for this site.
     deployment.nodes["site-1"].wait_for("Sent successfully", 6, patience=PATIENCE)
     late.rename(incoming / "more.csv")
