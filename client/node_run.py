@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import Policy
 from hedgerow.client.sampling import SamplingSource
-from hedgerow.client.store import digest_rows
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.errors import (
@@ -236,8 +236,12 @@ def _zeros(query: Query) -> dict[str, IntVector]:
 
 
 def digest_of(data: SiteData) -> bytes:
-    """32 bytes that tell whether a site's rows are the same as before."""
-    return digest_rows([str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()])
+    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
+    told = hashlib.sha256()
+    for part in (str(data.codes.shape).encode(), data.codes.tobytes(), data.labels.tobytes()):
+        told.update(len(part).to_bytes(8, "big"))
+        told.update(part)
+    return told.digest()
 
 
 def task_of(message: Invitation | EvaluationInvitation) -> Task:

@@ -15,7 +15,6 @@ or a database restored after that would pass for the newest.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -44,15 +43,20 @@ create table if not exists run (
     attempt integer not null, epoch blob, structure_seed integer
 );
 create table if not exists steps (run_id blob primary key, sequence integer not null, step blob);
-create table if not exists purposes (run_id blob, purpose text, primary key (run_id, purpose));
-create table if not exists seeds (run_id blob, seed integer, primary key (run_id, seed));
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
-create table if not exists spent (run_id blob, round integer, event text, primary key (run_id, round, event));
-create table if not exists masked (run_id blob, round integer, cohort text, primary key (run_id, round, cohort));
-create table if not exists answered (run_id blob, round integer, primary key (run_id, round));
-create table if not exists models (digest blob primary key);
-create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name))
-"""
+create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name));
+create table if not exists models (digest blob primary key)
+""" + "".join(
+    # Their rows are their keys: without a table beside the index, a step writes a fifth less to the disk.
+    f";create table if not exists {name} (run_id blob, {column}, primary key (run_id, {key})) without rowid"
+    for name, column, key in (
+        ("purposes", "purpose text", "purpose"),
+        ("seeds", "seed integer", "seed"),
+        ("answered", "round integer", "round"),
+        ("spent", "round integer, event text", "round, event"),
+        ("masked", "round integer, cohort text", "round, cohort"),
+    )
+)
 _VERSION = 4
 OPEN = "open"
 _COUNTER_BYTES = 256
@@ -246,7 +250,7 @@ class NodeStore:
         A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
         one was, for the sites answer a purpose once; so the dearer one is charged.
         """
-        rows = self.database.rows("select round, event from spent where run_id = ? order by round, rowid", (run_id,))
+        rows = self.database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
             return None
         attempts: dict[int, list[Event]] = {}
@@ -389,12 +393,3 @@ def _dearest(events: Sequence[Event]) -> Event:
 
 def _following(key: str) -> str:
     return next_state_key(bytes.fromhex(key)).hex()
-
-
-def digest_rows(codes: Sequence[bytes]) -> bytes:
-    """32 bytes that tell whether a site's rows are the same as before; they never leave the site."""
-    told = hashlib.sha256()
-    for part in codes:
-        told.update(len(part).to_bytes(8, "big"))
-        told.update(part)
-    return told.digest()

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from hedgerow.protocol.errors import ModelError
 from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.ensemble_json import ALL_LEFT, SET, ensemble_from_dict, ensemble_to_dict, grid_digest
+from hedgerow.trees.ensemble_json import (
+    ALL_LEFT,
+    SET,
+    ensemble_from_dict,
+    ensemble_to_dict,
+    grid_digest,
+    single_as_decimal,
+)
 from hedgerow.trees.grid import build_grid
 
 Change = Callable[[dict[str, Any]], None]
@@ -50,6 +57,33 @@ def test_an_ensemble_survives_json(factory: ModuleType, data: st.DataObject, see
     assert np.array_equal(ensemble.leaf_weights, again.leaf_weights)
     assert (again.link, again.n_outputs) == (ensemble.link, ensemble.n_outputs)
     assert json.dumps(ensemble_to_dict(again)) == text
+
+
+@settings(max_examples=30)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_the_fields_are_those_of_each_node(factory: ModuleType, data: st.DataObject, seed: int) -> None:
+    """Every number is the one that is found by looking at its node alone, and is one of Python's own."""
+    plan = data.draw(factory.plans())
+    ensemble = factory.train(plan, [factory.make_data(plan, 30, seed)]).ensemble
+    fitted, grid = ensemble.fitted, ensemble.grid
+    assert fitted is not None and ensemble.leaf_weights is not None
+    for tree, table in enumerate(ensemble_to_dict(ensemble)["trees"]):
+        assert json.loads(json.dumps(table)) == table
+        sets = {}
+        for node, number in enumerate(fitted.trees.feature[tree]):
+            feature, left = grid.features[number], fitted.trees.goes_left[tree, node]
+            cut, threshold = int(fitted.trees.threshold[tree, node]), None
+            if cut == SET:
+                sets[str(node)] = [code for code in range(feature.n_codes) if left[code]]
+            elif cut >= feature.n_cells - 1:
+                cut = ALL_LEFT
+            else:
+                threshold = single_as_decimal(feature.edges[cut])
+            found = [table[name][node] for name in ("features", "cuts", "thresholds", "missing_left")]
+            assert found == [number, cut, threshold, left[feature.missing_code]]
+        assert table["sets"] == sets
+        assert table["values"] == [int(value) for leaf in fitted.values[tree] for value in leaf]
+        assert table["weights"] == [int(weight) for weight in ensemble.leaf_weights[tree]]
 
 
 def test_an_ensemble_without_trees_survives(factory: ModuleType) -> None:
