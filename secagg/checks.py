@@ -17,10 +17,10 @@ from hedgerow.secagg.round_messages import (
     Manifest,
     NoiseSpec,
     RoundSpec,
+    SealedContexts,
     UnmaskRequest,
     VectorSpec,
     header_hash,
-    sealed_context,
 )
 from hedgerow.secagg.setup_messages import check_signature
 from hedgerow.secagg.transitions import Code
@@ -106,16 +106,17 @@ def check_header_signature(view: EpochView, peer: int, signed: bytes) -> None:
     check_signature(site_key(view.roster, peer), Kind.HEADER, signed, peer)
 
 
-def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) -> bytes:
+def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes, contexts: SealedContexts) -> bytes:
     """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
+
+    Args: channel: the two nodes' `slot_channel`; header: `check_headers` passed it; contexts: those of its slot.
 
     It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
     opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
     """
     key = seed_share_key(channel, header.node, holder, header.context.slot)
     try:
-        bound = sealed_context(header.context, header.node, holder, header.payload, header.seed_commitment)
-        share = unseal(key, sealed, bound)
+        share = unseal(key, sealed, contexts.of(header.node, holder, header.payload, header.seed_commitment))
         parse_share(share)
     except PrimitiveFault as error:
         raise refuse(Code.SHARE_UNREADABLE, peer=header.node) from error

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
 from itertools import pairwise
+from struct import Struct
+from typing import Any
 
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
@@ -50,13 +52,21 @@ class Kind(IntEnum):
     PARTICIPANT_STEP = 25
 
 
+def framed(label: str, *parts: bytes) -> bytes:
+    """Returns the label and the parts, each with its length (8 bytes) before it: what `digest` hashes.
+
+    Digests that begin alike, as those about one slot do, are made from one such beginning.
+    """
+    name = label.encode()
+    pieces = [len(name).to_bytes(8, "big"), name]
+    for part in parts:
+        pieces += (len(part).to_bytes(8, "big"), part)
+    return b"".join(pieces)
+
+
 def digest(label: str, *parts: bytes) -> bytes:
     """Returns SHA-256 over the label and the parts, each with its length before it (32 bytes)."""
-    joined = bytearray()
-    for part in (label.encode(), *parts):
-        joined += len(part).to_bytes(8, "big")
-        joined += part
-    return sha256(joined).digest()
+    return sha256(framed(label, *parts)).digest()
 
 
 class Writer:
@@ -81,7 +91,16 @@ class Writer:
 
     def variable(self, value: bytes) -> Writer:
         """Bytes of any length up to 2^32 - 1, their length before them."""
-        return self.number(len(value), 4).fixed(value, len(value))
+        self._parts += (len(value).to_bytes(4, "big"), value)
+        return self
+
+    def run(self, values: Sequence[bytes], size: int) -> Writer:
+        """Byte strings of exactly `size` bytes each, one after another; raises ValueError for another length."""
+        for value in values:
+            if len(value) != size:
+                raise ValueError(f"A field of {size} bytes was given {len(value)}.")
+        self._parts += values
+        return self
 
     def text(self, value: str) -> Writer:
         """Text of at most 200 bytes of UTF-8; raises ValueError beyond."""
@@ -103,7 +122,7 @@ class Writer:
         """A list of byte strings, each with its length."""
         self.number(len(values), 2)
         for value in values:
-            self.variable(value)
+            self._parts += (len(value).to_bytes(4, "big"), value)
         return self
 
     def bytes(self) -> bytes:
@@ -147,6 +166,16 @@ class Reader:
         self._at = end
         return value
 
+    def unpack(self, layout: Struct) -> tuple[Any, ...]:
+        """Returns the next fields of fixed size, of a layout without padding."""
+        fields: tuple[Any, ...] = layout.unpack(self.fixed(layout.size))
+        return fields
+
+    def run(self, count: int, size: int) -> tuple[bytes, ...]:
+        """Returns the next `count` byte strings of `size` bytes each."""
+        together = self.fixed(count * size)
+        return tuple([together[start : start + size] for start in range(0, len(together), size)])
+
     def number(self, size: int, least: int = 0, most: int | None = None) -> int:
         """Returns an unsigned number of `size` bytes between `least` and `most`."""
         value = int.from_bytes(self.fixed(size), "big")
@@ -178,7 +207,16 @@ class Reader:
         count = self.number(2)
         if 4 * count > len(self._data) - self._at:
             raise refuse(Code.MALFORMED, "It ends too early.", self._peer)
-        return tuple(self.variable() for _ in range(count))
+        data, at, values = self._data, self._at, []
+        for _ in range(count):
+            start = at + 4
+            at = start + int.from_bytes(data[at:start], "big")
+            # A length that is itself cut short ends beyond the data as well.
+            if at > len(data):
+                raise refuse(Code.MALFORMED, "It ends too early.", self._peer)
+            values.append(data[start:at])
+        self._at = at
+        return tuple(values)
 
     def end(self) -> None:
         """Raises Refusal MALFORMED unless everything was read."""

@@ -205,8 +205,8 @@ class Enrolment:
         """Returns for each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
         coordinates = [holder + 1 for holder in holders]
         runs: list[list[bytes]] = [[] for _ in holders]
-        for key in self.chain.keys(self.parameters.n_slots):
-            shares = split(key.secret_bytes(), coordinates, threshold, entropy)
+        for secret in self.chain.secrets(self.parameters.n_slots):
+            shares = split(secret, coordinates, threshold, entropy)
             for run, share in zip(runs, shares, strict=True):
                 run.append(share)
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from struct import Struct
 
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.kdf import hkdf
-from hedgerow.secagg.encoding import digest
+from hedgerow.secagg.encoding import digest, framed
+
+_ROOM = b"hedgerow/secagg/1/"
+# A number, and what stands before a key, as `digest` hashes them: each part after its length.
+_NUMBER_AND_SIZE = Struct(">QIQ")
+_THREE_NUMBERS = Struct(">QIQIQI")
 
 
 def _context(label: str, *parts: bytes) -> bytes:
-    return b"hedgerow/secagg/1/" + digest(label, *parts)
+    return _ROOM + digest(label, *parts)
+
+
+# The contexts that are the same for every key of their kind.
+_SLOT_SECRET, _SLOT_STORAGE, _SLOT_NEXT = _context("slot-secret"), _context("slot-storage"), _context("slot-next")
+_SLOT_CHANNEL, _STATE_NEXT, _STATE_AT_REST = _context("slot-channel"), _context("state-next"), _context("state-at-rest")
+_SEED_SHARE = framed("seed-share")
 
 
 def _number(value: int) -> bytes:
@@ -35,24 +49,33 @@ class SlotChain:
 
     def current(self) -> SecretKey:
         """Returns the X25519 mask key of `slot`."""
-        return SecretKey(hkdf(self.link, b"", _context("slot-secret")))
+        return SecretKey(self.current_secret())
+
+    def current_secret(self) -> bytes:
+        """Returns the 32 secret bytes of `current`, without the work of finding the public key."""
+        return hkdf(self.link, b"", _SLOT_SECRET)
 
     def storage_key(self) -> bytes:
         """Returns the key for what is stored about `slot` until it is over, 32 bytes."""
-        return hkdf(self.link, b"", _context("slot-storage"))
+        return hkdf(self.link, b"", _SLOT_STORAGE)
 
     def keys(self, count: int) -> Iterator[SecretKey]:
         """Yields the mask keys of this slot and the following ones, `count` in all."""
+        for secret in self.secrets(count):
+            yield SecretKey(secret)
+
+    def secrets(self, count: int) -> Iterator[bytes]:
+        """Yields the 32 secret bytes of each of `keys`."""
         chain = self
         for _ in range(count):
-            yield chain.current()
+            yield chain.current_secret()
             chain = chain.after(chain.slot + 1)
 
     def after(self, slot: int) -> SlotChain:
         """Returns the chain whose current slot is `slot` (not before this one)."""
         link = self.link
         for _ in range(slot - self.slot):
-            link = hkdf(link, b"", _context("slot-next"))
+            link = hkdf(link, b"", _SLOT_NEXT)
         return SlotChain(link, slot)
 
 
@@ -69,21 +92,48 @@ class RoundContext:
         return self.epoch + self.spec + _number(self.slot)
 
 
+class PairSecrets:
+    """The secrets that a node shares with its peers in one slot; what is the same for all peers is made once."""
+
+    __slots__ = ("_beginning", "_node", "_own", "_salt", "_side")
+
+    def __init__(self, own: SecretKey, own_node: int, context: RoundContext) -> None:
+        self._own, self._node, self._salt = own, own_node, context.epoch
+        self._beginning, self._side = framed("pair", context.bytes()), _side(own_node, own.public)
+
+    def with_peer(self, peer: int, peer_public: bytes) -> bytes:
+        """Returns the 32-byte secret that the two nodes share for the slot; the same from both sides.
+
+        Raises PrimitiveFault when the peer's key is of low order.
+        """
+        shared = self._own.agree(peer_public)
+        # Both numbers and both keys, those of the lower number first.
+        theirs = _side(peer, peer_public)
+        sides = self._side + theirs if (self._node, self._own.public) < (peer, peer_public) else theirs + self._side
+        return hkdf(shared, self._salt, _ROOM + sha256(self._beginning + sides).digest())
+
+
+def _side(node: int, public: bytes) -> bytes:
+    """A node's number and key as parts of a digest."""
+    return _NUMBER_AND_SIZE.pack(4, node, len(public)) + public
+
+
 def pair_secret(
     own: SecretKey, peer_public: bytes, own_node: int, peer: int, context: RoundContext
 ) -> bytes:
-    """Returns the 32-byte secret that two nodes share for one slot; the same from both sides.
-
-    Raises PrimitiveFault when the peer's key is of low order.
-    """
-    sides = sorted([(own_node, own.public), (peer, peer_public)])
-    named = [part for node, key in sides for part in (_number(node), key)]
-    return hkdf(own.agree(peer_public), context.epoch, _context("pair", context.bytes(), *named))
+    """Returns one of `PairSecrets`."""
+    return PairSecrets(own, own_node, context).with_peer(peer, peer_public)
 
 
 def vector_key(secret: bytes, vector_id: str, width: int) -> bytes:
     """Returns the mask key of one vector of one slot, from a pair secret or a self-mask secret."""
-    return hkdf(secret, b"", _context("vector", vector_id.encode(), _number(width)))
+    return hkdf(secret, b"", _vector_context(vector_id, width))
+
+
+@lru_cache(maxsize=64)
+def _vector_context(vector_id: str, width: int) -> bytes:
+    """Remembered, because all masks of one vector have it; it is public."""
+    return _context("vector", vector_id.encode(), _number(width))
 
 
 def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:
@@ -113,17 +163,17 @@ def slot_channel(channel: bytes) -> bytes:
 
     Those are of the keys of all slots: a stolen state that opened them would give the past ones to whoever has them.
     """
-    return hkdf(channel, b"", _context("slot-channel"))
+    return hkdf(channel, b"", _SLOT_CHANNEL)
 
 
 def next_state_key(key: bytes) -> bytes:
     """Returns the 32-byte key that follows `key`; the one before cannot be found from it."""
-    return hkdf(key, b"", _context("state-next"))
+    return hkdf(key, b"", _STATE_NEXT)
 
 
 def state_key(key: bytes) -> bytes:
     """Returns the AEAD key of the state that is stored under `key`, 32 bytes."""
-    return hkdf(key, b"", _context("state-at-rest"))
+    return hkdf(key, b"", _STATE_AT_REST)
 
 
 def setup_share_key(channel: bytes, sender: int, holder: int) -> bytes:
@@ -133,4 +183,5 @@ def setup_share_key(channel: bytes, sender: int, holder: int) -> bytes:
 
 def seed_share_key(channel: bytes, sender: int, holder: int, slot: int) -> bytes:
     """Returns the AEAD key for the self-mask share that `sender` gives `holder` in one slot, from a `slot_channel`."""
-    return hkdf(channel, b"", _context("seed-share", _number(sender), _number(holder), _number(slot)))
+    numbers = _THREE_NUMBERS.pack(4, sender, 4, holder, 4, slot)
+    return hkdf(channel, b"", _ROOM + sha256(_SEED_SHARE + numbers).digest())

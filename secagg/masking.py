@@ -14,8 +14,8 @@ from hedgerow.secagg._primitives.prg import Words, add_keystreams
 from hedgerow.secagg._primitives.shamir import split
 from hedgerow.secagg.fixed_point import Integers, encode
 from hedgerow.secagg.keys import (
+    PairSecrets,
     RoundContext,
-    pair_secret,
     seed_commitment,
     seed_share_key,
     self_mask_secret,
@@ -27,8 +27,8 @@ from hedgerow.secagg.round_messages import (
     Header,
     MaskedVector,
     RoundSpec,
+    SealedContexts,
     header_hash,
-    sealed_context,
     sealed_hash,
 )
 from hedgerow.secagg.step import Entropy
@@ -93,10 +93,10 @@ def signed_pair_secrets(
     """
     plus: list[bytes] = []
     minus: list[bytes] = []
+    pairs, slot, slot_keys = PairSecrets(keys.own_key, keys.node, keys.context), keys.context.slot, keys.view.slot_keys
     for peer in peers:
-        public = keys.view.slot_keys[peer][keys.context.slot]
         try:
-            secret = pair_secret(keys.own_key, public, keys.node, peer, keys.context)
+            secret = pairs.with_peer(peer, slot_keys[peer][slot])
         except PrimitiveFault as error:
             raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
         (plus if keys.node < peer else minus).append(secret)
@@ -117,14 +117,17 @@ def mask_upload(
     told = sha256(payload).digest()
     holders = (*peers, node)
     shares = split(seed, [holder + 1 for holder in holders], keys.view.guarantees.threshold, entropy)
+    contexts, slot = SealedContexts(context), context.slot
     sealed = tuple(
-        seal(
-            seed_share_key(keys.channels[peer], node, peer, context.slot),
-            share,
-            sealed_context(context, node, peer, told, commitment),
-            entropy,
-        )
-        for peer, share in zip(peers, shares, strict=False)
+        [
+            seal(
+                seed_share_key(keys.channels[peer], node, peer, slot),
+                share,
+                contexts.of(node, peer, told, commitment),
+                entropy,
+            )
+            for peer, share in zip(peers, shares, strict=False)
+        ]
     )
     header = Header(context, node, told, commitment, sealed_hash(sealed)).to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]

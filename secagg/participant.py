@@ -38,6 +38,7 @@ from hedgerow.secagg.round_messages import (
     Header,
     Manifest,
     RoundSpec,
+    SealedContexts,
     UnmaskRequest,
     context_of,
     manifest_hash,
@@ -333,6 +334,7 @@ class Participant:
         peers = self.view.peers(self.node)
         sealed_by = dict(zip((peer for peer in peers if peer in headers), asked.sealed, strict=True))
         signed = dict(zip(headers, asked.headers, strict=True))
+        contexts = SealedContexts(opened.context)
         start = SHARE_BYTES * (opened.context.slot - self.shares_from)
         kinds, shares = [], []
         complaints: list[Refusal | OwnMistake | Abandoned] = []
@@ -343,7 +345,9 @@ class Participant:
                 kind, share = SLOT_KEY_SHARE, self.shares[node][start : start + SHARE_BYTES]
             else:
                 try:
-                    share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
+                    share = open_seed_share(
+                        self.channels[node], headers[node], self.node, sealed_by[node], contexts
+                    )
                     kind = SEED_SHARE
                 except Refusal as complaint:
                     # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
+from struct import Struct
 
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
 from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, framed
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import NoiseMode
@@ -23,6 +25,10 @@ from hedgerow.secagg.transitions import Code
 
 MAX_VECTORS = 64
 SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
+
+_CONTEXT = Struct(">32s32sI")
+_HEADER = Struct(">32s32sIH32s32s32s")
+_SENDER_AND_HOLDER = Struct(">QHHQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +130,9 @@ class Header:
     def from_signed(cls, data: bytes) -> Header:
         """Returns the header without checking its signature; raises Refusal MALFORMED."""
         reader = Reader(split_signed(data)[0], Kind.HEADER)
-        context = RoundContext(reader.fixed(HASH_BYTES), reader.fixed(HASH_BYTES), reader.number(4))
-        header = cls(context, reader.number(2), *(reader.fixed(HASH_BYTES) for _ in range(3)))
+        epoch, spec, slot, node, payload, commitment, sealed = reader.unpack(_HEADER)
         reader.end()
-        return header
+        return cls(RoundContext(epoch, spec, slot), node, payload, commitment, sealed)
 
 
 def header_hash(signed_header: bytes) -> bytes:
@@ -146,19 +151,16 @@ class MaskedVector:
     def to_bytes(self) -> bytes:
         """Returns the message."""
         writer = Writer(Kind.MASKED_VECTOR).variable(self.header).number(len(self.sealed), 2)
-        for sealed in self.sealed:
-            writer.fixed(sealed, SEALED_SHARE_BYTES)
-        return writer.variable(self.payload).bytes()
+        return writer.run(self.sealed, SEALED_SHARE_BYTES).variable(self.payload).bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MaskedVector:
         """Returns the message; raises Refusal MALFORMED."""
         reader = Reader(data, Kind.MASKED_VECTOR)
-        header, run = reader.variable(), reader.fixed(SEALED_SHARE_BYTES * reader.number(2))
-        payload = reader.variable()
+        header, sealed = reader.variable(), reader.run(reader.number(2), SEALED_SHARE_BYTES)
+        message = cls(header, sealed, reader.variable())
         reader.end()
-        sealed = tuple(run[start : start + SEALED_SHARE_BYTES] for start in range(0, len(run), SEALED_SHARE_BYTES))
-        return cls(header, sealed, payload)
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +179,16 @@ class Manifest:
         """Returns the signed message."""
         writer = Writer(Kind.MANIFEST).fixed(self.context.epoch, HASH_BYTES).fixed(self.context.spec, HASH_BYTES)
         writer.number(self.context.slot, 4).text(self.purpose).nodes(self.survivors)
-        for header in self.headers:
-            writer.fixed(header, HASH_BYTES)
-        return sign(coordinator, Kind.MANIFEST, writer.bytes())
+        return sign(coordinator, Kind.MANIFEST, writer.run(self.headers, HASH_BYTES).bytes())
 
     @classmethod
     def from_signed(cls, data: bytes) -> Manifest:
         """Returns the manifest without checking its signature; raises Refusal MALFORMED or REPEATED_NODE."""
         reader = Reader(split_signed(data, "coordinator")[0], Kind.MANIFEST, "coordinator")
-        context = RoundContext(reader.fixed(HASH_BYTES), reader.fixed(HASH_BYTES), reader.number(4))
-        purpose, survivors = reader.text(), reader.nodes()
-        hashes = reader.fixed(HASH_BYTES * len(survivors))
+        context, purpose, survivors = RoundContext(*reader.unpack(_CONTEXT)), reader.text(), reader.nodes()
+        manifest = cls(context, purpose, survivors, reader.run(len(survivors), HASH_BYTES))
         reader.end()
-        headers = tuple(hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES))
-        return cls(context, purpose, survivors, headers)
+        return manifest
 
 
 def manifest_hash(signed_manifest: bytes) -> bytes:
@@ -211,20 +209,16 @@ class UnmaskRequest:
     def to_bytes(self) -> bytes:
         """Returns the message."""
         writer = Writer(Kind.UNMASK_REQUEST).variable(self.manifest).items(self.headers)
-        writer.number(len(self.sealed), 2)
-        for sealed in self.sealed:
-            writer.fixed(sealed, SEALED_SHARE_BYTES)
-        return writer.bytes()
+        return writer.number(len(self.sealed), 2).run(self.sealed, SEALED_SHARE_BYTES).bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> UnmaskRequest:
         """Returns the request; raises Refusal MALFORMED."""
         reader = Reader(data, Kind.UNMASK_REQUEST, "coordinator")
         manifest, headers = reader.variable(), reader.items()
-        run = reader.fixed(SEALED_SHARE_BYTES * reader.number(2))
+        request = cls(manifest, headers, reader.run(reader.number(2), SEALED_SHARE_BYTES))
         reader.end()
-        sealed = tuple(run[start : start + SEALED_SHARE_BYTES] for start in range(0, len(run), SEALED_SHARE_BYTES))
-        return cls(manifest, headers, sealed)
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,16 +256,14 @@ class EchoCertificate:
     def to_bytes(self) -> bytes:
         """Returns the message."""
         writer = Writer(Kind.ECHO_CERTIFICATE).fixed(self.manifest, HASH_BYTES).nodes(self.nodes)
-        for signature in self.signatures:
-            writer.fixed(signature, SIGNATURE_BYTES)
-        return writer.bytes()
+        return writer.run(self.signatures, SIGNATURE_BYTES).bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EchoCertificate:
         """Returns the certificate; raises Refusal MALFORMED or REPEATED_NODE."""
         reader = Reader(data, Kind.ECHO_CERTIFICATE, "coordinator")
         manifest, nodes = reader.fixed(HASH_BYTES), reader.nodes()
-        certificate = cls(manifest, nodes, tuple(reader.fixed(SIGNATURE_BYTES) for _ in nodes))
+        certificate = cls(manifest, nodes, reader.run(len(nodes), SIGNATURE_BYTES))
         reader.end()
         return certificate
 
@@ -297,30 +289,37 @@ class Answer:
     def to_signed(self, identity: Identity) -> bytes:
         """Returns the signed message."""
         writer = Writer(Kind.ANSWER).number(self.node, 2).fixed(self.manifest, HASH_BYTES)
-        writer.variable(bytes(self.kinds))
-        for share in self.shares:
-            writer.fixed(share, SHARE_BYTES)
-        return sign(identity, Kind.ANSWER, writer.bytes())
+        return sign(identity, Kind.ANSWER, writer.variable(bytes(self.kinds)).run(self.shares, SHARE_BYTES).bytes())
 
     @classmethod
     def from_signed(cls, data: bytes) -> Answer:
         """Returns the answer without checking its signature; raises Refusal MALFORMED."""
         reader = Reader(split_signed(data)[0], Kind.ANSWER)
         node, manifest, kinds = reader.number(2), reader.fixed(HASH_BYTES), tuple(reader.variable())
-        if any(kind > SLOT_KEY_SHARE for kind in kinds):
+        if max(kinds, default=WITHHELD) > SLOT_KEY_SHARE:
             raise refuse(Code.MALFORMED, "An unknown kind of share.", node)
-        shares = tuple(reader.fixed(SHARE_BYTES) for kind in kinds if kind != WITHHELD)
+        shares = reader.run(len(kinds) - kinds.count(WITHHELD), SHARE_BYTES)
         reader.end()
         return cls(node, manifest, kinds, shares)
 
 
-def sealed_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
-    """Returns what a sealed seed share is bound to, beyond its key.
+class SealedContexts:
+    """What the sealed seed shares of one slot are bound to, beyond their keys: 32 bytes for each share."""
 
-    Args: payload, commitment: as in the sender's header, so that a share which opens shows that they are the sender's.
-    """
-    numbers = bytes((*divmod(sender, 256), *divmod(holder, 256)))
-    return digest("sealed-seed-share", context.bytes(), numbers, payload, commitment)
+    __slots__ = ("_beginning",)
+
+    def __init__(self, context: RoundContext) -> None:
+        self._beginning = framed("sealed-seed-share", context.bytes())
+
+    def of(self, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
+        """Returns what the share that `sender` sealed for `holder` is bound to.
+
+        Args: payload, commitment: as in the sender's header, so that a share which opens shows that they are the
+            sender's; 32 bytes each.
+        """
+        # The digest of the slot's context, both numbers, the payload's hash and the commitment.
+        numbers, size = _SENDER_AND_HOLDER.pack(4, sender, holder, len(payload)), len(commitment).to_bytes(8, "big")
+        return sha256(b"".join((self._beginning, numbers, payload, size, commitment))).digest()
 
 
 def sealed_hash(sealed: Sequence[bytes]) -> bytes:

@@ -169,6 +169,7 @@ class EpochView:
     digest: bytes
     record: bytes
     _ready_set: frozenset[int] = field(repr=False)
+    _peers: Mapping[int, tuple[int, ...]] = field(repr=False)
 
     @classmethod
     def from_messages(
@@ -209,7 +210,7 @@ class EpochView:
 
     def peers(self, node: int) -> tuple[int, ...]:
         """Returns the ready neighbours of a node, in increasing order, itself excluded."""
-        return tuple(peer for peer in self.graph.neighbours[node] if peer in self._ready_set)
+        return self._peers[node]
 
 
 @lru_cache(maxsize=4)
@@ -220,6 +221,9 @@ def _view_of(
     ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
     if len(ready) < agreed.guarantees.min_survivors:
         raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
+    ready_set, peers = frozenset(ready), agreed.graph.neighbours
+    if len(ready) < len(peers):
+        peers = {node: tuple(peer for peer in near if peer in ready_set) for node, near in peers.items()}
     writer = Writer(Kind.EPOCH_RECORD)
     for part in (roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list):
         writer.variable(part)
@@ -235,5 +239,6 @@ def _view_of(
         # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
         digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
         record=writer.bytes(),
-        _ready_set=frozenset(ready),
+        _ready_set=ready_set,
+        _peers=peers,
     )

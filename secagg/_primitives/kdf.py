@@ -6,10 +6,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32
+_SHA256 = SHA256()
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = KEY_BYTES) -> bytes:
     """Returns `length` (1..8160) bytes of HKDF-SHA256; raises ValueError for a length out of that range."""
     if not 1 <= length <= 255 * 32:
         raise ValueError(f"HKDF-SHA256 yields 1 to 8160 bytes, not {length}.")
-    return HKDF(algorithm=SHA256(), length=length, salt=salt, info=info).derive(secret)
+    return HKDF(algorithm=_SHA256, length=length, salt=salt, info=info).derive(secret)

@@ -6,14 +6,19 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hedgerow.experiments.secagg_checks import looks_uniform
 from hedgerow.secagg import keys
 from hedgerow.secagg._primitives import prg
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.kdf import hkdf
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
-from hedgerow.secagg.keys import RoundContext, SlotChain
+from hedgerow.secagg.encoding import digest
+from hedgerow.secagg.keys import PairSecrets, RoundContext, SlotChain
+from hedgerow.secagg.round_messages import SealedContexts
 
 ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
 CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)
@@ -52,6 +57,39 @@ def test_everything_that_must_separate_keys_does():
     everything = [*variants, *derived]
     assert len(set(everything)) == len(everything)
     assert all(len(key) == 32 for key in everything), "No seed is narrower than 256 bits."
+
+
+HASHES, NODES, SLOTS = st.binary(min_size=32, max_size=32), st.integers(0, 4095), st.integers(0, 4095)
+
+
+@given(HASHES, HASHES, SLOTS, NODES, NODES, HASHES, HASHES)
+def test_what_is_made_once_for_a_slot_gives_each_key_its_whole_context(epoch, spec, slot, one, other, payload, seed):
+    """Pair secrets, seed-share keys and what seals a share follow from a digest over every part, each by itself."""
+    context = RoundContext(epoch, spec, slot)
+    number = [value.to_bytes(4, "big") for value in (one, other, slot)]
+    ours, theirs = (number[0], ONE.public), (number[1], OTHER.public)
+    whole = digest("pair", epoch + spec + number[2], *(part for side in sorted([ours, theirs]) for part in side))
+    expected = hkdf(ONE.agree(OTHER.public), epoch, b"hedgerow/secagg/1/" + whole)
+    assert PairSecrets(ONE, one, context).with_peer(other, OTHER.public) == expected
+    assert PairSecrets(OTHER, other, context).with_peer(one, ONE.public) == expected
+    whole = digest("seed-share", *number)
+    assert keys.seed_share_key(seed, one, other, slot) == hkdf(seed, b"", b"hedgerow/secagg/1/" + whole)
+    numbers = one.to_bytes(2, "big") + other.to_bytes(2, "big")
+    whole = digest("sealed-seed-share", epoch + spec + number[2], numbers, payload, seed)
+    assert SealedContexts(context).of(one, other, payload, seed) == whole
+
+
+def test_everything_that_a_sealed_share_is_bound_to_counts():
+    """Epoch, spec, slot, sender, holder, payload and commitment: a share that is moved to another does not open."""
+    plain = (CONTEXT, 1, 2, b"p" * 32, b"c" * 32)
+    contexts = [RoundContext(b"f" * 32, b"s" * 32, 7), RoundContext(b"e" * 32, b"t" * 32, 7),
+                RoundContext(b"e" * 32, b"s" * 32, 8)]  # fmt: skip
+    changed = [(context, *plain[1:]) for context in contexts]
+    changed += [(CONTEXT, 3, 2, *plain[3:]), (CONTEXT, 1, 3, *plain[3:]), (CONTEXT, 2, 1, *plain[3:]),
+                (*plain[:3], b"q" * 32, b"c" * 32), (*plain[:3], b"p" * 32, b"d" * 32),
+                (*plain[:3], b"c" * 32, b"p" * 32)]  # fmt: skip
+    bound = {SealedContexts(context).of(*rest) for context, *rest in [plain, *changed]}
+    assert len(bound) == 1 + len(changed)
 
 
 def test_vector_names_cannot_run_into_widths():
