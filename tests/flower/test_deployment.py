@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,7 @@ import pytest
 
 from hedgerow.client.node import Node
 from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
-from hedgerow.flower.files import read_coordinator_file
-from hedgerow.local_training import train
 from hedgerow.model import Model
-from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.run_codec import MessageWriter
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.site_data import read_site_data
@@ -188,33 +184,3 @@ def test_a_killed_supernode_is_done_without_and_a_restarted_one_goes_on(
     run.wait_for("site-3 is gone", patience=PATIENCE)
     run.wait_for("written to", patience=PATIENCE)
     assert federation.model() == federation.local_model("site-3")
-
-
-def test_rows_that_come_between_two_rounds_are_in_the_next(
-    in_files: Callable[..., Any], deploy: Callable[..., Deployment]
-) -> None:
-    """A table that its owner moves into a SuperNode's folder joins the run at the next exchange: the local stream's
-    bytes."""
-    federation = in_files(algorithm="s-gbdt", n_trees=2, max_depth=2)
-    with open(federation.path("plan.toml"), "a", encoding="ascii") as file:
-        file.write("[s_gbdt]\nextra_rounds = 1\nsubsampling_ratio = 1\ninitial_score_share = 0\n")
-    with open(federation.path("site-1.toml"), "a", encoding="ascii") as file:
-        file.write('arrivals = "incoming"\n')
-    incoming, late = federation.folder / "incoming", federation.folder / "site-1-held-out.csv"
-    incoming.mkdir()
-    deployment = deploy(federation)
-    run = deployment.run(federation.folder / "coordinator.toml")
-    run.wait_for("site-1 is ready", patience=PATIENCE)
-    # Greeting, keys, nonces, shares, acknowledgement, and the first round's vector: that round is over for this site.
-    deployment.nodes["site-1"].wait_for("Sent successfully", 6, patience=PATIENCE)
-    late.rename(incoming / "more.csv")
-    run.wait_for("written to", patience=PATIENCE)
-
-    with closing(sqlite3.connect(federation.path("site-1-state/node.db"))) as database:
-        ((came,),) = database.execute("select round from arrivals").fetchall()
-    plan = Model.load(federation.path("model.json")).plan
-    rows = {site: read_site_data(federation.path(f"{site}.csv"), plan)[0] for site in federation.sites}
-    more = {"site-1": read_site_data(incoming / "more.csv", plan)[0]}
-    noise = SeededNoise(read_coordinator_file(federation.folder / "coordinator.toml").seed)
-    assert came in (1, 2) and federation.survivors() == [federation.sites] * 3
-    assert federation.model() == train(plan, rows, noise=noise, arrivals={came: more}).to_bytes()
