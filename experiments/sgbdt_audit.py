@@ -203,9 +203,7 @@ def small_plan(label: str, epsilon: float = 2.0, n_trees: int = 5, delta: float 
 
 SOUND: dict[str, Plan] = {
     "binary, samples of 0.3, filter": small_plan("binary", subsampling_ratio=0.3, extra_rounds=15),
-    "binary, no samples, filter and closing rounds": small_plan(
-        "binary", subsampling_ratio=1.0, extra_rounds=15, closing_rounds=2
-    ),
+    "binary, filter, closing rounds": small_plan("binary", subsampling_ratio=1.0, extra_rounds=15, closing_rounds=2),
     "binary, no samples, filter": small_plan("binary", subsampling_ratio=1.0, extra_rounds=15),
     "binary, samples, no filter": small_plan("binary", subsampling_ratio=0.1, individual_filter=False, n_trees=20),
     "regression, samples, filter": small_plan("regression", subsampling_ratio=0.3, extra_rounds=15),

@@ -62,9 +62,9 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
         spent: int64 [n], what each record has spent, in units of budget / FILTER_UNITS.
     """
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
-    packed = packed_loss(loss), loss.n_statistics
     # The whole budget is the last word, whatever a query says that somebody else has made.
-    _charge(records.labels, records.scores, *packed, terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
+    price = terms.costs, min(terms.limit, FILTER_UNITS)
+    _charge(records.labels, records.scores, packed_loss(loss), loss.n_statistics, price, spent, active)
     return active
 
 
@@ -74,12 +74,12 @@ def _charge(
     scores: NDArray[np.int32],
     loss: tuple,  # type: ignore[type-arg]
     n_statistics: int,
-    costs: NDArray[np.int64],
-    limit: int,
+    price: tuple[NDArray[np.int64], int],
     spent: NDArray[np.int64],
     active: NDArray[np.bool_],
 ) -> None:
     kind, table, clip, constant, exp_table, units = loss
+    costs, limit = price
     packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
     statistics = np.zeros(n_statistics + 1, dtype=np.int64)
     n = len(labels)

@@ -13,12 +13,7 @@ N_RUNS = {"weakened filter": 110, "rows that are not shortened": 80, "skipped cl
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "binary, samples of 0.3, filter",
-        "regression, samples, filter",
-        "binary, no samples, filter and closing rounds",
-    ],
+    "name", ["binary, samples of 0.3, filter", "regression, samples, filter", "binary, filter, closing rounds"]
 )
 def test_sampled_and_filtered_runs_keep_the_promise(name: str) -> None:
     """The best attack there is stays below the accounted epsilon."""
