@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ import pytest
 
 from hedgerow.client.node import Node
 from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
+from hedgerow.flower.files import read_coordinator_file
+from hedgerow.local_training import train
 from hedgerow.model import Model
+from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.run_codec import MessageWriter
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.site_data import read_site_data
@@ -164,15 +168,22 @@ def test_three_supernodes_make_the_local_engines_model_and_the_superlink_learns_
             assert text not in stored and text not in logs, name
 
 
-def test_a_killed_supernode_is_done_without_and_a_restarted_one_goes_on(
+def test_a_killed_supernode_is_done_without_and_a_restarted_one_goes_on_and_takes_in_new_rows(
     in_files: Callable[..., Any], deploy: Callable[..., Deployment]
 ) -> None:
     """Four sites: one is killed for good after the set-up, one is killed and started again in the middle of the run.
 
-    Two of the nodes are resident behind sockets. The model is, byte for byte, the local engine's over the three sites
-    that were left.
+    The owner of the latter moves a table of more rows into its folder between two rounds. Two of the nodes are resident
+    behind sockets. The model is, byte for byte, the local engine's over the three sites that were left, with the new
+    rows from the round on that found them.
     """
-    federation = in_files(n_sites=4, n_trees=2)
+    federation = in_files(n_sites=4, algorithm="s-gbdt", n_trees=2, max_depth=2)
+    with open(federation.path("plan.toml"), "a", encoding="ascii") as file:
+        file.write("[s_gbdt]\nextra_rounds = 1\nsubsampling_ratio = 1\ninitial_score_share = 0\n")
+    with open(federation.path("site-1.toml"), "a", encoding="ascii") as file:
+        file.write('arrivals = "incoming"\n')
+    more = federation.folder / "incoming" / "more.csv"
+    more.parent.mkdir()
     deployment = deploy(federation, "site-0", "site-2")
     run = deployment.run(federation.folder / "coordinator.toml")
     run.wait_for("site-1 is ready", patience=PATIENCE)
@@ -182,5 +193,17 @@ def test_a_killed_supernode_is_done_without_and_a_restarted_one_goes_on(
     deployment.nodes["site-1"].wait_for("Sent successfully", 5, patience=PATIENCE)
     deployment.restart_node("site-1")
     run.wait_for("site-3 is gone", patience=PATIENCE)
+    # Two rounds are left: what somebody reads of a run in Flower's log is a second or two old.
+    run.wait_for("round 1 of 3 released", patience=PATIENCE)
+    (federation.folder / "site-1-held-out.csv").rename(more)
     run.wait_for("written to", patience=PATIENCE)
-    assert federation.model() == federation.local_model("site-3")
+
+    with closing(sqlite3.connect(federation.path("site-1-state/node.db"))) as database:
+        ((came,),) = database.execute("select round from arrivals").fetchall()
+    plan = Model.load(federation.path("model.json")).plan
+    left = federation.sites[:3]
+    rows = {site: read_site_data(federation.path(f"{site}.csv"), plan)[0] for site in left}
+    noise = SeededNoise(read_coordinator_file(federation.folder / "coordinator.toml").seed)
+    late = {came: {"site-1": read_site_data(more, plan)[0]}}
+    assert came in (1, 2) and federation.survivors() == [left] * 3
+    assert federation.model() == train(plan, rows, noise=noise, arrivals=late).to_bytes()
