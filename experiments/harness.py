@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
 from hedgerow.client.node import Node, SiteData
+from hedgerow.client.sampling import SeededSampling
 from hedgerow.experiments.datasets import Table
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
@@ -118,7 +119,9 @@ def held_out_scores(
     codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
     data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
     noise = SeededNoise(seed, exact=False)
-    aggregation = PlainAggregation([Node("one", data, plan, settings, noise=noise)])
+    # Samples from the operating system would make every run of an experiment another one.
+    sampling = SeededSampling(seed, np.arange(data.n_records))
+    aggregation = PlainAggregation([Node("one", data, plan, settings, sampling=sampling, noise=noise)])
     outcome = run_program(plan, program_for(plan, settings), aggregation, noise)
     scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0]
     return labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome

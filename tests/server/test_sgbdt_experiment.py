@@ -13,10 +13,12 @@ import pytest
 
 from hedgerow.experiments import sgbdt, sgbdt_ablations, sgbdt_filter
 from hedgerow.experiments.datasets import make
-from hedgerow.experiments.harness import Prepared
+from hedgerow.experiments.harness import Prepared, train_and_score
 from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_runs import Bench, Variant, printed_multiplier, tuned_epsilon
+from hedgerow.experiments.sgbdt_grid import FILTERED
+from hedgerow.experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
+from hedgerow.protocol.plan import Plan
 
 DELTA = 1e-5
 
@@ -119,6 +121,17 @@ def test_a_gain_is_named_by_its_error_over_divisions() -> None:
     assert sgbdt_filter._gain(-one).endswith("worse")
     spread = np.array([[0.03] * 5, [-0.01] * 5])
     assert sgbdt_filter._gain(spread) == "+0.0100 ± 0.0200, no difference shown"
+
+
+def test_a_run_with_samples_is_the_same_again() -> None:
+    """What experiments compare and record is decided by the seed, samples too: the same bits when it is run again."""
+    prepared = Prepared(make("two_features"))
+    train = np.arange(prepared.table.n_records) % 4 > 0
+    plan = plan_of(prepared, FILTERED["adult"].with_section("few", extra_rounds=1), 1.0, int(train.sum()), 3)
+    plan = Plan.from_dict({**plan.to_dict(), "model": {**plan.to_dict()["model"], "n_trees": 4}})
+    fitted = [train_and_score(prepared, plan, train, seed)[1].ensemble.fitted for seed in (1, 1, 2)]
+    first, again, other = (found.values.tolist() for found in fitted if found is not None)
+    assert first == again != other
 
 
 @pytest.mark.parametrize("call", [sgbdt._searched, sgbdt_ablations.streams])
