@@ -263,8 +263,9 @@ class NodeSession:
             raise refuse(Code.OUT_OF_ORDER, "No set-up is under way.", "coordinator")
         kind = content[4] if len(content) > 4 else 0
         if kind == Kind.READY_LIST:
-            run.participant, run.enrolment = enrolment.finish(self._context, content).state, None
-            self._witness(run.participant.view, NodeStep(participant=run.participant))
+            ready = enrolment.finish(self._context, content).state
+            run.participant, run.enrolment = ready.agreed_ahead(run.task.n_exchanges - run.replica.n_releases), None
+            self._witness(ready.view, NodeStep(participant=run.participant))
             self.state = NodeState.WAITING
             return []
         if kind == Kind.KEY_LIST:
@@ -278,8 +279,7 @@ class NodeSession:
 
     def _originate(self, record: bytes) -> list[Message]:
         """Take note of the seed that others drew before this node came; raises Refusal for what they did not sign."""
-        run = self._require_run()
-        policy = self._context.policy
+        run, policy = self._require_run(), self._context.policy
 
         def require(roster: Roster, parameters: EpochParameters) -> None:
             if roster != self._context.roster or parameters.run_id != run.run_id:

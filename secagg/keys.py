@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
 
-from hedgerow.secagg._primitives.agreement import SecretKey
+from hedgerow.secagg._primitives.agreement import AgreedKey, SecretKey
 from hedgerow.secagg._primitives.kdf import hkdf
 from hedgerow.secagg.encoding import digest, framed
 
@@ -35,21 +35,33 @@ def _number(value: int) -> bytes:
 class SlotChain:
     """The one-way chain of a node's slot secrets: from the link at slot r follow the keys of r and later ones only.
 
-    A node stores the link of the next unused slot, so that a stolen state does not give the keys of past slots.
+    A node stores the link of the next unused slot, so that a stolen state does not give the keys of past slots. Keys
+    that were made ahead live in memory as long as a link from which they follow, and are never stored.
     """
 
-    __slots__ = ("link", "slot")
+    __slots__ = ("_ahead", "link", "slot")
 
     def __init__(self, link: bytes, slot: int = 0) -> None:
         """Args: link: 32 bytes, secret; slot: the slot whose key `current` returns."""
         self.link, self.slot = link, slot
+        self._ahead: Mapping[int, SecretKey] = {}
 
     def __repr__(self) -> str:
         return f"SlotChain(slot={self.slot})"
 
     def current(self) -> SecretKey:
         """Returns the X25519 mask key of `slot`."""
-        return SecretKey(self.current_secret())
+        return self._ahead.get(self.slot) or SecretKey(self.current_secret())
+
+    def agreed_ahead(self, peers: Sequence[Iterable[bytes]]) -> SlotChain:
+        """Returns this chain with the keys of its first slots made, and agreed with the peers' public keys of each.
+
+        What an agreement costs is paid then, and not while others wait for a masked vector.
+        """
+        chain = SlotChain(self.link, self.slot)
+        made = zip(self.secrets(len(peers)), peers, strict=True)
+        chain._ahead = {slot: AgreedKey(*pair) for slot, pair in enumerate(made, start=self.slot)}
+        return chain
 
     def current_secret(self) -> bytes:
         """Returns the 32 secret bytes of `current`, without the work of finding the public key."""
@@ -66,7 +78,7 @@ class SlotChain:
 
     def secrets(self, count: int) -> Iterator[bytes]:
         """Yields the 32 secret bytes of each of `keys`."""
-        chain = self
+        chain = SlotChain(self.link, self.slot)
         for _ in range(count):
             yield chain.current_secret()
             chain = chain.after(chain.slot + 1)
@@ -76,7 +88,9 @@ class SlotChain:
         link = self.link
         for _ in range(slot - self.slot):
             link = hkdf(link, b"", _SLOT_NEXT)
-        return SlotChain(link, slot)
+        chain = SlotChain(link, slot)
+        chain._ahead = {later: key for later, key in self._ahead.items() if later >= slot}
+        return chain
 
 
 @dataclass(frozen=True, slots=True)

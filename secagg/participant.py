@@ -25,7 +25,7 @@ from hedgerow.secagg.checks import (
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain
-from hedgerow.secagg.masking import MaskingKeys, encode_vectors, mask_upload
+from hedgerow.secagg.masking import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
 from hedgerow.secagg.round_messages import (
@@ -103,6 +103,10 @@ class Participant:
 
     def __repr__(self) -> str:
         return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
+
+    def agreed_ahead(self, n_slots: int) -> Participant:
+        """Returns this node with the keys of the next `n_slots` slots agreed on, see `masking.agreed_ahead`."""
+        return replace(self, chain=agreed_ahead(self.view, self.node, self.chain, n_slots))
 
     def mask(
         self,
@@ -372,6 +376,7 @@ class Participant:
 
 def _storage_keys(chain: SlotChain) -> Iterator[bytes]:
     """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
+    chain = SlotChain(chain.link, chain.slot)
     while True:
         yield chain.storage_key()
         chain = chain.after(chain.slot + 1)

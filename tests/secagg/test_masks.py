@@ -162,6 +162,26 @@ def test_the_chain_goes_forward_only_and_skips_alike():
     assert all(a != b for a, b in itertools.combinations(links, 2))
 
 
+def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow_from():
+    """Work done early changes no key, and no key of a slot that is used or skipped outlives the chain's way past it."""
+    chain = SlotChain(b"l" * 32)
+    peers = [[SecretKey(bytes([slot, peer] * 16)).public for peer in (1, 2)] for slot in range(4)]
+    ahead = chain.agreed_ahead(peers)
+    for slot in range(6):
+        plain, early = chain.after(slot).current(), ahead.after(slot).current()
+        assert (plain.public, plain.secret_bytes()) == (early.public, early.secret_bytes())
+        # A peer for whom nothing was made ahead, too: another slot's key.
+        assert all(plain.agree(key) == early.agree(key) for keys_of_slot in peers for key in keys_of_slot)
+        assert set(ahead.after(slot)._ahead) == set(range(slot, 4))
+    assert chain._ahead == {} and next(ahead.secrets(1)) == next(chain.secrets(1))
+
+
+def test_a_key_of_low_order_is_refused_ahead_as_well():
+    """What is agreed on early goes through the same check as what is agreed on in time."""
+    with pytest.raises(PrimitiveFault):
+        SlotChain(b"l" * 32).agreed_ahead([[bytes(32)]])
+
+
 def test_golden_keys_keep_their_bytes():
     """Two releases must derive the same keys: a changed label or order would only show between versions."""
     golden = {
