@@ -2,14 +2,14 @@
 
 What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases. So
 it must know in which exchange each file came, and have the file as it was. Both are written into the node's database
-before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for rows that
-came anew would have a whole budget again.
+before an answer is computed with the rows; a file that is gone, changed or there twice ends the run for this node, for
+rows that came anew would have a whole budget again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class ArrivalsOfRun:
         self._source, self._plan, self._database, self._run_id = source, plan, database, run_id
         rows = database.rows("select name, digest, round from arrivals where run_id = ? order by rowid", (run_id,))
         self._waiting: list[tuple[str, bytes, int]] = [(name, digest, number) for name, digest, number in rows]
-        self._known = {name for name, _, _ in self._waiting}
+        self._known = {name: digest for name, digest, _ in self._waiting}
 
     def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
         """The rows to take in before the exchange of this number.
@@ -88,21 +88,42 @@ class ArrivalsOfRun:
             may_be_new: whether files that were not seen before are taken in; not while releases are gone through again.
 
         Raises:
-            DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was.
+            DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was;
+                "arrival-repeated": a new one has an earlier one's content.
         """
         found = []
         while self._waiting and self._waiting[0][2] <= round_number:
             name, digest, _ = self._waiting.pop(0)
             found.append(self._read(name, digest))
-        for name in self._source.names() if may_be_new and not self._is_closed else ():
+        if self._is_closed or not may_be_new:
+            return found
+        names = self._source.names()
+        self._require_there(names)
+        for name in names:
             if name in self._known:
                 continue
             digest = self._digest(name)
+            self._require_new(name, digest)
             found.append(self._read(name, digest))
             row = (self._run_id, name, digest, round_number)
             self._database.write(("insert into arrivals values (?, ?, ?, ?)", row))
-            self._known.add(name)
+            self._known[name] = digest
         return found
+
+    def _require_there(self, names: Collection[str]) -> None:
+        """A file that was renamed would come again, as another one; so one that is missing is no small matter."""
+        for name in self._known:
+            if name not in names:
+                raise _changed(name)
+
+    def _require_new(self, name: str, digest: bytes) -> None:
+        if digest in self._known.values():
+            raise DataError(
+                f"{name} holds what another file of this run holds.",
+                cause="It is a copy: its rows would count twice, each time with a whole budget.",
+                remedy="Take it away and start the node again; rows that are really new go into a file with others.",
+                code="arrival-repeated",
+            )
 
     def _read(self, name: str, digest: bytes) -> SiteData:
         data = None
@@ -110,12 +131,7 @@ class ArrivalsOfRun:
             data = self._source.read(self._source.folder / name, self._plan)
         # Looked at again after reading: a file that is being written would be another one next time.
         if data is None or self._digest(name) != digest:
-            raise DataError(
-                f"{name} is not the file whose rows this node took into the run.",
-                cause="It was changed, replaced or removed, or it was still being written.",
-                remedy="Put the file back as it was; write new ones elsewhere, and move them here when they are whole.",
-                code="arrival-changed",
-            )
+            raise _changed(name)
         return data
 
     def _digest(self, name: str) -> bytes:
@@ -123,6 +139,15 @@ class ArrivalsOfRun:
             return hashlib.sha256((self._source.folder / name).read_bytes()).digest()
         except OSError:
             return b""
+
+
+def _changed(name: str) -> DataError:
+    return DataError(
+        f"{name} is not the file whose rows this node took into the run.",
+        cause="It was changed, renamed, replaced or removed, or it was still being written.",
+        remedy="Put the file back as it was; write new ones elsewhere, and move them here when they are whole.",
+        code="arrival-changed",
+    )
 
 
 def expect_arrivals(node: object, source: ArrivalFolder | None, run: tuple[Plan, Database, bytes, bool]) -> None:

@@ -299,7 +299,9 @@ class NodeStore:
         try:
             participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
-            fault = mistake
+            # Without its traceback, whose frames hold the step that was refused, secrets and all.
+            fault = mistake.with_traceback(None)
+            fault.__cause__ = fault.__context__ = None
             self._forget_spent(run_id)
         self._sequence = sequence
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))

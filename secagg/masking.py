@@ -38,7 +38,7 @@ from hedgerow.secagg.view import EpochView
 
 SEED_BYTES = 32
 MOST_AGREEMENTS = 4096
-"""What a node agrees on ahead at most: a tenth of a second's work, and half a megabyte."""
+"""What a node agrees on ahead at most: a fifth of a second's work, and half a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,11 @@ def agreed_ahead(view: EpochView, node: int, chain: SlotChain, n_slots: int) -> 
     """Returns a node's chain with its next `n_slots` keys agreed with its peers', as far as they are and fit."""
     peers, first = view.peers(node), chain.slot
     count = min(n_slots, view.parameters.n_slots - first, MOST_AGREEMENTS // max(1, len(peers)))
-    return chain.agreed_ahead([[view.slot_keys[peer][slot] for peer in peers] for slot in range(first, first + count)])
+    keys = [[view.slot_keys[peer][slot] for peer in peers] for slot in range(first, first + count)]
+    try:
+        return chain.agreed_ahead(keys)
+    except PrimitiveFault as error:
+        raise refuse(Code.LOW_ORDER_KEY) from error
 
 
 def signed_pair_secrets(

@@ -101,3 +101,16 @@ def test_a_database_does_not_open_under_the_counter_of_another_folder(store: Nod
     assert stored is not None and stored.participant is None
     assert stored.fault is not None and stored.fault.code == Code.CORRUPT_STATE
     again.close()
+
+
+def test_what_refuses_a_step_does_not_keep_it(store: NodeStore) -> None:
+    """An error holds its frames, and those what they had decrypted: a link that the disk has forgotten lived on."""
+    lab = Lab()
+    store.save(RUN, NodeStep(lab.node(0)))
+    store.database.write(("insert into purposes values (?, 'never asked')", (RUN,)))
+    store.close()
+    again = NodeStore(store.folder)
+    found = again.load()
+    assert found is not None and found.fault is not None and found.fault.code == Code.CORRUPT_STATE.value
+    assert (found.fault.__traceback__, found.fault.__cause__, found.fault.__context__) == (None, None, None)
+    again.close()

@@ -109,6 +109,31 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(
     assert not federation.parties[SITE].failures
 
 
+@pytest.mark.parametrize("fate", ["renamed", "removed", "copied"])
+def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_path: Path, fate: str) -> None:
+    """Under another name its rows would be other rows, with a whole budget again, beside what they have spent."""
+    plan, first, other = plan_of(factory), tmp_path / "a.csv", tmp_path / "b.csv"
+    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, int(path.read_text()), 1))
+    kept = database(tmp_path / "node.db")
+    try:
+        run = ArrivalsOfRun(source, plan, kept, b"1")
+        first.write_text("2")
+        assert len(run.due(1, True)) == 1 and run.due(2, True) == []
+        if fate != "removed":
+            other.write_text("2")
+        if fate != "copied":
+            first.unlink()
+        # Where releases are gone through again nothing new is looked for.
+        assert run.due(3, False) == []
+        for _ in range(2):
+            with pytest.raises(DataError) as refused:
+                run.due(3, True)
+            assert refused.value.code == ("arrival-repeated" if fate == "copied" else "arrival-changed")
+        assert len(kept.rows("select * from arrivals")) == 1
+    finally:
+        kept.close()
+
+
 @pytest.mark.parametrize("fate", ["changed", "removed"])
 def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(
     federate: Builder, factory: ModuleType, tmp_path: Path, fate: str

@@ -60,11 +60,12 @@ def run(arguments: argparse.Namespace) -> None:
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
             arrivals=arrivals_of(arguments.arrivals),
         )  # fmt: skip
+        # Before the store is opened: no secret of a run may be in what the collector passes over.
+        _settle_memory()
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
             session = NodeSession(setup, store, book)
-            _settle_memory()
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
             # Not for secrets: it only keeps nodes from coming back all at once.
             uplink = GrpcUplink(address, identity, pinned, random.random, plan_digest=digest)
