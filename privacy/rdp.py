@@ -10,6 +10,8 @@ import math
 import warnings
 from collections.abc import Iterable
 
+import numpy as np
+
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta
@@ -47,8 +49,10 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         return 0.0
     if rho == math.inf:
         return math.inf
-    with warnings.catch_warnings():
-        # autodp warns on import (syntax, deprecations) and while it searches the order (overflow at alpha = 1).
+    # Arithmetic is silenced where it is searched for the order (overflow at alpha = 1), and for this thread alone: the
+    # filters of warnings are the process's, and another thread may put them back in the middle of the search.
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        # autodp warns on import too (syntax, deprecations).
         warnings.simplefilter("ignore")
         from autodp.mechanism_zoo import GaussianMechanism
 

@@ -236,3 +236,9 @@ def test_a_distance_that_is_too_large_has_no_epsilon() -> None:
     assert epsilon_of_mu(1.0, 1e-6) < slackened < math.inf
     spent = delta_of_mu(1.0, slackened) + (1 + math.exp(slackened)) * 1e-9
     assert 1e-6 * (1 - 1e-9) < spent <= 1e-6
+
+
+def test_the_search_is_silent_whatever_another_thread_does_to_the_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filters of warnings are the process's: a thread that puts them back may not turn an account into an error."""
+    monkeypatch.setattr("hedgerow.privacy.rdp.warnings.simplefilter", lambda _: None)
+    assert [0 < epsilon_of_rho(rho, 1e-9) < math.inf for rho in (1e-6, 0.1, 13.0)] == [True] * 3
