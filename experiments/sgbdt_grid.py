@@ -132,7 +132,6 @@ GRID: dict[str, tuple[Variant, ...]] = {
         with_linear_start(
             60, 6, 0.1, 30.0, gradient_clip=0.3, support_share=0.04, subsampling_ratio=0.2, initial_score_share=0.3
         ),
-        with_linear_start(430, 8, 0.275, 772.0, gradient_clip=0.287, **{**NO_EXTRAS, "initial_score_share": 0.15}),
     ),
     "adult": (
         as_paper(60, 6, 0.5, 50.0, gradient_clip=1.0, support_share=0.04),
