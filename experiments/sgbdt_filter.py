@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.experiments.harness import Prepared
 from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_grid import DEEP, GRID, as_paper
+from hedgerow.experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
 from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 
@@ -53,8 +53,8 @@ class _Side:
         return _as_printed(variant) if self.epsilon is None else self.epsilon
 
     def settings(self) -> list[Variant]:
-        """Those of the usual grid that fit, and drawn ones."""
-        known = [v for v in GRID["abalone"] if v.name == "s-gbdt"]
+        """Those of the usual grid that fit, but for the one that is there for static noise, and drawn ones."""
+        known = [v for v in GRID["abalone"] if v.name == "s-gbdt" and v != LARGEST_RIDGE]
         plain = [v for v in known if not v.section.get("extra_rounds")]
         if self.way == FREE:
             known = [v.with_section(v.name, individual_filter=False) for v in plain]

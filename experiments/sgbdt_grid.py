@@ -75,6 +75,9 @@ DEEP = (
 gradients, whatever the support. They are the best of random searches at epsilon 0.17, 0.54, 2 and 10 with a sketch of
 the method in floating point, on divisions that no report has; the searches with the filter found nothing better. The
 last was added for epsilon 0.17, where an initial score matters, when the filter's search at 0.54 had been run."""
+LARGEST_RIDGE = as_paper(555, 8, 1.0, 6320.0, gradient_clip=0.219, **NO_EXTRAS)
+"""The first of `DEEP` with the same rate / lambda at a lambda far beyond every support, where a leaf that is divided by
+support and lambda, as under static noise, has nearly the same value."""
 DEEP_FILTERED = as_paper(
     303, 7, 0.315, 769.0, gradient_clip=0.119, extra_rounds=76, **{**NO_EXTRAS, "individual_filter": True}
 )
@@ -114,6 +117,7 @@ GRID: dict[str, tuple[Variant, ...]] = {
         ),
         FILTERED["abalone"],
         *DEEP,
+        LARGEST_RIDGE,
         DEEP_FILTERED,
         with_extras(16, 3, 0.3, gradient_clip=0.3, support_share=0.01),
         with_extras(24, 3, 0.3, gradient_clip=0.3, support_share=0.01),
