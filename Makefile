@@ -20,8 +20,9 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/hedgerow demo
 
+# The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

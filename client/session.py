@@ -62,7 +62,7 @@ from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task
+from hedgerow.training.tasks import Task, digest_of_model
 from hedgerow.trees.ensemble import Ensemble
 
 
@@ -376,7 +376,7 @@ class NodeSession:
         run = self._require_run()
         seed = run.settle_structure(message.structure_seed, message.n_releases)
         fresh = self._take_releases(message.n_releases, message.releases)
-        if run.replica.query is not None or run.replica.result_digest() != message.model_digest:
+        if run.replica.query is not None or run.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError(
                 "The coordinator's result is not the one that its releases make.",
                 cause="The parties run different versions, or the coordinator does not follow the protocol.",
@@ -388,9 +388,9 @@ class NodeSession:
             self.evaluation = run.replica.result
         else:
             self.ensemble = run.replica.result
-            self._store.keep_model(message.model_digest)
+            self._store.keep_model(digest_of_model(run.replica.result))
         self._end(FINISHED)
-        return [Done(message.model_digest)]
+        return [Done(message.result_digest)]
 
 
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}

@@ -160,7 +160,7 @@ class Finished:
 
     n_releases: int
     releases: tuple[IntVector, ...]
-    model_digest: bytes
+    result_digest: bytes
     structure_seed: int = 0
 
 
@@ -183,7 +183,7 @@ class Refused:
 class Done:
     """Node: it has the whole result; the digest of what its own replica made."""
 
-    model_digest: bytes
+    result_digest: bytes
 
 
 Message = (
@@ -243,13 +243,13 @@ def encode(message: Message) -> bytes:
             writer.blob(message.signed_spec).number(message.structure_seed, 8)
         case Finished():
             _write_releases(writer.number(message.n_releases, 4), message.releases)
-            writer.hash(message.model_digest).number(message.structure_seed, 8)
+            writer.hash(message.result_digest).number(message.structure_seed, 8)
         case Abandoned() | Refused():
             writer.number(message.round, 4).word(message.code)
         case Stop():
             writer.word(message.code)
         case Done():
-            writer.hash(message.model_digest)
+            writer.hash(message.result_digest)
     return writer.bytes()
 
 

@@ -66,7 +66,7 @@ class JournalledRun:
     origin: EpochView | None
     slot: Aggregator | None
     releases: tuple[JournalledRelease, ...]
-    model_digest: bytes | None
+    result_digest: bytes | None
 
 
 class Journal:
@@ -153,9 +153,9 @@ class Journal:
             _close_slot() if following is None else _slot_statement(following),
         )
 
-    def finish(self, model_digest: bytes) -> None:
+    def finish(self, result_digest: bytes) -> None:
         """The run is over; written before the nodes hear of it."""
-        self._database.write(("update run set model_digest = ?", (model_digest,)))
+        self._database.write(("update run set model_digest = ?", (result_digest,)))
 
     def give_up(self, code: str) -> None:
         """The run is given up; written before the nodes hear of it."""

@@ -73,6 +73,8 @@ class RunPhases:
         """The epoch whose nonces seed the trees: the one in which the first release was made, or will be."""
         self._slot: Aggregator | None = None
         self._certificate = b""
+        self._requests: dict[int, bytes] = {}
+        """The slot's requests, by how many releases they bring: most sites need the same."""
         self._next_slot = self._attempt = 0
         self._out: list[Outgoing] = []
         stored = journal.load(self._task, setup.roster)
@@ -103,7 +105,7 @@ class RunPhases:
         self._view, self._slot = stored.view, stored.slot
         if self._view is not None:
             self.sites.returning = {self.sites.name(node) for node in self._view.ready}
-        if stored.model_digest is not None:
+        if stored.result_digest is not None:
             self._enter(RunState.FINISHING)
         elif self._slot is not None:
             self._certificate = certificate_of(self._slot)
@@ -214,7 +216,7 @@ class RunPhases:
         elif slot is not None:
             self._journal.save_slot(slot)
         if slot is not None:
-            self._slot, self._certificate = slot, b""
+            self._slot, self._certificate, self._requests = slot, b"", {}
             self._next_slot += 1
             self.sites.asked = set()
             self._enter(RunState.COLLECTING_VECTORS)
@@ -349,7 +351,11 @@ class RunPhases:
 
     def _send_request(self, site: str) -> None:
         spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
-        self._send(site, RoundRequest(*self._releases_for(site), spec, seed))
+        n_releases, fresh = self._releases_for(site)
+        if len(fresh) not in self._requests:
+            self._requests[len(fresh)] = encode(RoundRequest(n_releases, fresh, spec, seed))
+        if site in self.sites.connected:
+            self._out.append((site, self._requests[len(fresh)]))
 
     def _send_finished(self, site: str) -> None:
         if site in self.sites.outsiders:

@@ -18,7 +18,7 @@ from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHisto
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
-from hedgerow.training.tasks import Task, ensemble_bytes
+from hedgerow.training.tasks import Task
 from hedgerow.trees.ensemble import Ensemble
 
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
@@ -98,12 +98,12 @@ class Replica:
         return self.result
 
     def result_digest(self) -> bytes:
-        """32 bytes that tell results apart: the hash of the model as a file holds it, or of an evaluation's releases.
+        """32 bytes that tell results apart: the hash of all releases, and of every number of the model that they made.
 
         An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
         """
         if isinstance(self.result, Ensemble):
-            self._result_digest = self._result_digest or hashlib.sha256(ensemble_bytes(self.result)).digest()
+            self._result_digest = self._result_digest or _digest_of(self.history, self.result)
             return self._result_digest
         return self.history
 
@@ -152,6 +152,26 @@ class Replica:
         rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
         n_draws = rows if self.plan.privacy.noise == "local" else 1
         return _BEYOND * (query.bound * rows + int(sigma * math.sqrt(n_draws)) * 64 + 1)
+
+
+def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
+    """Of the arrays as they are: everybody waits for it at the end, and text of a model takes many times as long.
+
+    The grid, the link and the number of outputs follow from the plan, which `history` begins with.
+    """
+    told = hashlib.sha256(history)
+    fitted, weights = ensemble.fitted, ensemble.leaf_weights
+    arrays = [] if fitted is None else [
+        fitted.trees.feature.astype("<i4"),
+        fitted.trees.threshold.astype("<i4"),
+        np.packbits(fitted.trees.goes_left),
+        fitted.values.astype("<i4"),
+        *([] if weights is None else [weights.astype("<i8")]),
+    ]  # fmt: skip
+    for array in arrays:
+        told.update(f"|{array.shape}|".encode())
+        told.update(array.tobytes())
+    return told.digest()
 
 
 def _no_release(why: str) -> RemoteProtocolError:

@@ -151,6 +151,11 @@ def ensemble_bytes(ensemble: Ensemble) -> bytes:
     return content.encode("ascii")
 
 
+def digest_of_model(ensemble: Ensemble) -> bytes:
+    """32 bytes by which a node knows a model again when it is asked to evaluate it: `EvaluationTask.model_digest`."""
+    return hashlib.sha256(ensemble_bytes(ensemble)).digest()
+
+
 def _unreadable(why: str) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"The coordinator's model cannot be read. {why}",

@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import sha256
@@ -111,6 +111,32 @@ async def listen(server: grpc.aio.Server, address: str, credentials: grpc.Server
     return int(port)
 
 
+class Caller:
+    """Calls functions in an event loop from any thread, in order, and wakes the loop once for all that are waiting.
+
+    Every wake-up is a write that lets another thread run. A coordinator that sends to all its nodes needs one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._lock = loop, threading.Lock()
+        self._waiting: list[Callable[[], object]] = []
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call this in the loop, soon."""
+        with self._lock:
+            self._waiting.append(function)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._call)
+
+    def _call(self) -> None:
+        with self._lock:
+            functions, self._waiting = self._waiting, []
+        for function in functions:
+            # One that raises must not take the others with it.
+            self._loop.call_soon(function)
+
+
 class _Background:
     """One event loop in one thread for all hubs and uplinks of the process: gRPC's asyncio layer wants one loop."""
 
@@ -141,6 +167,7 @@ __all__ = [
     "WATCH",
     "WATCH_METHOD",
     "WATCH_SERVICE",
+    "Caller",
     "LinkSettings",
     "background",
     "channel_options",

@@ -24,6 +24,7 @@ from hedgerow.transport.grpc_core import (
     DEFAULTS,
     METHOD,
     SERVICE,
+    Caller,
     LinkSettings,
     background,
     channel_options,
@@ -116,6 +117,7 @@ class GrpcHub:
         background.start(self._stop()).result()
 
     async def _start(self, address: HubAddress) -> int:
+        self._caller = Caller(asyncio.get_running_loop())
         own = self._identity.public
         credentials = grpc.ssl_server_credentials(
             [(self._identity.tls_key, own.certificate_pem)],
@@ -218,7 +220,7 @@ class GrpcHub:
         def deliver(message: bytes) -> None:
             self._events.put((Arrived(site, message), link))
 
-        link = Link(context, frames, self._settings, deliver)
+        link = Link(context, frames, self._settings, deliver, caller=self._caller)
         self._links[site] = link
         self._events.put((Joined(site), None))
         return link

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Message, Ping, Refused
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.grpc_core import LinkSettings, grpc
+from hedgerow.transport.grpc_core import Caller, LinkSettings, grpc
 
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
@@ -50,13 +50,16 @@ class Link:
         settings: LinkSettings,
         deliver: Callable[[bytes], None],
         hang_up: Callable[[], Awaitable[None]] | None = None,
+        caller: Caller | None = None,
     ) -> None:
         """Args: frames: the reader and writer that did the handshake; deliver: is given every whole message; hang_up:
-        on the side that opened the stream, says that nothing more will be written.
+        on the side that opened the stream, says that nothing more will be written; caller: of the event loop, shared
+        with other links.
         """
         self._stream, self._settings, self._deliver, self._hang_up = stream, settings, deliver, hang_up
         self._reader, self._writer = frames
         self._loop = asyncio.get_running_loop()
+        self._caller = caller or Caller(self._loop)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = self._inbox_bytes = 0
@@ -83,13 +86,13 @@ class Link:
             cost = len(message) + _PER_MESSAGE
             if self._outbox and self._outbox_bytes + cost > self._settings.outbox_bytes:
                 self._is_open = False
-                self._loop.call_soon_threadsafe(self.end, WireRefusal(WireCode.SLOW_PEER))
+                self._caller.soon(lambda: self.end(WireRefusal(WireCode.SLOW_PEER)))
                 return False
             self._outbox_bytes += cost
             self._outbox.append(message)
             is_first = len(self._outbox) == 1
         if is_first:
-            self._loop.call_soon_threadsafe(self._work.set)
+            self._caller.soon(self._work.set)
         return True
 
     def taken(self, message: bytes) -> None:
@@ -99,7 +102,7 @@ class Link:
             self._inbox_bytes -= len(message) + _PER_MESSAGE
             has_room = self._inbox_bytes <= self._settings.inbox_bytes
         if was_full and has_room:
-            self._loop.call_soon_threadsafe(self._room.set)
+            self._caller.soon(self._room.set)
 
     def end(self, why: WireRefusal, *, tell: bool = True, drain: bool = False) -> None:
         """End the stream; the first reason counts.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hedgerow.model import Model
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.site_data import read_site_data, site_data_from_records
-from hedgerow.training.tasks import ensemble_bytes
+from hedgerow.training.tasks import digest_of_model
 
 
 def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
@@ -45,4 +44,4 @@ def arrivals_of(folder: str | None) -> ArrivalFolder | None:
 
 def model_digest(path: str) -> bytes:
     """32 bytes that tell the model of a file apart, as an evaluation's task does; raises ModelError."""
-    return hashlib.sha256(ensemble_bytes(Model.load(path).ensemble)).digest()
+    return digest_of_model(Model.load(path).ensemble)
