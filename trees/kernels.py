@@ -239,64 +239,6 @@ def _sum_block(packed, leaves, count, block_sums, sums):  # type: ignore[no-unty
 
 
 @numba.njit(cache=True, nogil=True)
-def update_and_sum(
-    codes: NDArray[np.unsignedinteger[Any]],
-    labels: NDArray[np.int32],
-    scores: NDArray[np.int32],
-    old: tuple,  # type: ignore[type-arg]
-    old_values: NDArray[np.int32],
-    new: tuple,  # type: ignore[type-arg]
-    loss: tuple,  # type: ignore[type-arg]
-    n_statistics: int,
-    first: int,
-    last: int,
-) -> NDArray[np.int64]:
-    """Add the old trees to the scores, then sum the statistics over the leaves of the new trees, in one pass.
-
-    Args:
-        codes: uint8 or uint16 [n_features, n].
-        labels: int32 [n]: the class, or the scaled label of a regression in score units.
-        scores: int32 [n_outputs, n], updated in place.
-        old, new: packed structures (`trees.routing.packed`), possibly of no trees.
-        old_values: int32 [n_old, n_leaves, n_outputs].
-        loss: packed loss (`trees.routing.packed_loss`).
-        n_statistics: integers per record and leaf.
-        first, last: the records to visit, last excluded. (A slice of the arrays would no longer be contiguous to the
-            compiler, which then does without wide instructions.)
-
-    Returns:
-        int64 [n_new, n_leaves, n_statistics].
-    """
-    old_feature, old_start, old_width, old_table, old_single, old_leaf = old
-    feature, start, width, goes_left, single, leaf_of_code = new
-    kind, table, clip, constant, exp_table, units = loss
-    n_trees, n_leaves = feature.shape[0], feature.shape[1] + 1
-    sums = np.zeros((n_trees, n_leaves, n_statistics), dtype=np.int64)
-    work = np.empty((max(feature.shape[1], old_feature.shape[1], 1), BLOCK), dtype=np.uint8)
-    packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
-    block_sums = np.zeros((REPLICAS, n_leaves), dtype=np.int64)
-    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        for tree in range(old_feature.shape[0]):
-            _route_block(
-                codes, begin, end, old_feature[tree], old_start[tree], old_width[tree], old_table[tree],
-                old_single[tree], old_leaf[tree], work,
-            )  # fmt: skip
-            _add_values(scores, begin, end, old_values[tree], work[0])
-        if n_trees == 0:
-            continue
-        _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed)
-        for tree in range(n_trees):
-            _route_block(
-                codes, begin, end, feature[tree], start[tree], width[tree], goes_left[tree],
-                single[tree], leaf_of_code[tree], work,
-            )  # fmt: skip
-            _sum_block(packed, work[0], end - begin, block_sums, sums[tree])
-    return sums
-
-
-@numba.njit(cache=True, nogil=True)
 def hessian_histogram(
     codes: NDArray[np.unsignedinteger[Any]],
     labels: NDArray[np.int32],

@@ -14,7 +14,8 @@ from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSum
 from hedgerow.trees.drawing_kernels import intervals
 from hedgerow.trees.exponentials import exponentials
 from hedgerow.trees.grid import CodeArray
-from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram, update_and_sum
+from hedgerow.trees.kernels import EXP_BITS, EXP_STEPS, KIND_NUMBER, STEP_BITS, hessian_histogram
+from hedgerow.trees.leaf_kernels import update_and_sum
 from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT, Loss
 from hedgerow.trees.smoothing import shapes_of
 

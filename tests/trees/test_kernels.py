@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, Histogram, Purpose, TreeBatch
 from hedgerow.trees import routing
-from hedgerow.trees.kernels import BLOCK
+from hedgerow.trees.kernels import BLOCK, SPAN
 from hedgerow.trees.losses import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
+from hedgerow.trees.structures import concatenate
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
 
@@ -130,6 +131,38 @@ def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, m
     update = factory.random_fitted(random, factory.random_trees(random, 2, 2, [30, 9]), 1)
     records = make_records(random, n, [30, 9], loss, np.uint8)
     check(factory, records, trees, loss, update, n_threads)
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("is_extreme", [False, True])
+def test_sums_by_code_are_those_by_record(factory: ModuleType, label: str, is_extreme: bool) -> None:
+    """Trees of one feature are summed by code where records are many, and nothing is lost or spills over.
+
+    Parts with fewer records than codes are summed record by record. In the extreme all records are of one code, with
+    the largest statistics that there are, and more than are summed before words are unpacked.
+    """
+    random = np.random.default_rng(7)
+    loss = build_loss(factory.make_plan(label))
+    sizes, n, part = [200, 256], SPAN + BLOCK + 7, 199
+    trees = concatenate([factory.random_trees(random, 2, 3, sizes, one_feature) for one_feature in (True, False)] * 2)
+    old = concatenate([factory.random_trees(random, 2, 4, sizes, one_feature) for one_feature in (False, True)] * 2)
+    update = factory.random_fitted(random, old, loss.n_outputs)
+    records = make_records(random, n, [1, 1] if is_extreme else sizes, loss, np.uint8)
+    if is_extreme:
+        records.labels[:] = -SCORE_UNIT if loss.kind == "squared" else 1
+        records.scores[:] = np.array([[2**20], [-(2**20)], [0], [0]], dtype=np.int32)[: loss.n_outputs]
+    parts = [
+        SiteRecords(
+            records.codes[:, first : first + part].copy(),
+            records.labels[first : first + part],
+            records.scores[:, first : first + part].copy(),
+        )
+        for first in range(0, n, part)
+    ]
+    query = factory.query_of(trees, loss, update)
+    by_record = np.sum([leaf_sums(own, query, loss) for own in parts], axis=0)
+    np.testing.assert_array_equal(leaf_sums(records, query, loss), by_record)
+    np.testing.assert_array_equal(records.scores, np.concatenate([own.scores for own in parts], axis=1))
 
 
 def test_an_update_alone_changes_scores_exactly_once(factory: ModuleType) -> None:
