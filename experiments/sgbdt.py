@@ -19,7 +19,7 @@ from hedgerow.experiments.datasets import data_folder, load
 from hedgerow.experiments.harness import Prepared
 from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.experiments.sgbdt_ablations import ablations, baseline, linear_starts, streams
-from hedgerow.experiments.sgbdt_filter import compare_filter
+from hedgerow.experiments.sgbdt_filter import ROWS, compare_filter
 from hedgerow.experiments.sgbdt_grid import EPSILONS, FIRST_SEARCH, GRID, N_SEARCHES, PAPER, PAPER_EPSILONS
 from hedgerow.experiments.sgbdt_runs import (
     N_FOLDS,
@@ -47,14 +47,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for report and picture")
     parser.add_argument("--sets", nargs="+", default=list(EPSILONS), choices=list(EPSILONS))
     parser.add_argument("--starts", action="store_true", help="only the linear starts, on other divisions as well")
-    parser.add_argument("--filter", action="store_true", help="only the filter on Abalone, both sides tuned")
+    parser.add_argument(
+        "--filter", nargs="*", choices=list(ROWS), help="only the filter on Abalone, all sides tuned; which rows"
+    )
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.starts:
         return _starts(options.sets, options.data)
     book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py", "sgbdt_ablations.py"))
-    if options.filter:
-        print("\n".join(compare_filter(Prepared(load("abalone", data_folder(options.data))), book)))
+    if options.filter is not None:
+        prepared = Prepared(load("abalone", data_folder(options.data)))
+        print("\n".join(compare_filter(prepared, book, options.filter or list(ROWS))))
         return 0
     lines = ["# S-GBDT: 5 folds, mean ± standard deviation, delta = 1 / n_train", ""]
     curves: dict[str, dict[str, list[float]]] = {}

@@ -15,7 +15,7 @@ from hedgerow.experiments import sgbdt, sgbdt_ablations, sgbdt_filter
 from hedgerow.experiments.datasets import make
 from hedgerow.experiments.harness import Prepared, train_and_score
 from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_grid import FILTERED
+from hedgerow.experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
 from hedgerow.experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 from hedgerow.protocol.plan import Plan
@@ -110,7 +110,7 @@ def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatc
         assert found.shape == (20, 5) and len(fresh) == 100
         for place in (0, 2):
             assert not {run[place] for run in tuned} & {run[place] for run in fresh}
-        assert len({seed for _, _, seed in tuned | fresh}) == len(tuned | fresh) == 100 + 5 * (1 + 3 + 6)
+        assert len({seed for _, _, seed in tuned | fresh}) == len(tuned | fresh) == 100 + 5 * (1 + 2 + 4)
     assert len({frozenset(runs) for runs in asked.values()}) == 1
 
 
@@ -169,3 +169,59 @@ def test_no_two_runs_of_a_column_share_their_noise(monkeypatch: pytest.MonkeyPat
         column = asked[begin : begin + per_column]
         assert len({seed for _, _, seed in column}) == per_column
         assert len({division for division, _, _ in column}) == (1 if begin % (2 * per_column) == 0 else 10)
+
+
+def test_a_stream_is_tuned_in_each_way_with_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways try the same settings; the best of each by the search's seeds is run for the report, with others."""
+    asked: dict[str, dict[int, list[int]]] = {}
+
+    def noted(bench: Bench, variant: Variant, epsilon: float, late: Any, fold: int, seed: int) -> float:
+        n_before = int(variant.section.get("arrival", variant.model["n_trees"]))
+        asked.setdefault(variant.name, {}).setdefault(n_before, []).append(seed)
+        return 1.0 if n_before == 189 else 0.0
+
+    monkeypatch.setattr(Bench, "stream_score", noted)
+    table = make("two_features")
+    table = replace(table, features=tuple({**feature, "name": "Whole_weight"} for feature in table.features[:1]))
+    lines: list[str] = []
+    sgbdt_ablations.streams(Bench(Prepared(table)), "abalone", 4, lines)
+    assert sum("189 rounds before and after" in line for line in lines) == 2
+    for tried in asked.values():
+        assert len(tried) == len(STREAMED["abalone"])
+        for n_before, seeds in tried.items():
+            reported = [seed for seed in seeds if seed < FIRST_SEARCH]
+            assert len(seeds) - len(reported) == 15 and len(reported) == (20 if n_before == 189 else 0)
+
+
+def test_the_other_sampling_rate_has_lambda_for_as_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """lambda counts records of a sample: what is compared differs in the samples only, from either side."""
+    seen: dict[str, Variant] = {}
+
+    def noted(bench: Bench, variant: Variant, epsilon: float, *rest: object) -> np.ndarray[Any, np.dtype[np.float64]]:
+        seen[variant.name] = variant
+        return np.zeros(5)
+
+    monkeypatch.setattr(sgbdt_ablations, "repeated", noted)
+    for base, name in ((DEEP[0], "the same, samples of 0.1"), (DEEP[2], "the same, no subsampling")):
+        seen.clear()
+        sgbdt_ablations.ablations(Bench(Prepared(make("two_features"))), "abalone", base, 1, [])
+        per_sample = [v.model["leaf_ridge"] / v.section["subsampling_ratio"] for v in (base, seen[name])]
+        assert math.isclose(*per_sample)
+        assert seen[name].section["subsampling_ratio"] != base.section["subsampling_ratio"]
+        bound = [v for v in seen.values() if v.section.get("bound") == "general"]
+        assert [v.section["subsampling_ratio"] for v in bound] == [0.1]
+
+
+def test_a_drawn_setting_may_be_any_that_was_found_good() -> None:
+    """The distribution has many deep trees with a large lambda and a small clip, and few shallow ones as well."""
+    random = np.random.default_rng(0)
+    drawn = [sgbdt_filter._drawn(random, sgbdt_filter.FREE) for _ in range(400)]
+    assert {v.model["max_depth"] for v in drawn} == set(range(3, 9))
+    for known in DEEP:
+        for field in ("n_trees", "learning_rate"):
+            values = [v.model[field] for v in drawn]
+            assert min(values) < known.model[field] < max(values)
+        ridges = [v.model["leaf_ridge"] / v.section["subsampling_ratio"] for v in drawn]
+        assert min(ridges) < known.model["leaf_ridge"] / known.section["subsampling_ratio"] < max(ridges)
+        clips = [v.section["gradient_clip"] for v in drawn]
+        assert min(clips) < known.section["gradient_clip"] < max(clips)
