@@ -134,6 +134,9 @@ def random_trees(
             threshold[tree, node] = cut
             goes_left[tree, node] = np.arange(width) <= cut
             goes_left[tree, node, own - 1] = random.integers(0, 2)  # missing values; may even break the interval
+        else:
+            # A drawn set lists its feature's codes, and all later ones go right; a set may end within them, too.
+            goes_left[tree, node, int(random.choice([own, 64, width])) :] = 0
     return TreeBatch(feature, goes_left, threshold)
 
 

