@@ -104,7 +104,9 @@ class Node:
         scores = np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32)
         self._records = SiteRecords(data.codes, data.labels, scores)
         self._pairs = PairedBinsCache()
-        self._spent = np.zeros(data.n_records, dtype=np.int64)
+        # Only S-GBDT keeps an account for each record.
+        n_accounts = data.n_records if plan.model.algorithm == "s-gbdt" else 0
+        self._spent = np.zeros(n_accounts, dtype=np.int64)
         self._fitted: list[FittedTrees] = []
         self._arrivals: Arrivals | None = None
 
