@@ -60,7 +60,12 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
         loss: as for `filter_terms`.
         terms: the round's charges.
         spent: int64 [n], what each record has spent, in units of budget / FILTER_UNITS.
+
+    Raises:
+        ValueError: for another number of accounts than records; the kernel would write beyond them.
     """
+    if spent.shape != (records.n_records,):
+        raise ValueError(f"{spent.shape} accounts for {records.n_records} records")
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
     # The whole budget is the last word, whatever a query says that somebody else has made.
     price = terms.costs, min(terms.limit, FILTER_UNITS)

@@ -132,6 +132,18 @@ def test_no_limit_lies_beyond_the_budget(factory: ModuleType) -> None:
     assert sum(bool(charge(far, loss, loose, spent)[0]) for _ in range(30)) == 6 and spent[0] <= FILTER_UNITS
 
 
+def test_every_record_has_an_account(factory: ModuleType) -> None:
+    """Too few accounts are refused before anything is charged: the kernel would write beyond them."""
+    loss = s_gbdt_loss(plan_of(factory, "regression"))
+    terms = filter_terms(loss, 5.0, 12, 0.5, lambda multiplier: sampled_divergence(12, 0.1, multiplier))
+    records = records_of(np.array([SCORE_UNIT, 0]), np.array([0, 0]))
+    for n_accounts in (0, 1, 3):
+        spent = np.zeros(n_accounts, dtype=np.int64)
+        with pytest.raises(ValueError, match="accounts for 2 records"):
+            charge(records, loss, terms, spent)
+        assert not spent.any()
+
+
 def test_charges_are_rounded_up_and_ascend(factory: ModuleType) -> None:
     """Every level costs at least what its largest gradient costs, so no gradient of it is charged too little."""
     loss = s_gbdt_loss(plan_of(factory, "regression"))
