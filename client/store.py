@@ -26,7 +26,7 @@ import numpy as np
 
 from hedgerow.client.cohort import Cohort
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import Event, event_from_dict
+from hedgerow.privacy.events import Event, event_from_dict, event_to_json
 from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.at_rest import locked, unlocked
@@ -203,7 +203,7 @@ class NodeStore:
             content = release.astype("<i8").tobytes()
             statements.append(("insert or replace into releases values (?, ?, ?)", (run_id, number, content)))
         if step.spent is not None:
-            text = json.dumps(step.spent[1].to_dict())
+            text = event_to_json(step.spent[1])
             statements.append(("insert or ignore into spent values (?, ?, ?)", (run_id, step.spent[0], text)))
         if step.spent is not None and step.masked is not None:
             masked = (run_id, step.spent[0], step.masked.to_json())

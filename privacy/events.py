@@ -9,9 +9,11 @@ Source of the idea: google/differential-privacy, dp_accounting/dp_event.py.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from hedgerow.protocol.errors import PrivacyError
@@ -266,6 +268,12 @@ _EVENT_TYPES: dict[str, type[Event]] = {
         UnnoisedEvent,
     )
 }
+
+
+@lru_cache(maxsize=64)
+def event_to_json(event: Event) -> str:
+    """`to_dict` as text; remembered, because most rounds of a run cost alike and a node writes it in each of them."""
+    return json.dumps(event.to_dict())
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Event:

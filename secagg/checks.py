@@ -9,7 +9,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import parse_share
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.fixed_point import MAX_BOUND, require_width
-from hedgerow.secagg.keys import RoundContext, seed_share_key
+from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import NodePolicy
 from hedgerow.secagg.round_messages import (
@@ -106,15 +106,14 @@ def check_header_signature(view: EpochView, peer: int, signed: bytes) -> None:
     check_signature(site_key(view.roster, peer), Kind.HEADER, signed, peer)
 
 
-def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes, contexts: SealedContexts) -> bytes:
+def open_seed_share(key: bytes, header: Header, holder: int, sealed: bytes, contexts: SealedContexts) -> bytes:
     """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
 
-    Args: channel: the two nodes' `slot_channel`; header: `check_headers` passed it; contexts: those of its slot.
+    Args: key: `Channels.key_from` the header's node and slot; header: `check_headers` passed it; contexts: of its slot.
 
     It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
     opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
     """
-    key = seed_share_key(channel, header.node, holder, header.context.slot)
     try:
         share = unseal(key, sealed, contexts.of(header.node, holder, header.payload, header.seed_commitment))
         parse_share(share)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
 from hashlib import sha256
 from itertools import pairwise
 from struct import Struct
@@ -57,11 +58,17 @@ def framed(label: str, *parts: bytes) -> bytes:
 
     Digests that begin alike, as those about one slot do, are made from one such beginning.
     """
-    name = label.encode()
-    pieces = [len(name).to_bytes(8, "big"), name]
+    pieces = [_named(label)]
     for part in parts:
         pieces += (len(part).to_bytes(8, "big"), part)
     return b"".join(pieces)
+
+
+@cache
+def _named(label: str) -> bytes:
+    """The label with its length; remembered, for there are only as many as the code has."""
+    name = label.encode()
+    return len(name).to_bytes(8, "big") + name
 
 
 def digest(label: str, *parts: bytes) -> bytes:

@@ -14,7 +14,7 @@ from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
-from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
+from hedgerow.secagg.keys import Channels, SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import Refusal, advance, refuse
@@ -134,7 +134,8 @@ class Enrolment:
         if not view.is_ready(self.node):
             raise refuse(Code.NOT_READY, peer="coordinator")
         keys = view.channel_keys
-        channels = {peer: slot_channel(self._channel_to(peer, keys[peer])) for peer in view.peers(self.node)}
+        kept = {peer: slot_channel(self._channel_to(peer, keys[peer])) for peer in view.peers(self.node)}
+        channels = Channels(self.node, kept)
         shares = {node: self.held_shares[node] for node in (*channels, self.node)}
         participant = Participant(
             view, self.node, State.READY, self.sequence + 1, self.chain, channels, shares, purposes=frozenset(answered)

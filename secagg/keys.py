@@ -190,6 +190,40 @@ def state_key(key: bytes) -> bytes:
     return hkdf(key, b"", _STATE_AT_REST)
 
 
+class Channels(dict[int, bytes]):
+    """What a node keeps of its channels, `slot_channel` by peer, and the keys of seed shares that follow from them.
+
+    Keys that were made ahead live in memory as long as the channels do, and tell whoever reads it nothing that these
+    would not; they are never stored.
+    """
+
+    __slots__ = ("_ahead", "_node")
+
+    def __init__(self, node: int, channels: Mapping[int, bytes]) -> None:
+        """Args: node: the one that keeps them; channels: 32 bytes by peer."""
+        super().__init__(channels)
+        self._node = node
+        self._ahead: dict[int, dict[int, tuple[bytes, bytes]]] = {}
+
+    def made_ahead(self, slots: range) -> Channels:
+        """Returns these channels with the keys of some slots made, which costs nothing then when others wait."""
+        channels = Channels(self._node, self)
+        channels._ahead = {
+            slot: {peer: (self.key_to(peer, slot), self.key_from(peer, slot)) for peer in self} for slot in slots
+        }
+        return channels
+
+    def key_to(self, peer: int, slot: int) -> bytes:
+        """Returns the key under which a peer is given its share of this node's seed; KeyError for no peer."""
+        ahead = self._ahead.get(slot)
+        return seed_share_key(self[peer], self._node, peer, slot) if ahead is None else ahead[peer][0]
+
+    def key_from(self, peer: int, slot: int) -> bytes:
+        """Returns the key under which a peer gives this node its share; KeyError for no peer."""
+        ahead = self._ahead.get(slot)
+        return seed_share_key(self[peer], peer, self._node, slot) if ahead is None else ahead[peer][1]
+
+
 def setup_share_key(channel: bytes, sender: int, holder: int) -> bytes:
     """Returns the AEAD key for the slot-key shares that `sender` gives `holder` at set-up."""
     return hkdf(channel, b"", _context("setup-shares", _number(sender), _number(holder)))

@@ -14,11 +14,11 @@ from hedgerow.secagg._primitives.prg import Words, add_keystreams
 from hedgerow.secagg._primitives.shamir import split
 from hedgerow.secagg.fixed_point import Integers, encode
 from hedgerow.secagg.keys import (
+    Channels,
     PairSecrets,
     RoundContext,
     SlotChain,
     seed_commitment,
-    seed_share_key,
     self_mask_secret,
     vector_key,
 )
@@ -38,7 +38,7 @@ from hedgerow.secagg.view import EpochView
 
 SEED_BYTES = 32
 MOST_AGREEMENTS = 4096
-"""What a node agrees on ahead at most: a fifth of a second's work, and half a megabyte."""
+"""What a node agrees on ahead at most: a quarter of a second's work, and two megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class MaskingKeys:
     view: EpochView
     node: int
     own_key: SecretKey
-    channels: Mapping[int, bytes] = field(repr=False)
+    channels: Channels = field(repr=False)
     context: RoundContext
 
 
@@ -87,13 +87,18 @@ def add_masks(
         )
 
 
-def agreed_ahead(view: EpochView, node: int, chain: SlotChain, n_slots: int) -> SlotChain:
-    """Returns a node's chain with its next `n_slots` keys agreed with its peers', as far as they are and fit."""
+def agreed_ahead(
+    view: EpochView, node: int, chain: SlotChain, channels: Channels, n_slots: int
+) -> tuple[SlotChain, Channels]:
+    """Returns a node's chain and channels with all keys of its next `n_slots` slots, as far as they are and fit.
+
+    What can be worked out before a slot is open is worked out then, and not while others wait for a masked vector.
+    """
     peers, first = view.peers(node), chain.slot
     count = min(n_slots, view.parameters.n_slots - first, MOST_AGREEMENTS // max(1, len(peers)))
     keys = [[view.slot_keys[peer][slot] for peer in peers] for slot in range(first, first + count)]
     try:
-        return chain.agreed_ahead(keys)
+        return chain.agreed_ahead(keys), channels.made_ahead(range(first, first + count))
     except PrimitiveFault as error:
         raise refuse(Code.LOW_ORDER_KEY) from error
 
@@ -135,7 +140,7 @@ def mask_upload(
     sealed = tuple(
         [
             seal(
-                seed_share_key(keys.channels[peer], node, peer, slot),
+                keys.channels.key_to(peer, slot),
                 share,
                 contexts.of(node, peer, told, commitment),
                 entropy,

@@ -24,7 +24,7 @@ from hedgerow.secagg.checks import (
 )
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.keys import RoundContext, SlotChain
+from hedgerow.secagg.keys import Channels, RoundContext, SlotChain
 from hedgerow.secagg.masking import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
@@ -94,7 +94,7 @@ class Participant:
     state: State
     sequence: int
     chain: SlotChain
-    channels: Mapping[int, bytes] = field(repr=False)
+    channels: Channels = field(repr=False)
     shares: Mapping[int, bytes] = field(repr=False)
     shares_from: int = 0
     purposes: frozenset[str] = frozenset()
@@ -106,7 +106,8 @@ class Participant:
 
     def agreed_ahead(self, n_slots: int) -> Participant:
         """Returns this node with the keys of the next `n_slots` slots agreed on, see `masking.agreed_ahead`."""
-        return replace(self, chain=agreed_ahead(self.view, self.node, self.chain, n_slots))
+        chain, channels = agreed_ahead(self.view, self.node, self.chain, self.channels, n_slots)
+        return replace(self, chain=chain, channels=channels)
 
     def mask(
         self,
@@ -276,7 +277,7 @@ class Participant:
         try:
             reader = Reader(unsealed_state(epoch), Kind.PARTICIPANT_EPOCH)
             view, node = EpochView.from_record(reader.variable()), reader.number(2)
-            channels = dict(zip(reader.nodes(), reader.items(), strict=True))
+            channels = Channels(node, dict(zip(reader.nodes(), reader.items(), strict=True)))
             holders, first, stored = reader.nodes(), reader.number(4), reader.items()
             reader.end()
             reader = Reader(unsealed_state(step), Kind.PARTICIPANT_STEP)
@@ -349,9 +350,8 @@ class Participant:
                 kind, share = SLOT_KEY_SHARE, self.shares[node][start : start + SHARE_BYTES]
             else:
                 try:
-                    share = open_seed_share(
-                        self.channels[node], headers[node], self.node, sealed_by[node], contexts
-                    )
+                    key = self.channels.key_from(node, opened.context.slot)
+                    share = open_seed_share(key, headers[node], self.node, sealed_by[node], contexts)
                     kind = SEED_SHARE
                 except Refusal as complaint:
                     # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
