@@ -16,7 +16,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import noise_of
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
@@ -70,19 +70,9 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        noise = noise_of(query, self._honest_group, is_local=self._is_local)
+        entry, noise = entry_of(query, self._honest_group, is_local=self._is_local)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
-        self.ledger = self.ledger.append(
-            Release(
-                purpose=purpose,
-                round=query.purpose.round,
-                kind=query.purpose.kind,
-                event=noise.event,
-                length=query.release_length,
-                sensitivity=_sensitivity(query),
-                sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
-            )
-        )
+        self.ledger = self.ledger.append(entry)
         if isinstance(query, SplitSelection):
             return self._chosen(query, total, purpose)
         if noise.central_sigma == 0:
@@ -100,6 +90,21 @@ class Releaser:
             chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
         picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
         return np.array(picked, dtype=np.int64)
+
+
+def entry_of(query: Query, honest_group: int | None, *, is_local: bool) -> tuple[Release, QueryNoise]:
+    """What the ledger says of a query's release, and the noise that the release needs."""
+    noise = noise_of(query, honest_group, is_local=is_local)
+    entry = Release(
+        purpose=str(query.purpose),
+        round=query.purpose.round,
+        kind=query.purpose.kind,
+        event=noise.event,
+        length=query.release_length,
+        sensitivity=_sensitivity(query),
+        sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
+    )
+    return entry, noise
 
 
 def _sensitivity(query: Query) -> float:

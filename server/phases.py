@@ -27,7 +27,8 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.coordinator import Outcome, Releaser, checked_report
+from hedgerow.server.ahead import Ahead
+from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
@@ -59,6 +60,7 @@ class RunPhases:
         self._releases: list[IntVector] = []
         self._honest_groups: list[int] = []
         self._ledger = Ledger()
+        self._ahead = Ahead(setup.plan, setup.noise)
         self.state = RunState.GATHERING
         self.sites = Sites(setup.roster)
         self.outcome: Outcome | None = None
@@ -301,7 +303,7 @@ class RunPhases:
             self._stall()
             return
         group = honest_group_of(self._setup.plan, self._view)
-        releaser = Releaser(self._setup.noise, group, is_local=self._setup.plan.privacy.noise == "local")
+        releaser = Releaser(self._ahead.noise, group, is_local=self._setup.plan.privacy.noise == "local")
         release = releaser.release(query, opened.sums[VECTOR_ID])
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
@@ -309,6 +311,15 @@ class RunPhases:
         self._take(line)
         self._slot = None
         self._open_round(line)
+
+    def work_ahead(self) -> None:
+        """While the sites open a sum: do what can be done already for its release. A driver calls it in every phase."""
+        query = self._replica.query
+        if self.state is RunState.COLLECTING_ANSWERS and query is not None and self._view is not None:
+            group = honest_group_of(self._setup.plan, self._view)
+            fewest = None if group is None else min(*self._honest_groups, group, group)
+            is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
+            self._ahead.prepare(query, self._ledger, (group, fewest), is_last=is_last)
 
     def _begin_finishing(self) -> None:
         self._conclude()
@@ -324,7 +335,7 @@ class RunPhases:
         if model is not None and isinstance(self._replica.result, Evaluation):
             self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise, group)
             return self.outcome
-        report = checked_report(self._setup.plan, self._ledger, self._setup.noise, group)
+        report = self._ahead.report_on(self._ledger, group)
         self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
         return self.outcome
 

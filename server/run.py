@@ -36,6 +36,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
     while session.state is not RunState.OVER:
         if session.n_phases != phase:
             phase, deadline = session.n_phases, clock() + _timeout(session, timeouts)
+            session.work_ahead()
         event = hub.receive(max(0.0, deadline - clock()))
         if event is None and clock() < deadline:
             continue

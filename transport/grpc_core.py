@@ -36,6 +36,8 @@ WATCH = "/hedgerow.wire.v1.Monitor/Watch"
 """The method of hedgerow.proto that monitors call."""
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
 _HEADROOM = 1 << 16
+_ON_THE_WAY = 4 << 20
+"""Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
 
 Result = TypeVar("Result")
 
@@ -74,6 +76,9 @@ def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[
         ("grpc.max_receive_message_length", max_frame_bytes + _HEADROOM),
         ("grpc.max_send_message_length", max_frame_bytes + _HEADROOM),
         ("grpc.enable_retries", 0),
+        # What may be on its way to a reader is said here; to find it out, gRPC would send a ping with every message.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _ON_THE_WAY),
         # Every attempt to connect is a new one, with our own back-off and nobody else's.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", int(settings.http_proxy)),
