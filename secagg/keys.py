@@ -205,6 +205,9 @@ class Channels(dict[int, bytes]):
         self._node = node
         self._ahead: dict[int, dict[int, tuple[bytes, bytes]]] = {}
 
+    def __repr__(self) -> str:
+        return f"Channels({len(self)})"
+
     def made_ahead(self, slots: range) -> Channels:
         """Returns these channels with the keys of some slots made, which costs nothing then when others wait."""
         channels = Channels(self._node, self)

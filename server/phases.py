@@ -312,15 +312,6 @@ class RunPhases:
         self._slot = None
         self._open_round(line)
 
-    def work_ahead(self) -> None:
-        """While the sites open a sum: do what can be done already for its release. A driver calls it in every phase."""
-        query = self._replica.query
-        if self.state is RunState.COLLECTING_ANSWERS and query is not None and self._view is not None:
-            group = honest_group_of(self._setup.plan, self._view)
-            fewest = None if group is None else min(*self._honest_groups, group, group)
-            is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
-            self._ahead.prepare(query, self._ledger, (group, fewest), is_last=is_last)
-
     def _begin_finishing(self) -> None:
         self._conclude()
         self._journal.finish(self._replica.result_digest())

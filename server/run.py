@@ -34,10 +34,16 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
     rehearse(session.task.with_structure_seed(0))
     phase, deadline = -1, 0.0
     while session.state is not RunState.OVER:
+        event: HubEvent | None = None
         if session.n_phases != phase:
-            phase, deadline = session.n_phases, clock() + _timeout(session, timeouts)
-            session.work_ahead()
-        event = hub.receive(max(0.0, deadline - clock()))
+            phase = session.n_phases
+            if session.has_work_ahead:
+                # What was sent leaves first: an engine may send only when it is asked for news.
+                event = hub.receive(0.0)
+                if event is None:
+                    session.work_ahead()
+            deadline = clock() + _timeout(session, timeouts)
+        event = event or hub.receive(max(0.0, deadline - clock()))
         if event is None and clock() < deadline:
             continue
         for site, message in session.timed_out() if event is None else _react(session, event):

@@ -26,6 +26,7 @@ from hedgerow.protocol.run_script import RunState, is_expected
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
+from hedgerow.server.rounds import honest_group_of
 
 
 class RunSession(RunPhases):
@@ -66,6 +67,20 @@ class RunSession(RunPhases):
             except RemoteProtocolError as fault:
                 self._tell(RunEventKind.COMPLAINT, site, fault.code)
         return self._flush()
+
+    @property
+    def has_work_ahead(self) -> bool:
+        """Whether a driver that has nothing else to do, once all messages are sent, had better call `work_ahead`."""
+        return self.state is RunState.COLLECTING_ANSWERS and not self.is_stalled
+
+    def work_ahead(self) -> None:
+        """Do what can be done already for the release of a sum that the sites are opening."""
+        query = self._replica.query
+        if self.has_work_ahead and query is not None and self._view is not None:
+            group = honest_group_of(self._setup.plan, self._view)
+            fewest = None if group is None else min(*self._honest_groups, group, group)
+            is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
+            self._ahead.prepare(query, self._ledger, (group, fewest), is_last=is_last)
 
     def timed_out(self) -> list[Outgoing]:
         """The phase has taken as long as it may: go on without whoever has not answered, or give up."""

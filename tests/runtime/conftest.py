@@ -155,6 +155,8 @@ class PumpedHub:
                 if isinstance(event, Arrived):
                     federation.note(event)
                 return event
+            if timeout <= 0:
+                return None  # It does not wait, it only asks.
             if any([party.pump() for party in federation.parties.values()]):
                 continue
             if federation.while_waiting(timeout):
