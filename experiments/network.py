@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import os
+import platform
 import pstats
 import shutil
 import socket
@@ -69,7 +70,8 @@ def main(argv: list[str]) -> int:
     gates: Gates = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.keep or name)
-        print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; one write to the disk takes", end=" ")
+        print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
+        print("one write to the disk takes", end=" ")
         print(f"{1000 * _seconds_of_a_write(folder):.1f} ms, and all parties here share that disk", flush=True)
         for part, run in (("adult", run_adult), ("many", run_many), ("weather", run_weather)):
             if part in options.parts:

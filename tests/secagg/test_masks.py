@@ -182,6 +182,26 @@ def test_a_key_of_low_order_is_refused_ahead_as_well():
         SlotChain(b"l" * 32).agreed_ahead([[bytes(32)]])
 
 
+def test_seed_share_keys_made_ahead_are_those_made_in_time_one_each_way():
+    """Work done early changes no key: what one node seals with, the other opens with, and nobody in other ways."""
+    secrets = {peer: bytes([peer]) * 32 for peer in (1, 4, 9)}
+    plain = keys.Channels(2, secrets)
+    ahead = plain.made_ahead(range(3, 6))
+    theirs = {peer: keys.Channels(peer, {2: secret}).made_ahead(range(4, 5)) for peer, secret in secrets.items()}
+    found = set()
+    for slot, peer in itertools.product(range(8), secrets):
+        secret = secrets[peer]
+        sent, taken = keys.seed_share_key(secret, 2, peer, slot), keys.seed_share_key(secret, peer, 2, slot)
+        for own in (plain, ahead):
+            assert (own.key_to(peer, slot), own.key_from(peer, slot)) == (sent, taken)
+        assert (theirs[peer].key_from(2, slot), theirs[peer].key_to(2, slot)) == (sent, taken)
+        found |= {sent, taken}
+    assert len(found) == 2 * 8 * 3
+    assert dict(ahead) == secrets and secrets[1].hex() not in repr(ahead) and "\\x" not in repr(ahead)
+    with pytest.raises(KeyError):
+        ahead.key_to(7, 4)
+
+
 def test_golden_keys_keep_their_bytes():
     """Two releases must derive the same keys: a changed label or order would only show between versions."""
     golden = {
