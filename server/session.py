@@ -78,7 +78,7 @@ class RunSession(RunPhases):
         query = self._replica.query
         if self.has_work_ahead and query is not None and self._view is not None:
             group = honest_group_of(self._setup.plan, self._view)
-            fewest = None if group is None else min(*self._honest_groups, group, group)
+            fewest = None if group is None else min([*self._honest_groups, group])
             is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
             self._ahead.prepare(query, self._ledger, (group, fewest), is_last=is_last)
 

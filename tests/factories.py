@@ -35,6 +35,18 @@ LABELS: dict[str, dict[str, Any]] = {
 }
 
 
+class CountingNoise(SeededNoise):
+    """Seeded noise that remembers what it was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked: list[tuple[int, int, str]] = []
+
+    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
+        self.asked.append((sigma, length, purpose))
+        return super().sample(sigma, length, purpose)
+
+
 def make_plan(
     label: str = "binary",
     model: dict[str, Any] | None = None,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
@@ -18,18 +17,6 @@ from hedgerow.protocol.queries import Query
 from hedgerow.server.ahead import Ahead, DrawnAhead
 from hedgerow.server.coordinator import Releaser, checked_report, entry_of
 from hedgerow.training.programs import program_for
-
-
-class CountingNoise(SeededNoise):
-    """Seeded noise that remembers what it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(5)
-        self.asked: list[tuple[int, int, str]] = []
-
-    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
-        self.asked.append((sigma, length, purpose))
-        return super().sample(sigma, length, purpose)
 
 
 def first_query(factory: ModuleType, **privacy: Any) -> tuple[Plan, Query]:
@@ -46,9 +33,9 @@ def test_noise_drawn_ahead_is_given_out_once() -> None:
 
 
 @pytest.mark.parametrize("asked", [(9, 4, "round 1"), (8, 5, "round 1"), (8, 4, "round 2")])
-def test_noise_drawn_ahead_is_for_one_release_only(asked: tuple[int, int, str]) -> None:
+def test_noise_drawn_ahead_is_for_one_release_only(factory: ModuleType, asked: tuple[int, int, str]) -> None:
     """Noise of another size, length or purpose is drawn anew, and what was drawn ahead is forgotten."""
-    counting = CountingNoise()
+    counting = factory.CountingNoise(5)
     noise = DrawnAhead(counting)
     noise.draw(8, 4, "round 1")
     np.testing.assert_array_equal(noise.sample(*asked), SeededNoise(5).sample(*asked))
@@ -59,7 +46,7 @@ def test_noise_drawn_ahead_is_for_one_release_only(asked: tuple[int, int, str]) 
 def test_a_prepared_release_is_the_release(factory: ModuleType) -> None:
     """Drawn ahead or not, a sum gets the noise that its event declares; to prepare twice draws once."""
     plan, query = first_query(factory)
-    counting = CountingNoise()
+    counting = factory.CountingNoise(5)
     ahead = Ahead(plan, counting)
     for _ in range(2):
         ahead.prepare(query, Ledger(), (None, None), is_last=False)
@@ -72,18 +59,18 @@ def test_a_prepared_release_is_the_release(factory: ModuleType) -> None:
 def test_a_report_is_of_the_ledger_that_it_was_made_for(factory: ModuleType) -> None:
     """The prepared report is the one that would have been made, and it is never given for another ledger."""
     plan, query = first_query(factory)
-    ahead = Ahead(plan, CountingNoise())
+    ahead = Ahead(plan, factory.CountingNoise(5))
     ahead.prepare(query, Ledger(), (None, None), is_last=True)
     ledger = Ledger().append(entry_of(query, None, is_local=False)[0])
-    assert ahead.report_on(ledger, None) == checked_report(plan, ledger, CountingNoise(), None)
-    assert ahead.report_on(Ledger(), None) == checked_report(plan, Ledger(), CountingNoise(), None)
+    assert ahead.report_on(ledger, None) == checked_report(plan, ledger, factory.CountingNoise(5), None)
+    assert ahead.report_on(Ledger(), None) == checked_report(plan, Ledger(), factory.CountingNoise(5), None)
 
 
 def test_a_run_beyond_its_budget_is_told_at_its_end_and_not_before(factory: ModuleType) -> None:
     """Work ahead never fails: the release and the report say what is wrong, where it can be dealt with."""
     _, query = first_query(factory)
     poor = factory.make_plan(privacy={"epsilon": 1e-6})
-    ahead = Ahead(poor, CountingNoise())
+    ahead = Ahead(poor, factory.CountingNoise(5))
     ahead.prepare(query, Ledger(), (None, None), is_last=True)
     ledger = Ledger().append(entry_of(query, None, is_local=False)[0])
     with pytest.raises(PrivacyError) as caught:

@@ -24,25 +24,13 @@ from hedgerow.training.steps import Program
 from hedgerow.transport.local import PlainAggregation
 
 
-class CountingNoise(SeededNoise):
-    """Seeded noise that remembers what it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(3)
-        self.asked: list[tuple[int, int, str]] = []
-
-    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
-        self.asked.append((sigma, length, purpose))
-        return super().sample(sigma, length, purpose)
-
-
 def first_query(factory: ModuleType, **privacy: Any) -> Query:
     return next(program_for(factory.make_plan(privacy=privacy)))
 
 
 def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) -> None:
     """The noise that is added is the noise that is accounted for: same sigma, same length, drawn once."""
-    query, noise = first_query(factory), CountingNoise()
+    query, noise = first_query(factory), factory.CountingNoise(3)
     releaser = Releaser(noise)
     total = np.arange(query.length)
     released = releaser.release(query, total)
@@ -59,7 +47,7 @@ def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) ->
 
 def test_a_purpose_is_released_once(factory: ModuleType) -> None:
     """Two noisy answers to one question average to less noise: the second is refused before noise is drawn."""
-    query, noise = first_query(factory), CountingNoise()
+    query, noise = first_query(factory), factory.CountingNoise(3)
     releaser = Releaser(noise)
     total = np.zeros(query.length, dtype=np.int64)
     releaser.release(query, total)
@@ -70,7 +58,7 @@ def test_a_purpose_is_released_once(factory: ModuleType) -> None:
 
 def test_a_release_without_noise_is_written_down_as_such(factory: ModuleType) -> None:
     """Without privacy the sum leaves as it is, and the ledger says infinity."""
-    query, noise = first_query(factory, epsilon=math.inf), CountingNoise()
+    query, noise = first_query(factory, epsilon=math.inf), factory.CountingNoise(3)
     releaser = Releaser(noise)
     total = np.arange(query.length)
     np.testing.assert_array_equal(releaser.release(query, total), total)
