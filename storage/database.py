@@ -55,6 +55,7 @@ class Database:
             self._connection.execute("pragma synchronous = full")
             self._make_tables(schema, version)
             if is_exclusive:
+                # A file that is shared, the budget book, is written when a run begins and ends, not in every round.
                 self._make_room()
         except sqlite3.Error as fault:
             self._connection.close()
@@ -79,8 +80,8 @@ class Database:
     def _make_room(self) -> None:
         """Let the log be of its full size from now on: what a transaction adds to it replaces bytes that are there.
 
-        A commit that makes a file longer waits for the file system's own journal as well, and twice as long. A
-        transaction that is larger than the cache goes to the log before it ends; undone, it has left nothing but room.
+        A commit that makes a file longer waits for the file system's own journal as well. A transaction that is larger
+        than the cache goes to the log before it ends; undone, it has left nothing but room.
         """
         ((cache,),) = self._connection.execute("pragma cache_size").fetchall()
         ((page_bytes,),) = self._connection.execute("pragma page_size").fetchall()
