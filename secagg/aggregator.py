@@ -6,7 +6,7 @@ the node. It signs one manifest only, and repeats that one as nodes return.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -84,8 +84,24 @@ class Aggregator:
                 complaints.append(complaint)
         return replace(self, uploads=uploads, echoes=echoes, answers=answers), complaints
 
-    def close_vectors(self, coordinator: Identity) -> tuple[Aggregator, dict[int, bytes]]:
-        """Returns the next state and each survivor's request; raises Abandoned TOO_FEW_UPLOADS (the slot is burned)."""
+    def openers(self, among: Collection[int]) -> tuple[int, ...]:
+        """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
+
+        Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. An echo
+        is everybody's, and on a sparse graph each secret has holders of its own: all are asked there. When one of the
+        fewest does not answer, or what they answer does not fit, ask the others as well: it is the same manifest.
+        """
+        there = tuple(node for node in self.uploads if node in among)
+        guarantees = self.view.guarantees
+        return there if guarantees.has_echo or guarantees.is_sparse else there[: guarantees.threshold]
+
+    def close_vectors(
+        self, coordinator: Identity, holders: Collection[int] | None = None
+    ) -> tuple[Aggregator, dict[int, bytes]]:
+        """Returns the next state, and the requests to survivors, or to those among `holders` only.
+
+        Raises Abandoned TOO_FEW_UPLOADS (the slot is burned).
+        """
         guarantees = self.view.guarantees
         survivors = tuple(sorted(self.uploads))
         if self.state is State.COLLECTING_VECTORS and len(survivors) < guarantees.min_survivors:
@@ -95,14 +111,14 @@ class Aggregator:
         hashes = tuple(header_hash(self.uploads[node].header) for node in survivors)
         manifest = Manifest(self.context, self.spec.purpose, survivors, hashes).to_signed(coordinator)
         following = replace(self, state=state, manifest=manifest)
-        return following, following.requests()
+        return following, following.requests(holders)
 
-    def requests(self) -> dict[int, bytes]:
-        """Returns each survivor's request, the same bytes every time; nodes that lost it may be asked again."""
+    def requests(self, holders: Collection[int] | None = None) -> dict[int, bytes]:
+        """Returns the requests to survivors (those among `holders`, or all); a node's is the same bytes every time."""
         view = self.view
         boxes = {node: dict(zip(view.peers(node), self.uploads[node].sealed, strict=True)) for node in self.uploads}
         requests = {}
-        for holder in self.uploads:
+        for holder in self.uploads if holders is None else [node for node in self.uploads if node in holders]:
             near = [peer for peer in view.peers(holder) if peer in self.uploads]
             headers = tuple(self.uploads[node].header for node in sorted((*near, holder)))
             sealed = tuple(boxes[peer][holder] for peer in near)

@@ -182,9 +182,11 @@ class EpochSession:
                 noise[site] if noise is not None else None,
             )  # fmt: skip
             self._keep(site, step.state, step.message, messages)
-        aggregator, requests = self._deliver(aggregator, messages).close_vectors(self.coordinator)
         gone = {*drops.vectors, *drops.echoes}
-        for site in self._present(gone):
+        aggregator = self._deliver(aggregator, messages)
+        asked = self._asked(aggregator, gone, drops.answers)
+        aggregator, requests = aggregator.close_vectors(self.coordinator, [self.nodes[site].node for site in asked])
+        for site in asked:
             self.traffic.received(site, requests[self.nodes[site].node])
             step = self.nodes[site].unmask(self.contexts[site], requests[self.nodes[site].node])
             # Without an echo exchange this step is the answer already.
@@ -214,6 +216,12 @@ class EpochSession:
         spec = self.spec(purpose, (vector,), model)
         vectors = {site: {vector.vector_id: value} for site, value in values.items()}
         return self.aggregate(spec, vectors, drops=drops).sums[vector.vector_id]
+
+    def _asked(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
+        """Returns the sites that are asked for shares: the fewest, and all when one of those does not answer."""
+        present = {self.nodes[site].node: site for site in self._present(gone)}
+        asked = [present[node] for node in aggregator.openers(present)]
+        return list(present.values()) if set(asked) & set(mute) else asked
 
     def _present(self, gone: Collection[str]) -> list[str]:
         return [site for site in self.nodes if site not in gone]

@@ -27,6 +27,7 @@ class Sites:
         members: who takes part in the set-up that is under way.
         returning: who was in the epoch before the coordinator was started again, and has not come back.
         asked: whose node was sent the spec of the open slot, on the connection that it has.
+        openers: whose node was asked to help to open the slot's sum, on the connection that it has.
         answered: who has answered in the current phase.
         held: how many releases each node holds.
         n_invited: sites for which the parameters of the set-up were made.
@@ -41,6 +42,7 @@ class Sites:
     members: set[str] = field(default_factory=set)
     returning: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
+    openers: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
     n_invited: int = 0
@@ -75,6 +77,7 @@ class Sites:
         self.ready.discard(site)
         self.members.discard(site)
         self.asked.discard(site)
+        self.openers.discard(site)
 
     def refuse(self, site: str, code: str) -> None:
         """The site will not do what was asked."""

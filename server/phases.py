@@ -5,18 +5,12 @@ Everything is journalled before the messages that depend on it are queued.
 
 from __future__ import annotations
 
-from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
-from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     Abandoned,
-    Finished,
-    Message,
     MessageKind,
     Payload,
-    RoundRequest,
     Stop,
-    encode,
 )
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg.aggregator import Aggregator
@@ -27,58 +21,29 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.ahead import Ahead
 from hedgerow.server.coordinator import Outcome, Releaser
-from hedgerow.server.events import RunEvent, RunEventKind
-from hedgerow.server.gathering import Sites
+from hedgerow.server.events import RunEventKind
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
+from hedgerow.server.outbox import Outgoing as Outgoing
+from hedgerow.server.outbox import RunOutbox
 from hedgerow.server.rounds import (
     COLLECTIONS,
     Following,
     certificate_of,
     honest_group_of,
-    invitation_to,
     open_slot,
     parameters_of,
     slots_for,
 )
 from hedgerow.server.run_setup import RunSetup as RunSetup
 from hedgerow.training.evaluation_estimates import Evaluation
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task
-
-Outgoing = tuple[str, bytes]
 
 
-class RunPhases:
-    """What the coordinator does in each phase, and what it knows (see `RunSession`), which decides when."""
+class RunPhases(RunOutbox):
+    """What the coordinator does in each phase; `RunSession` decides when."""
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
-        self._setup, self._journal = setup, journal
-        self._task = setup.task
-        self._replica = Replica(self._task)
-        self._releases: list[IntVector] = []
-        self._honest_groups: list[int] = []
-        self._ledger = Ledger()
-        self._ahead = Ahead(setup.plan, setup.noise)
-        self.state = RunState.GATHERING
-        self.sites = Sites(setup.roster)
-        self.outcome: Outcome | None = None
-        self.failure: HedgerowError | None = None
-        self.survivors: list[tuple[str, ...]] = []
-        self.n_phases = 0
-        self.is_stalled = False
-        """Too few sites are there to go on; they are waited for."""
-        self._epoch_setup: EpochSetup | None = None
-        self._view: EpochView | None = None
-        self._origin: EpochView | None = None
-        """The epoch whose nonces seed the trees: the one in which the first release was made, or will be."""
-        self._slot: Aggregator | None = None
-        self._certificate = b""
-        self._requests: dict[int, bytes] = {}
-        """The slot's requests, by how many releases they bring: most sites need the same."""
-        self._next_slot = self._attempt = 0
-        self._out: list[Outgoing] = []
+        super().__init__(setup, journal)
         stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
@@ -86,16 +51,6 @@ class RunPhases:
         else:
             self.run_id = stored.run_id
             self._resume(stored)
-
-    @property
-    def task(self) -> Task:
-        """What the run is for."""
-        return self._task
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was released so far."""
-        return self._ledger
 
     def _resume(self, stored: JournalledRun) -> None:
         self._origin = stored.origin
@@ -114,14 +69,6 @@ class RunPhases:
             self._enter(COLLECTIONS[self._slot.state])
         elif self._view is not None:
             self._stall()
-
-    def _take(self, line: JournalledRelease) -> None:
-        self._ledger = self._ledger.append(line.entry)
-        self._replica.feed(line.release)
-        self._releases.append(line.release)
-        self.survivors.append(line.survivors)
-        if line.honest_group is not None:
-            self._honest_groups.append(line.honest_group)
 
     def _enter(self, state: RunState) -> None:
         self.state, self.is_stalled = state, False
@@ -258,8 +205,9 @@ class RunPhases:
 
     def _close_vectors(self) -> None:
         slot = self._require_slot()
+        first = slot.openers(self._survivors_heard(slot))
         try:
-            slot, requests = slot.close_vectors(self._setup.identity)
+            slot, requests = slot.close_vectors(self._setup.identity, first)
         except SumAbandoned as fault:
             # No manifest was sent, so nothing of this slot can ever be opened: the purpose may have another one.
             self._journal.burn_slot()
@@ -272,9 +220,9 @@ class RunPhases:
             return
         self._journal.save_slot(slot)
         self._slot = slot
+        self.sites.openers = set()
         self._enter(COLLECTIONS[slot.state])
-        for node, request in requests.items():
-            self._send(self.sites.name(node), Payload(MessageKind.UNMASK, request))
+        self._ask_openers(requests)
 
     def _close_echoes(self) -> None:
         slot = self._require_slot()
@@ -297,9 +245,11 @@ class RunPhases:
         try:
             _, opened = slot.release()
         except SumAbandoned as fault:
+            # The same manifest is repeated to whoever returns; there is never a second one.
+            if self._ask_others():
+                return
             if fault.reason is not Code.TOO_FEW_ANSWERS:
                 raise
-            # The same manifest is repeated to whoever returns; there is never a second one.
             self._stall()
             return
         group = honest_group_of(self._setup.plan, self._view)
@@ -335,48 +285,6 @@ class RunPhases:
         self._enter(RunState.OVER)
         self._tell(RunEventKind.FINISHED)
 
-    def _invite(self, site: str) -> None:
-        """Ask a site to take part, from the next epoch on."""
-        self.sites.outsiders.add(site)
-        self.sites.members.discard(site)
-        self.sites.ready.discard(site)
-        self._send(site, invitation_to(self._task, self.run_id))
-
-    def _send(self, site: str, message: Message) -> None:
-        if site in self.sites.connected:
-            self._out.append((site, encode(message)))
-
-    def _send_origin(self, site: str) -> None:
-        """Show a site that may be late whose signed nonces seed the trees."""
-        if self._releases and self._setup.plan.has_joint_structure and self._origin is not None:
-            self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
-
-    def _send_request(self, site: str) -> None:
-        spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
-        n_releases, fresh = self._releases_for(site)
-        if len(fresh) not in self._requests:
-            self._requests[len(fresh)] = encode(RoundRequest(n_releases, fresh, spec, seed))
-        if site in self.sites.connected:
-            self._out.append((site, self._requests[len(fresh)]))
-
-    def _send_finished(self, site: str) -> None:
-        if site in self.sites.outsiders:
-            self._send_origin(site)
-        digest, seed = self._replica.result_digest(), self._replica.structure_seed
-        self._send(site, Finished(*self._releases_for(site), digest, seed))
-
-    def _releases_for(self, site: str) -> tuple[int, tuple[IntVector, ...]]:
-        """How many releases there are, and those that the site, which is asked now, does not hold yet."""
-        self.sites.asked.add(site)
-        fresh = tuple(self._releases[self.sites.held.get(site, 0) :])
-        self.sites.held[site] = len(self._releases)
-        return len(self._releases), fresh
-
-    def _require_slot(self) -> Aggregator:
-        if self._slot is None:
-            raise AggregationError("No slot is open.", code="no-slot")
-        return self._slot
-
     def _give_up(self, fault: HedgerowError) -> None:
         self.failure = fault
         self._journal.give_up(fault.code)
@@ -384,6 +292,3 @@ class RunPhases:
             self._send(site, Stop(fault.code))
         self._enter(RunState.OVER)
         self._tell(RunEventKind.STOPPED, code=fault.code)
-
-    def _tell(self, kind: RunEventKind, site: str = "", code: str = "") -> None:
-        self._setup.observer(RunEvent(kind, len(self._releases), site, code))

@@ -135,7 +135,9 @@ class RunSession(RunPhases):
         """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
         self.sites.silent.discard(site)
         is_inside = self._view is not None and self._view.is_ready(self.sites.number(site))
-        if is_inside and site in self.sites.ready - self.sites.outsiders - self.sites.asked:
+        is_opened = self.state in (RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS)
+        asked = self.sites.openers if is_opened else self.sites.asked
+        if is_inside and site in self.sites.ready - self.sites.outsiders - asked:
             self._repeat_to(site)
 
     def _greet(self, site: str, hello: Hello) -> None:
@@ -176,8 +178,8 @@ class RunSession(RunPhases):
         elif self.state is RunState.COLLECTING_VECTORS:
             if node not in self._slot.uploads:
                 self._send_request(site)
-        elif node in self._slot.uploads:
-            self._send(site, Payload(MessageKind.UNMASK, self._slot.requests()[node]))
+        elif node in self._slot.uploads and self._slot.view.guarantees.has_echo:
+            self._ask_openers(self._slot.requests((node,)))
             if self.state is RunState.COLLECTING_ANSWERS and self._certificate:
                 self._send(site, Payload(MessageKind.CERTIFICATE, self._certificate))
 
@@ -223,17 +225,27 @@ class RunSession(RunPhases):
         if self._slot is None or self._view is None:
             return set()
         nodes: Iterable[int] = self._view.ready
+        asked = sites.asked
         if self.state is not RunState.COLLECTING_VECTORS:
-            nodes = self._slot.uploads
+            nodes, asked = self._slot.uploads, sites.openers
         among = {sites.name(node) for node in nodes} - sites.outsiders
-        if self.state is RunState.COLLECTING_VECTORS:
-            among &= sites.asked | sites.returning
+        among &= asked | sites.returning
         return sites.heard(among) | (sites.returning & among)
+
+    def _keep_enough_openers(self) -> None:
+        """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
+        slot = self._slot
+        if self.state is not RunState.COLLECTING_ANSWERS or slot is None or slot.view.guarantees.has_echo:
+            return
+        asked = {node for node, site in self._survivors_heard(slot).items() if site in self.sites.openers}
+        if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):
+            self._ask_others()
 
     def _flush(self, *, advance: bool = True) -> list[Outgoing]:
         """Go on as far as possible, then hand over what is to be sent."""
         while advance and self.state is not RunState.OVER:
             before = self.n_phases
+            self._keep_enough_openers()
             if self.is_stalled:
                 self._guard(self._open_round if self._slot is None else self._close_phase)
             elif not self._awaited():

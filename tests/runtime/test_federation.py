@@ -301,7 +301,8 @@ def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
     federation = federate(4, with_echo(factory.make_plan(), echo))
     federation.while_waiting = Freeze(federation, ["site-1", "site-2"], MessageKind.UNMASK).thaw
     outcome = federation.run()
-    assert federation.model_bytes(outcome) == federation.survivors_model() == local_bytes(federation)
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert federation.session.survivors[:2] == [tuple(federation.parties)] * 2
     assert len(federation.manifests) == 4
 
 
@@ -329,7 +330,7 @@ def test_work_ahead_takes_nobodys_time_to_answer(federate: Builder, monkeypatch:
 
     def slow(self: RunSession) -> None:
         left = {site for site, message in federation.sent if message[4] == MessageKind.UNMASK}
-        assert left == set(federation.parties)
+        assert left >= self.sites.openers and len(self.sites.openers) >= 3
         worked.append(self.n_phases)
         federation.now += 10 * federation.plan.federation.round_timeout
         work_ahead(self)
