@@ -110,7 +110,7 @@ class Timeline:
     ready: dict[str, float] = field(default_factory=dict)
     released: list[float] = field(default_factory=list)
     asked: list[float] = field(default_factory=list)
-    """When every node was asked for something in a round: its vector, then its shares; and when all was over."""
+    """When the nodes were asked for something in a round: vectors, then shares; and when all was over."""
     n_silent: int = 0
     n_left: int = 0
     refused: list[str] = field(default_factory=list)
@@ -128,13 +128,14 @@ class Timeline:
             self.ready.setdefault(event.site, now)
         elif event.kind is RunEventKind.RELEASED:
             self.released.append(now)
-            if len(self.released) == 1:
-                self.cpu_at_first = self.cpu_so_far()
         elif event.kind is RunEventKind.PHASE and event.code == "finishing":
             self.asked.append(now)
             self.finishing, self.cpu_at_end = now, self.cpu_so_far()
         elif event.kind is RunEventKind.PHASE and event.code.startswith("collecting-"):
             self.asked.append(now)
+            if len(self.asked) == 1:
+                # To ask what ten processes have used takes time; the first exchange, the longest anyway, bears it.
+                self.cpu_at_first = self.cpu_so_far()
         elif event.kind is RunEventKind.SILENT:
             self.n_silent += 1
         elif event.kind is RunEventKind.LEFT and not self.finishing:
@@ -147,8 +148,9 @@ class Timeline:
 class Measured:
     """One run: seconds are wall clock; `cpu_*` are of processors, from the last join to the end.
 
-    An exchange is a message to every node, its answer, and all that the coordinator does until it sends the next one;
-    a round has two (docs/secure-aggregation.md). `rounds` are from one release to the next, `cpu_round` is what all
+    An exchange is a message to the nodes, their answers, and all that the coordinator does until it sends the next one;
+    a round has two: all nodes are asked for their vectors, then as many as are needed for shares
+    (docs/secure-aggregation.md). `rounds` are from one release to the next, `cpu_round` is what all
     parties together spend on one; it depends less on what else runs.
     """
 
@@ -221,7 +223,7 @@ def run_federation(
         tuple(np.diff(timeline.released).tolist()),
         cpu,
         _cpu_of_children() - children_before - before[1],
-        (timeline.cpu_at_end - timeline.cpu_at_first) / max(1, len(timeline.released) - 1),
+        (timeline.cpu_at_end - timeline.cpu_at_first) / max(1, len(timeline.released)),
         traffic.received / n_sites,
         traffic.sent / n_sites,
         min(map(len, session.survivors)),

@@ -138,10 +138,17 @@ class Journal:
         """A slot was given up before its manifest; its purpose may be asked for again in another slot."""
         self._database.write(_close_slot())
 
-    def commit(self, number: int, release: JournalledRelease, following: Aggregator | None = None) -> None:
-        """A release, before anyone can see it; its slot is closed with it, and the following one opened.
+    def commit(
+        self,
+        number: int,
+        release: JournalledRelease,
+        following: Aggregator | None = None,
+        result_digest: bytes | None = None,
+    ) -> None:
+        """A release, before anyone can see it; its slot is closed with it, and the next one opened or the run ended.
 
-        One write for both, because one message carries both: the next slot's spec goes out with the release.
+        One write for all of it, because one message carries it: the next slot's spec goes out with the release, or the
+        digest of the result with the last one.
         """
         content = release.release.astype("<i8").tobytes()
         entry = json.dumps(release.entry.to_dict(), sort_keys=True)
@@ -151,11 +158,12 @@ class Journal:
                 (number, release.entry.purpose, content, entry, release.honest_group, json.dumps(release.survivors)),
             ),
             _close_slot() if following is None else _slot_statement(following),
+            *([] if result_digest is None else [_result_statement(result_digest)]),
         )
 
     def finish(self, result_digest: bytes) -> None:
-        """The run is over; written before the nodes hear of it."""
-        self._database.write(("update run set model_digest = ?", (result_digest,)))
+        """The run is over; written before the nodes hear of it, unless `commit` has."""
+        self._database.write(_result_statement(result_digest))
 
     def give_up(self, code: str) -> None:
         """The run is given up; written before the nodes hear of it."""
@@ -180,6 +188,10 @@ class Journal:
 
 def _slot_statement(aggregator: Aggregator) -> Statement:
     return "update slots set slot = ?, next_slot = ?", (aggregator.to_bytes(), aggregator.spec.slot + 1)
+
+
+def _result_statement(digest: bytes) -> Statement:
+    return "update run set model_digest = ?", (digest,)
 
 
 def _close_slot() -> Statement:

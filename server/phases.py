@@ -155,15 +155,19 @@ class RunPhases(RunOutbox):
     def _open_round(self, released: JournalledRelease | None = None) -> None:
         """Open a slot for the query that is next; stall when too few sites are there for any.
 
-        Args: released: what was released before it, to be journalled with the slot before anyone hears of either.
+        Args: released: what was released before it, to be journalled with the slot, or with the end of the run, before
+            anyone hears of either.
         """
         following, there = self._following()
         slot = self._new_slot() if following is Following.SLOT else None
+        digest = self._result_digest() if following is Following.END else None
         if released is not None:
-            self._journal.commit(len(self._releases) - 1, released, slot)
+            self._journal.commit(len(self._releases) - 1, released, slot, digest)
             self._tell(RunEventKind.RELEASED)
         elif slot is not None:
             self._journal.save_slot(slot)
+        elif digest is not None:
+            self._journal.finish(digest)
         if slot is not None:
             self._slot, self._certificate, self._requests = slot, b"", {}
             self._next_slot += 1
@@ -262,9 +266,12 @@ class RunPhases(RunOutbox):
         self._slot = None
         self._open_round(line)
 
-    def _begin_finishing(self) -> None:
+    def _result_digest(self) -> bytes:
+        """What tells the result of the run; raises PrivacyError when there may be none."""
         self._conclude()
-        self._journal.finish(self._replica.result_digest())
+        return self._replica.result_digest()
+
+    def _begin_finishing(self) -> None:
         self._enter(RunState.FINISHING)
         self.sites.asked = set()
         for site in sorted(self.sites.heard(self.sites.ready)):
