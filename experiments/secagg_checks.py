@@ -18,7 +18,7 @@ from hedgerow.experiments.secagg_lab import Lab, require, require_refusal, seede
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.keys import Channels, self_mask_secret, vector_key
+from hedgerow.secagg.keys import Channels, self_mask_secret, vector_keys
 from hedgerow.secagg.masking import MaskingKeys, signed_pair_secrets
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import Refusal
@@ -61,7 +61,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
     def without(plus: list[bytes], minus: list[bytes]) -> NDArray[Any]:
         row: NDArray[Any] = rows[0].copy()
         name = vectors[0].vector_id
-        taken, given = ([vector_key(secret, name, width) for secret in side] for side in (plus, minus))
+        taken, given = (vector_keys(side, aggregator.context, name, width) for side in (plus, minus))
         prg.add_keystreams(row, given, taken)
         return row
 
@@ -83,7 +83,8 @@ def equal_sums_look_alike() -> None:
         lab = Lab(n_nodes=5, n_slots=1, seed=value)
         vectors = tuple(VectorSpec(name, 16_384, 32, 1000, 5000) for name in ("gradients", "hessians"))
         aggregator = lab.open_vectors("tree-1", vectors)
-        keys = MaskingKeys(lab.view, 0, lab.node(0).chain.current(), Channels(0, {}), aggregator.context)
+        pairs = lab.node(0).chain.pairs(0, lab.view.digest)
+        keys = MaskingKeys(lab.view, 0, pairs, Channels(0, {}), aggregator.context)
         drawn: list[bytes] = []
         plain = lab.session.entropy
 

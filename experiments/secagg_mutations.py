@@ -23,7 +23,7 @@ from hedgerow.secagg import (
     unmasking,
 )
 from hedgerow.secagg._primitives import aead, agreement, prg
-from hedgerow.secagg.keys import vector_key
+from hedgerow.secagg.keys import vector_keys
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import Refusal, refuse
 from hedgerow.secagg.round_messages import Header
@@ -75,7 +75,9 @@ def _masks_without(keep: Callable[[list[bytes]], list[bytes]], keeps_minus: bool
     return mock.patch.object(
         masking,
         "add_masks",
-        lambda spec, words, plus, minus: plain(spec, words, keep(plus), minus if keeps_minus else []),
+        lambda spec, context, words, plus, minus: plain(
+            spec, context, words, keep(plus), minus if keeps_minus else []
+        ),
     )
 
 
@@ -154,7 +156,10 @@ def _unchecked_range() -> Any:
 
 
 def _without_vector_id() -> Any:
-    return mock.patch.object(masking, "vector_key", lambda secret, vector_id, width: vector_key(secret, "", width))
+    def nameless(secrets: Any, context: Any, vector_id: str, width: int) -> list[bytes]:
+        return vector_keys(secrets, context, "", width)
+
+    return mock.patch.object(masking, "vector_keys", nameless)
 
 
 def _fixed_nonce() -> Any:

@@ -18,7 +18,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
 
 MAGIC = b"HSA"
-VERSION = 2
+VERSION = 3
 HASH_BYTES = 32
 MAX_TEXT_BYTES = 200
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
 
-from hedgerow.secagg._primitives.agreement import AgreedKey, SecretKey
-from hedgerow.secagg._primitives.kdf import hkdf
+from hedgerow.secagg._primitives.agreement import SecretKey
+from hedgerow.secagg._primitives.kdf import expand, hkdf
 from hedgerow.secagg.encoding import digest, framed
 
 _ROOM = b"hedgerow/secagg/1/"
@@ -44,23 +43,32 @@ class SlotChain:
     def __init__(self, link: bytes, slot: int = 0) -> None:
         """Args: link: 32 bytes, secret; slot: the slot whose key `current` returns."""
         self.link, self.slot = link, slot
-        self._ahead: Mapping[int, SecretKey] = {}
+        self._ahead: Mapping[int, PairSecrets] = {}
 
     def __repr__(self) -> str:
         return f"SlotChain(slot={self.slot})"
 
     def current(self) -> SecretKey:
         """Returns the X25519 mask key of `slot`."""
-        return self._ahead.get(self.slot) or SecretKey(self.current_secret())
+        return SecretKey(self.current_secret())
 
-    def agreed_ahead(self, peers: Sequence[Iterable[bytes]]) -> SlotChain:
-        """Returns this chain with the keys of its first slots made, and agreed with the peers' public keys of each.
+    def pairs(self, node: int, epoch: bytes) -> PairSecrets:
+        """Returns what the node whose chain this is shares with its peers in `slot` of the epoch (its digest)."""
+        return self._ahead.get(self.slot) or PairSecrets(self.current(), node, epoch, self.slot)
 
-        What an agreement costs is paid then, and not while others wait for a masked vector.
+    def agreed_ahead(self, node: int, epoch: bytes, peers: Sequence[Mapping[int, bytes]]) -> SlotChain:
+        """Returns this chain with the secrets of its first slots made, by the peers' public keys of each.
+
+        What an agreement costs is paid then, and not while others wait for a masked vector. Raises PrimitiveFault for a
+        key of low order.
         """
         chain = SlotChain(self.link, self.slot)
-        made = zip(self.secrets(len(peers)), peers, strict=True)
-        chain._ahead = {slot: AgreedKey(*pair) for slot, pair in enumerate(made, start=self.slot)}
+        ahead = {}
+        for slot, (secret, keys) in enumerate(zip(self.secrets(len(peers)), peers, strict=True), start=self.slot):
+            ahead[slot] = PairSecrets(SecretKey(secret), node, epoch, slot)
+            for peer, public in keys.items():
+                ahead[slot].with_peer(peer, public)
+        chain._ahead = ahead
         return chain
 
     def current_secret(self) -> bytes:
@@ -107,24 +115,33 @@ class RoundContext:
 
 
 class PairSecrets:
-    """The secrets that a node shares with its peers in one slot; what is the same for all peers is made once."""
+    """The secrets that a node shares with its peers in one slot; one that was made is remembered."""
 
-    __slots__ = ("_beginning", "_node", "_own", "_salt", "_side")
+    __slots__ = ("_beginning", "_made", "_node", "_own", "_salt", "_side")
 
-    def __init__(self, own: SecretKey, own_node: int, context: RoundContext) -> None:
-        self._own, self._node, self._salt = own, own_node, context.epoch
-        self._beginning, self._side = framed("pair", context.bytes()), _side(own_node, own.public)
+    def __init__(self, own: SecretKey, own_node: int, epoch: bytes, slot: int) -> None:
+        """Args: own: the node's key of the slot; epoch: digest of the epoch's view."""
+        self._own, self._node, self._salt = own, own_node, epoch
+        self._beginning, self._side = framed("pair", epoch, _number(slot)), _side(own_node, own.public)
+        self._made: dict[tuple[int, bytes], bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"PairSecrets({len(self._made)})"
 
     def with_peer(self, peer: int, peer_public: bytes) -> bytes:
         """Returns the 32-byte secret that the two nodes share for the slot; the same from both sides.
 
         Raises PrimitiveFault when the peer's key is of low order.
         """
-        shared = self._own.agree(peer_public)
-        # Both numbers and both keys, those of the lower number first.
-        theirs = _side(peer, peer_public)
-        sides = self._side + theirs if (self._node, self._own.public) < (peer, peer_public) else theirs + self._side
-        return hkdf(shared, self._salt, _ROOM + sha256(self._beginning + sides).digest())
+        made = self._made.get((peer, peer_public))
+        if made is None:
+            shared = self._own.agree(peer_public)
+            # Both numbers and both keys, those of the lower number first.
+            theirs = _side(peer, peer_public)
+            sides = self._side + theirs if (self._node, self._own.public) < (peer, peer_public) else theirs + self._side
+            made = hkdf(shared, self._salt, _ROOM + sha256(self._beginning + sides).digest())
+            self._made[peer, peer_public] = made
+        return made
 
 
 def _side(node: int, public: bytes) -> bytes:
@@ -132,22 +149,10 @@ def _side(node: int, public: bytes) -> bytes:
     return _NUMBER_AND_SIZE.pack(4, node, len(public)) + public
 
 
-def pair_secret(
-    own: SecretKey, peer_public: bytes, own_node: int, peer: int, context: RoundContext
-) -> bytes:
-    """Returns one of `PairSecrets`."""
-    return PairSecrets(own, own_node, context).with_peer(peer, peer_public)
-
-
-def vector_key(secret: bytes, vector_id: str, width: int) -> bytes:
-    """Returns the mask key of one vector of one slot, from a pair secret or a self-mask secret."""
-    return hkdf(secret, b"", _vector_context(vector_id, width))
-
-
-@lru_cache(maxsize=64)
-def _vector_context(vector_id: str, width: int) -> bytes:
-    """Remembered, because all masks of one vector have it; it is public."""
-    return _context("vector", vector_id.encode(), _number(width))
+def vector_keys(secrets: Iterable[bytes], context: RoundContext, vector_id: str, width: int) -> list[bytes]:
+    """Returns the mask keys of one vector under one spec, each from a pair secret or a self-mask secret."""
+    info = _context("vector", context.bytes(), vector_id.encode(), _number(width))
+    return [expand(secret, info) for secret in secrets]
 
 
 def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from hedgerow.secagg._primitives.aead import seal
-from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg._primitives.prg import Words, add_keystreams
@@ -20,7 +19,7 @@ from hedgerow.secagg.keys import (
     SlotChain,
     seed_commitment,
     self_mask_secret,
-    vector_key,
+    vector_keys,
 )
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import NoiseMode
@@ -47,7 +46,7 @@ class MaskingKeys:
 
     view: EpochView
     node: int
-    own_key: SecretKey
+    pairs: PairSecrets = field(repr=False)
     channels: Channels = field(repr=False)
     context: RoundContext
 
@@ -75,16 +74,13 @@ def encode_vectors(
 
 
 def add_masks(
-    spec: RoundSpec, words: Mapping[str, Words], plus: list[bytes], minus: list[bytes]
+    spec: RoundSpec, context: RoundContext, words: Mapping[str, Words], plus: list[bytes], minus: list[bytes]
 ) -> None:
     """Adds to every vector the masks of the secrets `plus`, and subtracts those of `minus`, in place."""
     for vector in spec.vectors:
         name, width = vector.vector_id, vector.width
-        add_keystreams(
-            words[name],
-            [vector_key(secret, name, width) for secret in plus],
-            [vector_key(secret, name, width) for secret in minus],
-        )
+        keys = vector_keys([*plus, *minus], context, name, width)
+        add_keystreams(words[name], keys[: len(plus)], keys[len(plus) :])
 
 
 def agreed_ahead(
@@ -96,9 +92,9 @@ def agreed_ahead(
     """
     peers, first = view.peers(node), chain.slot
     count = min(n_slots, view.parameters.n_slots - first, MOST_AGREEMENTS // max(1, len(peers)))
-    keys = [[view.slot_keys[peer][slot] for peer in peers] for slot in range(first, first + count)]
+    keys = [{peer: view.slot_keys[peer][slot] for peer in peers} for slot in range(first, first + count)]
     try:
-        return chain.agreed_ahead(keys), channels.made_ahead(range(first, first + count))
+        return chain.agreed_ahead(node, view.digest, keys), channels.made_ahead(range(first, first + count))
     except PrimitiveFault as error:
         raise refuse(Code.LOW_ORDER_KEY) from error
 
@@ -112,10 +108,10 @@ def signed_pair_secrets(
     """
     plus: list[bytes] = []
     minus: list[bytes] = []
-    pairs, slot, slot_keys = PairSecrets(keys.own_key, keys.node, keys.context), keys.context.slot, keys.view.slot_keys
+    slot, slot_keys = keys.context.slot, keys.view.slot_keys
     for peer in peers:
         try:
-            secret = pairs.with_peer(peer, slot_keys[peer][slot])
+            secret = keys.pairs.with_peer(peer, slot_keys[peer][slot])
         except PrimitiveFault as error:
             raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
         (plus if keys.node < peer else minus).append(secret)
@@ -130,7 +126,7 @@ def mask_upload(
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
     plus, minus = signed_pair_secrets(keys, peers)
-    add_masks(spec, words, [self_mask_secret(seed, node, context), *plus], minus)
+    add_masks(spec, context, words, [self_mask_secret(seed, node, context), *plus], minus)
     commitment = seed_commitment(seed, node, context)
     payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
     told = sha256(payload).digest()

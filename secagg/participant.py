@@ -135,8 +135,8 @@ class Participant:
         self._require_fresh(spec)
         check_spec(spec, expected, self.view, context.policy)
         words = encode_vectors(spec, vectors, noise)
-        own_key = self.chain.after(spec.slot).current()
-        keys = MaskingKeys(self.view, self.node, own_key, self.channels, round_context)
+        pairs = self.chain.after(spec.slot).pairs(self.node, self.view.digest)
+        keys = MaskingKeys(self.view, self.node, pairs, self.channels, round_context)
         upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
         following = replace(
             self,

@@ -13,7 +13,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg._primitives.shamir import interpolate, parse_share, secret_from, weights_at
 from hedgerow.secagg.fixed_point import Integers, decode
-from hedgerow.secagg.keys import Channels, RoundContext, seed_commitment, self_mask_secret
+from hedgerow.secagg.keys import Channels, PairSecrets, RoundContext, seed_commitment, self_mask_secret
 from hedgerow.secagg.masking import MaskingKeys, add_masks, signed_pair_secrets
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.round_messages import WITHHELD, Answer, Header, MaskedVector, RoundSpec
@@ -147,13 +147,14 @@ def unmask(
             continue
         public = view.slot_keys[node][context.slot]
         secret = reconstructor.recover(node, shares[node], _key_test(public))
-        keys = MaskingKeys(view, node, SecretKey(secret), Channels(node, {}), context)
+        pairs = PairSecrets(SecretKey(secret), node, context.epoch, context.slot)
+        keys = MaskingKeys(view, node, pairs, Channels(node, {}), context)
         # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
         # would have added cancels what they sent.
         added, subtracted = signed_pair_secrets(keys, survivors)
         plus += added
         minus += subtracted
     totals = _sum_of(spec, uploads)
-    add_masks(spec, totals, plus, minus)
+    add_masks(spec, context, totals, plus, minus)
     sums = {vector.vector_id: decode(totals[vector.vector_id], vector.sum_bound) for vector in spec.vectors}
     return Release(sums, tuple(sorted(uploads)), tuple(sorted(reconstructor.suspects)))

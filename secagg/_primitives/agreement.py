@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
@@ -61,18 +59,3 @@ class SecretKey:
             return self._key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:
             raise PrimitiveFault("A public key is a point of low order.", code="low-order-key") from error
-
-
-class AgreedKey(SecretKey):
-    """A secret that remembers what it has agreed on with the public keys that it was made for."""
-
-    __slots__ = ("_agreed",)
-
-    def __init__(self, secret: bytes, peers: Iterable[bytes]) -> None:
-        """Args: secret: as `SecretKey`; peers: public keys. Raises PrimitiveFault for one of low order."""
-        super().__init__(secret)
-        self._agreed = {peer: super(AgreedKey, self).agree(peer) for peer in peers}
-
-    def agree(self, peer: bytes) -> bytes:
-        """See `SecretKey.agree`."""
-        return self._agreed.get(peer) or super().agree(peer)

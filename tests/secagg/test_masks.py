@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 
 import numpy as np
@@ -24,9 +25,17 @@ ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(
 CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)
 
 
+def pair_secret(own, peer_public, node, peer, epoch=CONTEXT.epoch, slot=CONTEXT.slot):
+    return PairSecrets(own, node, epoch, slot).with_peer(peer, peer_public)
+
+
+def vector_key(secret, vector_id, width, context=CONTEXT):
+    return keys.vector_keys([secret], context, vector_id, width)[0]
+
+
 def test_both_sides_of_a_pair_derive_one_secret():
     """Otherwise masks would not cancel."""
-    assert keys.pair_secret(ONE, OTHER.public, 3, 9, CONTEXT) == keys.pair_secret(OTHER, ONE.public, 9, 3, CONTEXT)
+    assert pair_secret(ONE, OTHER.public, 3, 9) == pair_secret(OTHER, ONE.public, 9, 3)
     assert keys.channel_secret(ONE, OTHER.public, 3, 9, b"p" * 32) == keys.channel_secret(
         OTHER, ONE.public, 9, 3, b"p" * 32
     )
@@ -34,24 +43,27 @@ def test_both_sides_of_a_pair_derive_one_secret():
 
 def test_everything_that_must_separate_keys_does():
     """Epoch, spec, slot, both numbers, both keys, vector and width: a change of any one gives another mask key."""
+    contexts = [CONTEXT, RoundContext(b"f" * 32, b"s" * 32, 7), RoundContext(b"e" * 32, b"t" * 32, 7),
+                RoundContext(b"e" * 32, b"s" * 32, 8)]  # fmt: skip
     variants = [
-        keys.pair_secret(*arguments)
+        pair_secret(*arguments)
         for arguments in (
-            (ONE, OTHER.public, 3, 9, CONTEXT),
-            (ONE, OTHER.public, 3, 9, RoundContext(b"f" * 32, b"s" * 32, 7)),
-            (ONE, OTHER.public, 3, 9, RoundContext(b"e" * 32, b"t" * 32, 7)),
-            (ONE, OTHER.public, 3, 9, RoundContext(b"e" * 32, b"s" * 32, 8)),
-            (ONE, OTHER.public, 4, 9, CONTEXT),
-            (ONE, OTHER.public, 3, 8, CONTEXT),
-            (ONE, OTHER.public, 9, 3, CONTEXT),
-            (ONE, THIRD.public, 3, 9, CONTEXT),
-            (THIRD, OTHER.public, 3, 9, CONTEXT),
+            (ONE, OTHER.public, 3, 9),
+            (ONE, OTHER.public, 3, 9, b"f" * 32),
+            (ONE, OTHER.public, 3, 9, b"e" * 32, 8),
+            (ONE, OTHER.public, 4, 9),
+            (ONE, OTHER.public, 3, 8),
+            (ONE, OTHER.public, 9, 3),
+            (ONE, THIRD.public, 3, 9),
+            (THIRD, OTHER.public, 3, 9),
         )
     ]
-    variants += [keys.self_mask_secret(b"b" * 32, node, CONTEXT) for node in (3, 9)]
+    variants += [keys.self_mask_secret(b"b" * 32, 9, CONTEXT)]
+    variants += [keys.self_mask_secret(b"b" * 32, 3, context) for context in contexts]
     derived = [
-        keys.vector_key(secret, name, width) for secret in variants for name in ("g", "h") for width in (32, 64)
-    ]
+        vector_key(secret, name, width, context)
+        for secret in variants for name in ("g", "h") for width in (32, 64) for context in contexts
+    ]  # fmt: skip
     derived += [keys.setup_share_key(b"c" * 32, *pair) for pair in ((1, 2), (2, 1))]
     derived += [keys.seed_share_key(b"c" * 32, *pair, slot) for pair in ((1, 2), (2, 1)) for slot in (1, 2)]
     everything = [*variants, *derived]
@@ -68,10 +80,14 @@ def test_what_is_made_once_for_a_slot_gives_each_key_its_whole_context(epoch, sp
     context = RoundContext(epoch, spec, slot)
     number = [value.to_bytes(4, "big") for value in (one, other, slot)]
     ours, theirs = (number[0], ONE.public), (number[1], OTHER.public)
-    whole = digest("pair", epoch + spec + number[2], *(part for side in sorted([ours, theirs]) for part in side))
+    whole = digest("pair", epoch, number[2], *(part for side in sorted([ours, theirs]) for part in side))
     expected = hkdf(ONE.agree(OTHER.public), epoch, b"hedgerow/secagg/1/" + whole)
-    assert PairSecrets(ONE, one, context).with_peer(other, OTHER.public) == expected
-    assert PairSecrets(OTHER, other, context).with_peer(one, ONE.public) == expected
+    assert PairSecrets(ONE, one, epoch, slot).with_peer(other, OTHER.public) == expected
+    assert PairSecrets(OTHER, other, epoch, slot).with_peer(one, ONE.public) == expected
+    whole = digest("vector", epoch + spec + number[2], b"leaves", (64).to_bytes(4, "big"))
+    # One block of HKDF-Expand is one HMAC (RFC 5869, section 2.3).
+    masks = [hmac.digest(key, b"hedgerow/secagg/1/" + whole + b"\x01", "sha256") for key in (expected, seed)]
+    assert keys.vector_keys([expected, seed], context, "leaves", 64) == masks
     whole = digest("seed-share", *number)
     assert keys.seed_share_key(seed, one, other, slot) == hkdf(seed, b"", b"hedgerow/secagg/1/" + whole)
     numbers = one.to_bytes(2, "big") + other.to_bytes(2, "big")
@@ -94,7 +110,7 @@ def test_everything_that_a_sealed_share_is_bound_to_counts():
 
 def test_vector_names_cannot_run_into_widths():
     """Lengths stand before the parts: ("a", 32) and a name that ends in the width's bytes are different contexts."""
-    assert keys.vector_key(bytes(32), "a", 32) != keys.vector_key(bytes(32), "a\x00\x00\x00\x20", 0)
+    assert vector_key(bytes(32), "a", 32) != vector_key(bytes(32), "a\x00\x00\x00\x20", 0)
 
 
 @pytest.mark.parametrize("width", [32, 64])
@@ -165,21 +181,25 @@ def test_the_chain_goes_forward_only_and_skips_alike():
 def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow_from():
     """Work done early changes no key, and no key of a slot that is used or skipped outlives the chain's way past it."""
     chain = SlotChain(b"l" * 32)
-    peers = [[SecretKey(bytes([slot, peer] * 16)).public for peer in (1, 2)] for slot in range(4)]
-    ahead = chain.agreed_ahead(peers)
+    peers = [{peer: SecretKey(bytes([slot, peer] * 16)).public for peer in (1, 2)} for slot in range(4)]
+    ahead = chain.agreed_ahead(5, CONTEXT.epoch, peers)
+    found = set()
     for slot in range(6):
-        plain, early = chain.after(slot).current(), ahead.after(slot).current()
-        assert (plain.public, plain.secret_bytes()) == (early.public, early.secret_bytes())
-        # A peer for whom nothing was made ahead, too: another slot's key.
-        assert all(plain.agree(key) == early.agree(key) for keys_of_slot in peers for key in keys_of_slot)
+        plain, early = (made.after(slot).pairs(5, CONTEXT.epoch) for made in (chain, ahead))
+        # A peer for whom nothing was made ahead, too: another slot's key, another number.
+        every = [(peer, public) for keys_of_slot in peers for public in keys_of_slot.values() for peer in (1, 2)]
+        assert [plain.with_peer(*pair) for pair in every] == [early.with_peer(*pair) for pair in every]
+        found |= {early.with_peer(*pair) for pair in every}
         assert set(ahead.after(slot)._ahead) == set(range(slot, 4))
+    assert len(found) == 6 * len(every)
     assert chain._ahead == {} and next(ahead.secrets(1)) == next(chain.secrets(1))
+    assert "\\x" not in repr(ahead.pairs(5, CONTEXT.epoch))
 
 
 def test_a_key_of_low_order_is_refused_ahead_as_well():
     """What is agreed on early goes through the same check as what is agreed on in time."""
     with pytest.raises(PrimitiveFault):
-        SlotChain(b"l" * 32).agreed_ahead([[bytes(32)]])
+        SlotChain(b"l" * 32).agreed_ahead(0, CONTEXT.epoch, [{1: bytes(32)}])
 
 
 def test_seed_share_keys_made_ahead_are_those_made_in_time_one_each_way():
@@ -205,8 +225,8 @@ def test_seed_share_keys_made_ahead_are_those_made_in_time_one_each_way():
 def test_golden_keys_keep_their_bytes():
     """Two releases must derive the same keys: a changed label or order would only show between versions."""
     golden = {
-        "pair": keys.pair_secret(ONE, OTHER.public, 3, 9, CONTEXT),
-        "vector": keys.vector_key(b"k" * 32, "leaves", 32),
+        "pair": pair_secret(ONE, OTHER.public, 3, 9),
+        "vector": vector_key(b"k" * 32, "leaves", 32),
         "self": keys.self_mask_secret(b"b" * 32, 3, CONTEXT),
         "commitment": keys.seed_commitment(b"b" * 32, 3, CONTEXT),
         "slot": SlotChain(b"l" * 32).after(3).current().public,
@@ -217,8 +237,8 @@ def test_golden_keys_keep_their_bytes():
 
 
 GOLDEN = {
-    "pair": "ddf38fbf060b154741ea1d32babaafd5",
-    "vector": "d3740a2c6259f6e6b54e5bcc076e8ea3",
+    "pair": "dae1abf371973e1f0c01f424476facce",
+    "vector": "eba47faf9c92ab2d6b7db93697d2ee8f",
     "self": "69f09d2d1378822c88da472163dc96cc",
     "commitment": "1703a08727a2b6427dd87746835afd2e",
     "slot": "1094a3166129e08b5a6275626905b9ad",

@@ -108,12 +108,12 @@ def test_whole_rounds_keep_their_bytes(n_ahead):
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "5cba5727ee38d30630e6c04029e8f62a",
+        "record": "6818c37b21aa9e821351e03c0351be8a",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "71959d22d676b0cb01b6c099b00ae999",
+        "all": "df35685a576732db4187f8be4a044091",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "ac3d36b84088cba26c8d19d0d07c1fd3",
-        "one vector": "8da7ee0c74bd2a7faa45f25251ce12f5",
+        "drops": "15ec7c97959dd3a870798969c3347d2b",
+        "one vector": "58f5dd14112ef3956e84fee150ec4728",
     }
 
 
@@ -138,7 +138,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "05b45ec1b7953cb29c56cbe4df6ea711"
+    assert hashed(hashed(part).encode() for part in parts) == "efdcc9e321877cd04d7430d984a479aa"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -149,8 +149,8 @@ def test_a_set_up_keeps_its_bytes():
         parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.deliveries.values()]
         found[stage] = hashed([*parts, *made.lists.values()])
     assert found == {
-        "keys": "cb724705dc83c013620b3ffe2f4fb95f",
-        "nonces": "6cad507518bc668e0bb51268def72b01",
-        "shares": "570a069d331ca63baab9f7017badd710",
-        "ready": "2e6d9271182dc446162bcf2071a63992",
+        "keys": "88675cc85f65e68c644dc9d7162ddf65",
+        "nonces": "7236fbaf97abdef0d1d7cc887a3f6c98",
+        "shares": "9c3e42617791aea3ee1a51b803e5a4e2",
+        "ready": "6157efd67d08fffe582c249d2172d8ed",
     }
