@@ -1,8 +1,8 @@
 """A node's own state of its run, on its own disk: written before anything is sent that depends on it.
 
-Beside the database stands a small counter file: the last step, the last round masked and the last answered. It is
-written after the database and before the message leaves. A database that is older than its counter was restored from
-a backup: its slots may have been used, so it is never resumed, and no round up to the counter is answered again.
+Beside the database stands a small counter file: the last step, the last round masked and the last answered or released.
+It is written after the database and before the message leaves. A database that is older than its counter was restored
+from a backup: its slots may have been used, so it is never resumed, and no round up to the counter is masked again.
 
 SQLite keeps what was replaced in its log and in free pages, and with it the keys of past slots. So a step is encrypted
 under a key that follows one way from the step's before it. Only the last one is kept: in the counter file, in place of
@@ -127,6 +127,11 @@ class _Counter:
     key: str = field(default="", repr=False)
     """Of the last step, in hexadecimal digits."""
 
+    @property
+    def last_barred(self) -> int:
+        """The last round whose sum may have been opened, where no database says in which epoch it was masked."""
+        return self.answered if self.masked == _EVERY_ROUND else max(self.answered, self.masked)
+
 
 @dataclass
 class NodeStore:
@@ -162,7 +167,7 @@ class NodeStore:
             self._forget_spent(run_id)
             lost = replace(self._counter, attempt=0, sequence=0)
         self._start(lost)
-        return frozenset(range(lost.answered + 1))
+        return frozenset(range(lost.last_barred + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
@@ -225,7 +230,9 @@ class NodeStore:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
             known = self._counter
-            answered = known.answered if step.answered is None else max(known.answered, step.answered)
+            # A round that was released is over, whether or not this node was asked to help to open its sum.
+            over = known.answered if step.answered is None else step.answered
+            answered = max(known.answered, over, *(number for number, _ in step.releases))
             last = known.masked if step.spent is None else max(known.masked, step.spent[0])
             self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, last, key))
 
@@ -303,6 +310,8 @@ class NodeStore:
             fault = mistake.with_traceback(None)
             fault.__cause__ = fault.__context__ = None
             self._forget_spent(run_id)
+            if self.knows(run_id):
+                answered.update(range(self._counter.last_barred + 1))
         self._sequence = sequence
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         if participant is not None:
@@ -310,19 +319,12 @@ class NodeStore:
             reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
             if reached != self._counter:
                 self._write_counter(reached)
+        seeds = self.database.rows("select seed from seeds where run_id = ?", (run_id,))
         return StoredRun(
-            run_id,
-            task_from_text(task),
-            data_digest,
-            attempt,
-            participant,
-            self._releases(run_id),
-            frozenset(answered),
-            seed,
-            frozenset(row[0] for row in self.database.rows("select seed from seeds where run_id = ?", (run_id,))),
-            frozenset((number, Cohort.from_json(text)) for number, text in masked),
-            fault,
-        )
+            run_id, task_from_text(task), data_digest, attempt, participant, self._releases(run_id),
+            frozenset(answered), seed, frozenset(row[0] for row in seeds),
+            frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
+        )  # fmt: skip
 
     def _restore(
         self, run_id: bytes, parts: tuple[bytes | None, bytes | None], step: tuple[int, int]

@@ -28,6 +28,7 @@ class Sites:
         returning: who was in the epoch before the coordinator was started again, and has not come back.
         asked: whose node was sent the spec of the open slot, on the connection that it has.
         openers: whose node was asked to help to open the slot's sum, on the connection that it has.
+        tried: who was asked for that at all, on whatever connection.
         answered: who has answered in the current phase.
         held: how many releases each node holds.
         n_invited: sites for which the parameters of the set-up were made.
@@ -43,6 +44,7 @@ class Sites:
     returning: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     openers: set[str] = field(default_factory=set)
+    tried: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
     n_invited: int = 0

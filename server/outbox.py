@@ -84,15 +84,18 @@ class RunOutbox:
     def _ask_openers(self, requests: dict[int, bytes]) -> None:
         for node, request in requests.items():
             self.sites.openers.add(self.sites.name(node))
+            self.sites.tried.add(self.sites.name(node))
             self._send(self.sites.name(node), Payload(MessageKind.UNMASK, request))
 
     def _ask_others(self) -> bool:
         """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
         slot = self._require_slot()
-        others = [node for node, site in self._survivors_heard(slot).items() if site not in self.sites.openers]
+        others = {node: site for node, site in self._survivors_heard(slot).items() if site not in self.sites.openers}
+        is_new = bool(set(others.values()) - self.sites.tried)
         self._ask_openers(slot.requests(others))
-        # Those who are asked only now have as long to answer as the others had.
-        self.n_phases += bool(others)
+        # Who is asked for the first time has as long to answer as the others had. But nobody puts the end of a run off
+        # by leaving and coming back.
+        self.n_phases += is_new and not self.is_stalled and not self.sites.returning
         return bool(others)
 
     def _invite(self, site: str) -> None:

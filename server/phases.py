@@ -38,6 +38,8 @@ from hedgerow.server.rounds import (
 from hedgerow.server.run_setup import RunSetup as RunSetup
 from hedgerow.training.evaluation_estimates import Evaluation
 
+_MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
+
 
 class RunPhases(RunOutbox):
     """What the coordinator does in each phase; `RunSession` decides when."""
@@ -224,7 +226,7 @@ class RunPhases(RunOutbox):
             return
         self._journal.save_slot(slot)
         self._slot = slot
-        self.sites.openers = set()
+        self.sites.openers, self.sites.tried = set(), set()
         self._enter(COLLECTIONS[slot.state])
         self._ask_openers(requests)
 
@@ -250,7 +252,7 @@ class RunPhases(RunOutbox):
             _, opened = slot.release()
         except SumAbandoned as fault:
             # The same manifest is repeated to whoever returns; there is never a second one.
-            if self._ask_others():
+            if fault.reason in _MORE_SHARES_MAY_HELP and self._ask_others():
                 return
             if fault.reason is not Code.TOO_FEW_ANSWERS:
                 raise

@@ -135,9 +135,7 @@ class RunSession(RunPhases):
         """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
         self.sites.silent.discard(site)
         is_inside = self._view is not None and self._view.is_ready(self.sites.number(site))
-        is_opened = self.state in (RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS)
-        asked = self.sites.openers if is_opened else self.sites.asked
-        if is_inside and site in self.sites.ready - self.sites.outsiders - asked:
+        if is_inside and site in self.sites.ready - self.sites.outsiders - self.sites.asked:
             self._repeat_to(site)
 
     def _greet(self, site: str, hello: Hello) -> None:
@@ -196,7 +194,8 @@ class RunSession(RunPhases):
         if self._slot is None:
             return
         self._slot, complaints = self._slot.receive([content])
-        if not complaints:
+        if not complaints or self.state is RunState.COLLECTING_ANSWERS:
+            # Shares that cannot be used are not waited for a second time: the others are asked for theirs.
             self.sites.answered.add(site)
         for complaint in complaints:
             self._tell(RunEventKind.COMPLAINT, site, complaint.code)
@@ -235,7 +234,7 @@ class RunSession(RunPhases):
     def _keep_enough_openers(self) -> None:
         """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
         slot = self._slot
-        if self.state is not RunState.COLLECTING_ANSWERS or slot is None or slot.view.guarantees.has_echo:
+        if self.state is not RunState.COLLECTING_ANSWERS or slot is None:
             return
         asked = {node for node, site in self._survivors_heard(slot).items() if site in self.sites.openers}
         if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):

@@ -41,6 +41,8 @@ from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 3.0
 _STOPPING_SECONDS = 1.0
+_SENDING_SECONDS = 0.001
+"""Without a pause a thread that goes on computing keeps the interpreter's lock, five milliseconds if it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,9 @@ class GrpcHub:
         return link is not None and link.offer(message)
 
     def receive(self, timeout: float) -> HubEvent | None:
-        """See `Hub.receive`."""
+        """See `Hub.receive`; a party that only asks still lets the transport's thread send what it has been given."""
         try:
-            event, link = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+            event, link = self._events.get(timeout=max(timeout, _SENDING_SECONDS))
         except queue.Empty:
             return None
         if link is not None and isinstance(event, Arrived):

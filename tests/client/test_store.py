@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.client.store import _EVERY_ROUND, NodeStep, NodeStore
 from hedgerow.experiments.secagg_lab import Lab
+from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.transitions import Code
 from hedgerow.training.tasks import TrainingTask
@@ -113,4 +115,25 @@ def test_what_refuses_a_step_does_not_keep_it(store: NodeStore) -> None:
     found = again.load()
     assert found is not None and found.fault is not None and found.fault.code == Code.CORRUPT_STATE.value
     assert (found.fault.__traceback__, found.fault.__cause__, found.fault.__context__) == (None, None, None)
+    again.close()
+
+
+@pytest.mark.parametrize("forgets_masked", [False, True])
+def test_a_round_that_is_over_is_barred_when_the_database_is_lost(store: NodeStore, forgets_masked: bool) -> None:
+    """Though this node was not asked for its shares, others have opened the sum: the counter says so by itself, also
+    where it does not know what was masked. Where it does, a round that was masked last may have been opened too.
+    """
+    lab, released = Lab(), np.zeros(4, dtype=np.int64)
+    event = GaussianEvent(1.0, 1)
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, event)))
+    lab.collected()
+    store.save(RUN, NodeStep(lab.node(0), releases=((0, released),), spent=(1, event)))
+    if forgets_masked:
+        store._write_counter(replace(store._counter, masked=_EVERY_ROUND))
+    task = store.load().task
+    store.close()
+    for file in store.folder.glob("node.db*"):
+        file.unlink()
+    again = NodeStore(store.folder)
+    assert again.open_run(RUN, task, b"data") == frozenset({0} if forgets_masked else {0, 1})
     again.close()

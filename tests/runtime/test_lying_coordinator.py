@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,6 +20,7 @@ from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.server.events import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
 
@@ -110,6 +112,54 @@ def test_a_round_that_was_masked_is_not_masked_again_where_both_could_be_opened(
     codes = [fault.code for party in federation.parties.values() for fault in party.failures]
     assert codes == ["purpose-answered"] * 3
     assert not any(message[4] == MessageKind.UPLOAD for _, message in federation.received)
+
+
+@pytest.mark.parametrize("database", ["lost", "restored"])
+@pytest.mark.parametrize("first", [0, 2])
+def test_sites_that_were_not_asked_do_not_open_what_others_have_opened(
+    federate: Builder, killed: type[BaseException], database: str, first: int
+) -> None:
+    """Seven of ten sites open every sum, and the databases of the other three are lost, or restored from a backup. A
+    coordinator that forgets its releases could have the three sum the same rounds: the difference of the two sums is
+    that of the seven. Their counters know that the rounds were released, and which one was masked last.
+    """
+    federation = federate(10)
+    three = ["site-7", "site-8", "site-9"]
+    released = itertools.count(1)
+
+    def back_up(event: RunEvent) -> None:
+        if event.kind.value == "phase" and event.code == "collecting-vectors":
+            for site in three:
+                shutil.copytree(federation.parties[site].folder, federation.folder / f"backup-{site}")
+            federation.on_event = kill
+
+    def kill(event: RunEvent) -> None:
+        if event.kind.value == "released" and next(released) == 3:
+            raise killed
+
+    federation.on_event = back_up
+    with pytest.raises(killed):
+        federation.run()
+    federation.on_event = lambda _: None
+    for site, party in federation.parties.items():
+        party.kill()
+        if site in three:
+            for file in party.folder.glob("node.db*"):
+                file.unlink()
+            for file in (federation.folder / f"backup-{site}").glob("node.db*") if database == "restored" else ():
+                shutil.copy(file, party.folder)
+            party.start()
+    journal = sqlite3.connect(federation.folder / "journal.db")
+    journal.execute("update run set epoch = null")
+    journal.execute("update slots set slot = null, next_slot = 0")
+    journal.execute("delete from releases where round >= ?", (first,))
+    journal.commit()
+    journal.close()
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert len(federation.session.survivors) == first
+    for site in three:
+        assert {fault.code for fault in federation.parties[site].failures} <= {"purpose-answered", "too-few-sites"}
 
 
 class Forger:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hedgerow.local_training import train
-from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.run_messages import MessageKind, Payload, encode
+from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.round_messages import SEED_SHARE, WITHHELD, Answer
+from hedgerow.secagg.transitions import Code
 from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -76,7 +80,152 @@ def test_others_are_asked_at_once_when_one_leaves(federate: Builder, n_gone: int
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert federation.session.survivors[0] == tuple(sorted(federation.data))
     assert len(federation.manifests) == len(federation.session.survivors)
-    assert "silent" not in {event.kind for event in federation.events}
+    assert "silent" not in {event.kind.value for event in federation.events}
+
+
+def test_who_is_gone_is_replaced_while_another_one_is_still_waited_for(federate: Builder) -> None:
+    """Of the five one is frozen and one goes: the others are asked then, not when the frozen one is given up."""
+    hit: list[str] = []
+    asked_at: dict[str, float] = {}
+
+    def fate(passing: Passing) -> Fate:
+        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK:
+            asked_at.setdefault(passing.site, federation.now)
+            if len(hit) < 2:
+                hit.append(passing.site)
+                federation.parties[passing.site].is_frozen = True
+        return Fate.DELIVER
+
+    federation = federate(N_SITES, faults=fate)
+
+    def vanish(_: float) -> bool:
+        second = federation.parties[hit[1]]
+        is_there = second.uplink is not None
+        second.kill()
+        return is_there
+
+    federation.while_waiting = vanish
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert asked_at == dict.fromkeys(federation.data, 0.0)
+
+
+def test_sites_that_were_asked_and_come_back_are_asked_again(federate: Builder) -> None:
+    """Two of four die of the question and are started again: without either of them the sum cannot be opened."""
+    died: list[str] = []
+
+    def fate(passing: Passing) -> Fate:
+        is_fatal = passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK
+        if is_fatal and passing.site in ("site-1", "site-2") and passing.site not in died:
+            died.append(passing.site)
+            federation.parties[passing.site].is_frozen = True
+        return Fate.DELIVER
+
+    federation = federate(4, faults=fate)
+
+    def revive(_: float) -> bool:
+        frozen = [party for party in federation.parties.values() if party.is_frozen]
+        for party in frozen:
+            party.is_frozen = False
+            party.kill()
+        gone = [] if frozen else [party for party in federation.parties.values() if party.uplink is None]
+        for party in gone:
+            party.start()
+        return bool(frozen or gone)
+
+    federation.while_waiting = revive
+    assert federation.model_bytes(federation.run()) == everybodys_model(federation)
+    # The third site that was asked at first, and the fourth when the two had gone, were asked once in that round.
+    assert asked(federation).total() == 4 + 2 + 3 * (len(federation.session.survivors) - 1)
+    assert "waiting-for-sites" in federation.codes("phase")
+
+
+def test_a_site_that_dies_of_every_question_puts_off_nothing(federate: Builder) -> None:
+    """One of four is frozen, and one comes back to be asked again and again: the plan's timeouts end the run still."""
+
+    def fate(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.UNMASK and passing.site in ("site-1", "site-2"):
+            federation.parties[passing.site].is_frozen = True
+        return Fate.DELIVER
+
+    federation = federate(4, faults=fate)
+
+    def flap(timeout: float) -> bool:
+        second = federation.parties["site-2"]
+        if second.is_frozen and second.uplink is not None:
+            second.kill()
+        elif second.uplink is None and timeout >= 1000.0:
+            federation.now += 1000.0
+            second.is_frozen = False
+            second.start()
+        else:
+            return False
+        return True
+
+    federation.while_waiting = flap
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "too-few-sites"
+    timeouts = federation.plan.federation
+    assert federation.now <= timeouts.idle_timeout + 3 * timeouts.round_timeout
+
+
+def test_the_quick_are_asked(federate: Builder) -> None:
+    """Whose vector came last is likely to be the last again, and is not waited for."""
+    held: list[str] = []
+
+    def fate(passing: Passing) -> Fate:
+        if passing.message[4] == MessageKind.UPLOAD and passing.site == "site-0":
+            held.append(passing.site)
+            return Fate.HOLD
+        return Fate.DELIVER
+
+    federation = federate(N_SITES, faults=fate)
+
+    def let_go(_: float) -> bool:
+        waiting = bool(held)
+        held.clear()
+        federation.network.release("site-0")
+        return waiting
+
+    federation.while_waiting = let_go
+    assert federation.model_bytes(federation.run()) == everybodys_model(federation)
+    assert set(asked(federation)) == set(federation.data) - {"site-0", "site-6"}
+
+
+def test_who_has_lost_its_state_is_not_asked(federate: Builder) -> None:
+    """A node that has begun anew holds no shares of the slot, and a question about it would end its part in the run."""
+    hit: list[str] = []
+
+    def fate(passing: Passing) -> Fate:
+        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK and not hit:
+            hit.append(passing.site)
+            federation.parties[passing.site].is_frozen = True
+        return Fate.DELIVER
+
+    federation = federate(4, faults=fate)
+    steps = iter(range(1, 4))
+
+    def act(_: float) -> bool:
+        first, spare = federation.parties[hit[0]], federation.parties["site-3"]
+        step = next(steps, 0)
+        if step == 1:
+            spare.kill()
+            for file in (*spare.folder.glob("node.db*"), spare.folder / "counter.json"):
+                file.unlink()
+            spare.start()
+        elif step == 2:
+            first.kill()
+        elif step == 3:
+            first.is_frozen = False
+            first.start()
+        return step > 0
+
+    federation.while_waiting = act
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert asked(federation)["site-3"] == 0
+    assert [fault.code for fault in federation.parties["site-3"].failures] == ["state-lost"]
 
 
 def test_others_are_asked_when_one_is_silent(federate: Builder) -> None:
@@ -125,6 +274,40 @@ def test_others_are_asked_when_the_shares_of_some_do_not_do(
     assert federation.model_bytes(federation.run()) == expected
     assert asked(federation).total() > len(federation.session.survivors) * THRESHOLD
     assert len(federation.manifests) == len(federation.session.survivors)
+
+
+def test_an_answer_that_is_none_is_not_waited_for(federate: Builder) -> None:
+    """What the aggregator refuses at the door helps as little as silence, but is known at once."""
+    federation = federate(N_SITES)
+    uplink = federation.parties["site-0"].uplink
+    assert uplink is not None
+    send = uplink.send
+
+    def garbling(message: bytes) -> bool:
+        is_answer = message[4] == MessageKind.ANSWER
+        return send(encode(Payload(MessageKind.ANSWER, b"garbage")) if is_answer else message)
+
+    uplink.send = garbling  # type: ignore[method-assign]
+    assert federation.model_bytes(federation.run()) == everybodys_model(federation)
+    assert federation.codes("complaint") == ["malformed-message"] * len(federation.session.survivors)
+    assert federation.now == 0.0
+
+
+def test_a_sum_out_of_its_bound_is_not_asked_about_again(federate: Builder, factory: Any) -> None:
+    """More shares would not change it: the secrets that they gave were checked."""
+    plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
+    federation = federate(N_SITES, plan, noise=SystemNoise(os.urandom))
+    release = Aggregator.release
+
+    def out_of_range(self: Aggregator) -> Any:
+        release(self)
+        raise refuse(Code.SUM_OUT_OF_RANGE)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AggregationError) as caught:
+        patch.setattr(Aggregator, "release", out_of_range)
+        federation.run()
+    assert caught.value.code == "sum-out-of-range"
+    assert asked(federation).total() == THRESHOLD
 
 
 def test_when_nobodys_shares_do_the_run_ends_by_name(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
