@@ -138,8 +138,11 @@ class Caller:
         with self._lock:
             functions, self._waiting = self._waiting, []
         for function in functions:
-            # One that raises must not take the others with it.
-            self._loop.call_soon(function)
+            try:
+                function()
+            except Exception as error:
+                # One that raises must not take the others with it.
+                self._loop.call_exception_handler({"message": "A call from another thread failed.", "exception": error})
 
 
 class _Background:
