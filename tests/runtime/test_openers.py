@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.round_messages import SEED_SHARE, WITHHELD, Answer
 from hedgerow.secagg.transitions import Code
-from hedgerow.transport.memory import Direction, Fate, Passing
+from hedgerow.transport.memory import Direction, Fate, FaultPlan, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -30,6 +31,18 @@ N_SITES, THRESHOLD = 7, 5
 def asked(federation: Federation) -> Counter[str]:
     """How often each site was asked for shares."""
     return Counter(site for site, message in federation.sent if message[4] == MessageKind.UNMASK)
+
+
+def freezing(hit: list[str], most: int, federation: Callable[[], Federation]) -> FaultPlan:
+    """Freezes the first sites that are asked for shares, before they answer; `hit` says which."""
+
+    def fate(passing: Passing) -> Fate:
+        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK and len(hit) < most:
+            hit.append(passing.site)
+            federation().parties[passing.site].is_frozen = True
+        return Fate.DELIVER
+
+    return fate
 
 
 def everybodys_model(federation: Federation) -> bytes:
@@ -60,14 +73,7 @@ def test_with_an_echo_everybody_is_asked(federate: Builder, factory: Any) -> Non
 def test_others_are_asked_at_once_when_one_leaves(federate: Builder, n_gone: int) -> None:
     """A site that was asked and is gone costs no timeout: another one's shares do as well, of the same manifest."""
     gone: list[str] = []
-
-    def fate(passing: Passing) -> Fate:
-        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK and len(gone) < n_gone:
-            gone.append(passing.site)
-            federation.parties[passing.site].is_frozen = True
-        return Fate.DELIVER
-
-    federation = federate(N_SITES, faults=fate)
+    federation = federate(N_SITES, faults=freezing(gone, n_gone, lambda: federation))
 
     def vanish(_: float) -> bool:
         waiting = [site for site in gone if federation.parties[site].uplink is not None]
@@ -88,13 +94,12 @@ def test_who_is_gone_is_replaced_while_another_one_is_still_waited_for(federate:
     hit: list[str] = []
     asked_at: dict[str, float] = {}
 
+    freeze = freezing(hit, 2, lambda: federation)
+
     def fate(passing: Passing) -> Fate:
         if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK:
             asked_at.setdefault(passing.site, federation.now)
-            if len(hit) < 2:
-                hit.append(passing.site)
-                federation.parties[passing.site].is_frozen = True
-        return Fate.DELIVER
+        return freeze(passing)
 
     federation = federate(N_SITES, faults=fate)
 
@@ -196,14 +201,7 @@ def test_the_quick_are_asked(federate: Builder) -> None:
 def test_who_has_lost_its_state_is_not_asked(federate: Builder) -> None:
     """A node that has begun anew holds no shares of the slot, and a question about it would end its part in the run."""
     hit: list[str] = []
-
-    def fate(passing: Passing) -> Fate:
-        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK and not hit:
-            hit.append(passing.site)
-            federation.parties[passing.site].is_frozen = True
-        return Fate.DELIVER
-
-    federation = federate(4, faults=fate)
+    federation = federate(4, faults=freezing(hit, 1, lambda: federation))
     steps = iter(range(1, 4))
 
     def act(_: float) -> bool:
@@ -231,14 +229,7 @@ def test_who_has_lost_its_state_is_not_asked(federate: Builder) -> None:
 def test_others_are_asked_when_one_is_silent(federate: Builder) -> None:
     """A site that was asked and is frozen is given up after one timeout, and the sum is opened without its shares."""
     frozen: list[str] = []
-
-    def fate(passing: Passing) -> Fate:
-        if passing.direction is Direction.TO_NODE and passing.message[4] == MessageKind.UNMASK and not frozen:
-            frozen.append(passing.site)
-            federation.parties[passing.site].is_frozen = True
-        return Fate.DELIVER
-
-    federation = federate(N_SITES, faults=fate)
+    federation = federate(N_SITES, faults=freezing(frozen, 1, lambda: federation))
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert federation.session.survivors[0] == tuple(sorted(federation.data))
