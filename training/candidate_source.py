@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
-from hedgerow.trees.candidates import MAX_REFINEMENTS, AdaptiveCandidates, initial_candidates, quantile_cuts
+from hedgerow.trees.candidates import AdaptiveCandidates, quantile_cuts
 from hedgerow.trees.greedy_splits import Bins
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.smoothing import shapes_of
-from hedgerow.trees.structures import CutTable
+from hedgerow.trees.structures import Cuts, CutTable
 
 
 class CandidateSource:
@@ -34,17 +34,16 @@ class CandidateSource:
         self._free_rounds_left = [plan.model.candidate_rounds] * grid.n_features
         self._lowest = [0.0 if feature.min is None else feature.min for feature in plan.features]
         self._highest = [0.0 if feature.max is None else feature.max for feature in plan.features]
-        self._adaptive: list[AdaptiveCandidates] = [initial_candidates(feature) for feature in grid.features]
-        self._cuts: list[list[int]] = [self._initial_cuts(index) for index in range(grid.n_features)]
-        self._table = CutTable.of(dict(enumerate(self._cuts)), grid)
-        self._bins: tuple[list[list[int]], Bins] | None = None
+        self._adaptive = AdaptiveCandidates(grid.features)
+        self._table = CutTable.of({index: self._initial_cuts(index) for index in range(grid.n_features)}, grid)
+        self._bins: tuple[Cuts, Bins] | None = None
 
     def _initial_cuts(self, index: int) -> list[int]:
         feature = self._grid.features[index]
         if feature.is_categorical:
             return []
         if self._method == "adaptive":
-            return self._adaptive[index].cuts(self._n_candidates)
+            return self._adaptive.cuts(index, self._n_candidates)
         if self._method == "iterative_hessian":
             low, high = self._lowest[index], self._highest[index]
             uniform = low + (high - low) * np.arange(self._n_candidates) / self._n_candidates
@@ -54,16 +53,12 @@ class CandidateSource:
 
     def cuts(self, features: Sequence[int]) -> dict[int, list[int]]:
         """The candidates of some features: cell numbers after which a split may be made."""
-        return {feature: self._cuts[feature] for feature in features}
+        return {feature: self._table.of_feature(feature) for feature in features}
 
     @property
     def cut_table(self) -> CutTable:
         """The candidates of all features at this moment."""
         return self._table
-
-    def _move(self, feature: int, cuts: list[int]) -> None:
-        self._cuts[feature] = cuts
-        self._table.put(feature, cuts)
 
     def paid_rounds_before(self, tree: int, batch_size: int) -> int:
         """Histograms to ask for before the batch that starts with `tree`: one per tree of it, while any are left."""
@@ -74,8 +69,9 @@ class CandidateSource:
         grid = self._grid.features[feature]
         if grid.is_categorical:
             return np.arange(grid.n_codes, dtype=np.uint16)
-        bins = np.searchsorted(self._cuts[feature], np.arange(grid.n_codes)).astype(np.uint16)
-        bins[grid.missing_code] = len(self._cuts[feature]) + 1
+        cuts = self._table.of_feature(feature)
+        bins = np.searchsorted(cuts, np.arange(grid.n_codes)).astype(np.uint16)
+        bins[grid.missing_code] = len(cuts) + 1
         return bins
 
     @property
@@ -85,11 +81,12 @@ class CandidateSource:
 
     def bins(self) -> Bins:
         """The bins of all features at this moment: the same object as long as no candidate has moved."""
-        if self._bins is None or self._bins[0] != self._cuts:
-            self._bins = list(self._cuts), self._bins_of_cuts()
+        cuts = self.cuts(range(self._grid.n_features))
+        if self._bins is None or self._bins[0] != cuts:
+            self._bins = cuts, self._bins_of(cuts)
         return self._bins[1]
 
-    def _bins_of_cuts(self) -> Bins:
+    def _bins_of(self, cuts: Cuts) -> Bins:
         grids = self._grid.features
         tables = [self.bin_of_code(index) for index in range(len(grids))]
         n_bins = np.array([int(table.max()) + 1 for table in tables], dtype=np.int64)
@@ -97,8 +94,8 @@ class CandidateSource:
         last_code = np.zeros((len(grids), int(n_bins.max())), dtype=np.int64)
         for index, (grid, table) in enumerate(zip(grids, tables, strict=True)):
             of_code[index, : len(table)] = table
-            last_code[index, : len(self._cuts[index])] = self._cuts[index]
-            last_code[index, len(self._cuts[index])] = grid.n_cells - 1
+            last_code[index, : len(cuts[index])] = cuts[index]
+            last_code[index, len(cuts[index])] = grid.n_cells - 1
         return Bins(of_code, n_bins, last_code, np.array([grid.is_categorical for grid in grids]))
 
     def take_bins(self, feature: int, hessians: IntVector, sigma: float) -> None:
@@ -117,9 +114,8 @@ class CandidateSource:
             self._free_rounds_left[feature] -= 1
             self._refine(feature, hessians, float(hessians.sum()))
         elif self._method == "adaptive":
-            bin_of_cell = self.bin_of_code(feature)[: self._grid.features[feature].n_cells]
-            self._adaptive[feature] = self._adaptive[feature].refined(bin_of_cell, hessians, int(sigma))
-            self._move(feature, self._adaptive[feature].cuts(self._n_candidates))
+            bins = self.bin_of_code(feature).astype(np.int64)[None]
+            self._take_trees(np.array([feature]), bins, np.ascontiguousarray(hessians)[None], sigma)
 
     def take_histogram(self, sums: IntVector) -> None:
         """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2), or cut at the quantiles of an exact one."""
@@ -128,11 +124,11 @@ class CandidateSource:
         total = float(sums.sum()) / self._grid.n_features
         position = 0
         for index, grid in enumerate(self._grid.features):
-            n_bins = grid.n_codes if grid.is_categorical else len(self._cuts[index]) + 2
+            n_bins = grid.n_codes if grid.is_categorical else len(self._table.of_feature(index)) + 2
             if self._method == "quantile" and not grid.is_categorical:
                 counts = sums[position : position + n_bins - 1].copy()
                 # One cut more than the quantiles between as many bins: Q candidates, as other methods have.
-                self._move(index, quantile_cuts(counts, self._n_candidates + 1))
+                self._table.put(index, quantile_cuts(counts, self._n_candidates + 1))
             elif not grid.is_categorical:
                 self._refine(index, sums[position : position + n_bins - 1], total)
             position += n_bins
@@ -140,14 +136,14 @@ class CandidateSource:
     def _refine(self, index: int, hessians: IntVector, total: float) -> None:
         """One round of iterative Hessian splitting; candidates are moved to the nearest edge of the grid."""
         edges = self._grid.features[index].edges.astype(np.float64)
-        candidates = [float(edges[cut]) for cut in self._cuts[index]]
+        candidates = [float(edges[cut]) for cut in self._table.of_feature(index)]
         if not candidates:
             return
         wanted = np.array(iterative_hessian(candidates, hessians, total, self._n_candidates))
         after = np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)
         before = np.maximum(after - 1, 0)
         nearer = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
-        self._move(index, [int(cut) for cut in np.unique(nearer)])
+        self._table.put(index, [int(cut) for cut in np.unique(nearer)])
 
     def take_leaves(self, trees: TreeBatch, hessians: NDArray[np.int64], sigma: float) -> None:
         """Refine by the released leaf Hessians of trees on a single feature.
@@ -160,14 +156,14 @@ class CandidateSource:
         if self._method != "adaptive":
             return
         shapes = shapes_of(trees)
-        numbers = np.where(shapes.is_single, trees.feature[:, 0], -1)
-        for tree, feature in enumerate(numbers.tolist()):
-            grid = self._grid.features[feature]
-            if feature < 0 or grid.is_categorical or self._adaptive[feature].refinements >= MAX_REFINEMENTS:
-                continue
-            leaf_of_cell = shapes.leaf_of_code[tree, : grid.n_cells]
-            self._adaptive[feature] = self._adaptive[feature].refined(leaf_of_cell, hessians[tree], int(sigma))
-            self._move(feature, self._adaptive[feature].cuts(self._n_candidates))
+        features = np.where(shapes.is_single, trees.feature[:, 0], -1).astype(np.int64)
+        self._take_trees(features, shapes.leaf_of_code, hessians, sigma)
+
+    def _take_trees(
+        self, features: NDArray[np.int64], leaf_of_cell: NDArray[np.int64], hessians: NDArray[np.int64], sigma: float
+    ) -> None:
+        table = self._table.cuts, self._table.n_cuts, self._n_candidates
+        self._adaptive.refine(features, leaf_of_cell, hessians, int(sigma), table)
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:

@@ -18,12 +18,42 @@ _TOO_NEAR = 2.0**-9
 
 
 @numba.njit(cache=True, nogil=True)
+def refine_features(  # type: ignore[no-untyped-def]
+    features, leaf_of_cell, hessians, least, most, n_bins, density, n_cells, refinements, cuts, n_cuts
+):
+    """Refine features by the leaves of a batch of trees, tree after tree, and cut at the quantiles of what comes out.
+
+    Args:
+        features: int64 [B], the feature that each tree asks for, negative for a tree that tells nothing of one.
+        leaf_of_cell: int64 [B, at least the feature's cells].
+        hessians: int64 [B, n_leaves].
+        least: leaves up to this count as empty.
+        most: a feature is refined so many times.
+        n_bins: one more than the cuts that are wanted.
+        density: int64 [n_features, most cells]; written.
+        n_cells: int64 [n_features], 0 for features that are not refined.
+        refinements: int64 [n_features]; written.
+        cuts, n_cuts: int64 [n_features, at least n_cells - 1] and [n_features], of features that were refined; written.
+    """
+    for tree in range(len(features)):
+        own = features[tree]
+        if own < 0 or n_cells[own] == 0 or refinements[own] >= most:
+            continue
+        refined = refined_density(density[own, : n_cells[own]].copy(), leaf_of_cell[tree], hessians[tree], least)
+        density[own, : n_cells[own]] = refined
+        refinements[own] += 1
+        found = nearest_cuts(refined, n_bins)
+        cuts[own, : len(found)] = found
+        n_cuts[own] = len(found)
+
+
+@numba.njit(cache=True, nogil=True)
 def refined_density(density, leaf_of_cell, hessians, least):  # type: ignore[no-untyped-def]
     """A feature's density after one release: int64 [n_cells]; what it was where no leaf holds more than `least`.
 
     Args:
         density: int64 [n_cells], at least 0, which sum to less than 2**42.
-        leaf_of_cell: int64 [n_cells].
+        leaf_of_cell: int64, of these cells and perhaps of codes behind them.
         hessians: int64 [n_leaves], at most 256 of them; those up to `least` count as empty.
         least: at least 0.
     """

@@ -11,12 +11,12 @@ Densities are integers, so that every party that recomputes them gets the same c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.trees.candidate_kernels import DENSITY_BITS, nearest_cuts, refined_density
+from hedgerow.trees.candidate_kernels import DENSITY_BITS, nearest_cuts, refine_features
 from hedgerow.trees.grid import FeatureGrid
 
 DENSITY_TOTAL = 2**DENSITY_BITS
@@ -25,41 +25,51 @@ MAX_REFINEMENTS = 6
 """Later releases would move the candidates by noise more than by knowledge."""
 
 
-@dataclass(frozen=True, eq=False)
 class AdaptiveCandidates:
-    """What the releases so far say about where a feature's records lie.
+    """What the releases so far say about where the records lie, for every numeric feature.
 
     Attributes:
-        density: int64 [n_cells], relative Hessian per cell.
-        refinements: releases that went into it.
+        density: int64 [n_features, most cells], relative Hessian per cell; a row counts up to its number of cells.
+        n_cells: int64 [n_features], 0 for a categorical feature.
+        refinements: int64 [n_features], releases that went into each.
     """
 
-    density: NDArray[np.int64]
-    refinements: int = 0
+    def __init__(self, grids: Sequence[FeatureGrid]) -> None:
+        """Every cell is equally likely: the grid itself is already denser where values usually are."""
+        sizes = [0 if grid.is_categorical else grid.n_cells for grid in grids]
+        self.n_cells = np.array(sizes, dtype=np.int64)
+        self.refinements = np.zeros(len(sizes), dtype=np.int64)
+        self.density = np.zeros((len(sizes), max(sizes, default=0)), dtype=np.int64)
+        for row, size in zip(self.density, sizes, strict=True):
+            row[:size] = DENSITY_TOTAL // max(1, size)
 
-    def cuts(self, n_candidates: int) -> list[int]:
-        """At most `n_candidates - 1` ascending cuts, at the quantiles of the density."""
-        return quantile_cuts(self.density, n_candidates)
+    def cuts(self, feature: int, n_candidates: int) -> list[int]:
+        """At most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
+        return quantile_cuts(self.density[feature, : self.n_cells[feature]], n_candidates)
 
-    def refined(self, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> AdaptiveCandidates:
-        """Take in one release.
+    def refine(
+        self,
+        features: NDArray[np.int64],
+        leaf_of_cell: NDArray[np.int64],
+        hessians: NDArray[np.int64],
+        noise: int,
+        table: tuple[NDArray[np.int64], NDArray[np.int64], int],
+    ) -> None:
+        """Take in a release of one or more trees, each on a single feature.
 
         Args:
-            leaf_of_cell: integers [n_cells], the leaf of each cell of the feature.
-            hessians: int64 [n_leaves], noisy leaf Hessians in integer units.
+            features: int64 [B], negative for a tree that asks for several.
+            leaf_of_cell: int64 [B, at least the feature's cells], the leaf of each cell.
+            hessians: int64 [B, n_leaves], noisy leaf Hessians in integer units.
             noise: their noise's standard deviation, in the same units; leaves within two of zero count as empty.
+            table: cuts and their numbers, int64 [n_features, most] and [n_features], of which the rows of refined
+                features are written; and `n_candidates`, as for `cuts`.
         """
-        if self.refinements >= MAX_REFINEMENTS:
-            return self
-        # A kernel is compiled for the layout of its arrays: a copy always has the same.
-        leaves, sums = np.array(leaf_of_cell, dtype=np.int64), np.array(hessians)
-        density = refined_density(self.density, leaves, sums, 2 * noise)
-        return AdaptiveCandidates(density, self.refinements + 1)
-
-
-def initial_candidates(grid: FeatureGrid) -> AdaptiveCandidates:
-    """Every cell equally likely: the grid itself is already denser where values usually are."""
-    return AdaptiveCandidates(np.full(grid.n_cells, DENSITY_TOTAL // grid.n_cells, dtype=np.int64))
+        cuts, n_cuts, n_candidates = table
+        refine_features(
+            features, leaf_of_cell, hessians, 2 * noise, MAX_REFINEMENTS, n_candidates,
+            self.density, self.n_cells, self.refinements, cuts, n_cuts,
+        )  # fmt: skip
 
 
 def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:

@@ -104,6 +104,11 @@ class CutTable:
         self.cuts[feature, : len(cuts)] = cuts
         self.n_cuts[feature] = len(cuts)
 
+    def of_feature(self, feature: int) -> list[int]:
+        """The candidates of one feature."""
+        cuts: list[int] = self.cuts[feature, : self.n_cuts[feature]].tolist()
+        return cuts
+
 
 def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""

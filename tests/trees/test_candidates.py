@@ -8,20 +8,32 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hedgerow.trees.candidate_kernels import FLOOR_SHARE
-from hedgerow.trees.candidates import (
-    DENSITY_TOTAL,
-    AdaptiveCandidates,
-    initial_candidates,
-    quantile_cuts,
-)
+from hedgerow.trees.candidates import DENSITY_TOTAL, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
 from hedgerow.trees.grid import FeatureGrid
 
 DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
 EXTREMES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1000, 1000), st.sampled_from([0, 2**63 - 1]))
 
 CELLS = st.one_of(st.integers(0, 10), st.sampled_from([2**20, 2**30, 2**34]), st.integers(0, 2**40 // 120))
+
+
+def fresh(n_cells: int) -> AdaptiveCandidates:
+    """One numeric feature before any release."""
+    return AdaptiveCandidates([FeatureGrid(np.arange(n_cells - 1, dtype=np.float32))])
+
+
+def refined(
+    candidates: AdaptiveCandidates, leaf_of_cell: NDArray[np.int64], hessians: NDArray[np.int64], noise: int
+) -> NDArray[np.int64]:
+    """The only feature's density after one release."""
+    table = np.zeros((1, 300), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    candidates.refine(np.zeros(1, np.int64), leaf_of_cell[None], hessians[None], noise, (*table, 32))
+    if candidates.refinements[0] < MAX_REFINEMENTS:
+        assert table[0][0, : table[1][0]].tolist() == candidates.cuts(0, 32)
+    return candidates.density[0].copy()
 
 
 def slow_cuts(density: list[int], n_bins: int) -> list[int]:
@@ -66,20 +78,21 @@ def test_even_densities_give_even_cuts() -> None:
 @given(data=st.data(), n_cells=st.integers(1, 253), n_leaves=st.integers(1, 32))
 def test_densities_stay_sound_under_any_release(data: st.DataObject, n_cells: int, n_leaves: int) -> None:
     """Noise may be anything: densities stay non-negative, bounded, and leave every cell a share; nothing overflows."""
-    candidates = initial_candidates(FeatureGrid(np.arange(n_cells - 1, dtype=np.float32)))
+    candidates = fresh(n_cells)
     random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     for _ in range(8):
         hessians = np.array(data.draw(st.lists(EXTREMES, min_size=n_leaves, max_size=n_leaves)), dtype=np.int64)
         noise = data.draw(st.sampled_from([0, 1, 10**6, 2**53]))
         leaf_of_cell = np.sort(random.integers(0, n_leaves, n_cells))
-        before = candidates
-        candidates = candidates.refined(leaf_of_cell, hessians, noise)
-        assert candidates.density.dtype == np.int64 and len(candidates.density) == n_cells
-        assert (candidates.density > 0).all()
-        assert sum(candidates.density.tolist()) <= DENSITY_TOTAL + n_cells
-        if candidates.refinements == before.refinements or (hessians <= 2 * noise).all():
-            np.testing.assert_array_equal(candidates.density, before.density)
-        assert candidates.cuts(32) == sorted(set(candidates.cuts(32)))
+        before, n_before = candidates.density[0].copy(), int(candidates.refinements[0])
+        density = refined(candidates, leaf_of_cell, hessians, noise)
+        assert density.dtype == np.int64 and len(density) == n_cells
+        assert (density > 0).all()
+        assert sum(density.tolist()) <= DENSITY_TOTAL + n_cells
+        if candidates.refinements[0] == n_before or (hessians <= 2 * noise).all():
+            np.testing.assert_array_equal(density, before)
+        assert candidates.cuts(0, 32) == sorted(set(candidates.cuts(0, 32)))
+    assert candidates.refinements[0] == MAX_REFINEMENTS
 
 
 @settings(max_examples=200)
@@ -89,49 +102,74 @@ def test_densities_are_those_of_whole_numbers(data: st.DataObject, n_cells: int,
     mass = np.array(data.draw(st.lists(EXTREMES, min_size=n_leaves, max_size=n_leaves)), dtype=np.int64)
     density = np.array(data.draw(st.lists(CELLS, min_size=n_cells, max_size=n_cells)), dtype=np.int64)
     leaves = data.draw(st.lists(st.integers(0, n_leaves - 1), min_size=n_cells, max_size=n_cells))
-    refined = AdaptiveCandidates(density).refined(np.array(leaves), mass, 0).density.tolist()
+    candidates = fresh(n_cells)
+    candidates.density[0] = density
+    after = refined(candidates, np.array(leaves), mass, 0).tolist()
     kept = [max(0, m) for m in mass.tolist()]
     if not any(kept):
-        assert refined == density.tolist()
+        assert after == density.tolist()
         return
     inside = [
         max(1, sum(d for d, of in zip(density.tolist(), leaves, strict=True) if of == leaf)) for leaf in range(n_leaves)
     ]
     for cell, leaf in enumerate(leaves):
         share = DENSITY_TOTAL * kept[leaf] * int(density[cell]) // (sum(kept) * inside[leaf])
-        assert refined[cell] == share - share // FLOOR_SHARE + DENSITY_TOTAL // FLOOR_SHARE // n_cells
+        assert after[cell] == share - share // FLOOR_SHARE + DENSITY_TOTAL // FLOOR_SHARE // n_cells
 
 
 def test_density_follows_the_leaves() -> None:
     """A leaf with three quarters of the Hessian gets about three quarters of the density, and so of the candidates."""
-    start = initial_candidates(FeatureGrid(np.arange(99, dtype=np.float32)))
-    refined = start.refined(np.repeat([0, 1], 50), np.array([300_000, 100_000]), 10)
-    share = refined.density[:50].sum() / refined.density.sum()
-    assert 0.70 < share < 0.76
-    cuts = np.array(refined.cuts(32))
+    candidates = fresh(100)
+    density = refined(candidates, np.repeat([0, 1], 50), np.array([300_000, 100_000]), 10)
+    assert 0.70 < density[:50].sum() / density.sum() < 0.76
+    cuts = np.array(candidates.cuts(0, 32))
     assert abs(int((cuts < 50).sum()) - 23) <= 2
 
 
 def test_leaves_within_their_noise_count_as_empty() -> None:
     """A leaf that noise alone explains must not draw candidates to itself."""
-    start = initial_candidates(FeatureGrid(np.arange(99, dtype=np.float32)))
-    refined = start.refined(np.repeat([0, 1], 50), np.array([1000, 199]), 100)
-    assert refined.density[50:].sum() < 0.05 * refined.density.sum()
-    kept = start.refined(np.repeat([0, 1], 50), np.array([199, -5000]), 100)
-    np.testing.assert_array_equal(kept.density, start.density)
+    density = refined(fresh(100), np.repeat([0, 1], 50), np.array([1000, 199]), 100)
+    assert density[50:].sum() < 0.05 * density.sum()
+    kept = refined(fresh(100), np.repeat([0, 1], 50), np.array([199, -5000]), 100)
+    np.testing.assert_array_equal(kept, fresh(100).density[0])
 
 
 def test_within_a_leaf_the_density_keeps_its_shape() -> None:
     """One release knows nothing about differences inside a leaf: what was known of them is kept."""
-    density = np.array([4, 1, 1, 2, 2, 2], dtype=np.int64) * 2**36
-    refined = AdaptiveCandidates(density).refined(np.array([0, 0, 0, 1, 1, 1]), np.array([10**6, 10**6]), 0).density
-    assert refined[0] > 3 * refined[1]
-    assert refined[1] == refined[2] and refined[3] == refined[4] == refined[5]
+    candidates = fresh(6)
+    candidates.density[0] = np.array([4, 1, 1, 2, 2, 2], dtype=np.int64) * 2**36
+    density = refined(candidates, np.array([0, 0, 0, 1, 1, 1]), np.array([10**6, 10**6]), 0)
+    assert density[0] > 3 * density[1]
+    assert density[1] == density[2] and density[3] == density[4] == density[5]
+
+
+def test_a_batch_is_its_trees_one_after_another() -> None:
+    """A feature that two trees ask for is refined twice, in their order; others, and trees of several, change nothing.
+
+    A party that took the releases in one by one would otherwise draw other trees than one that takes them together.
+    """
+    grids = [FeatureGrid(np.arange(40, dtype=np.float32)), FeatureGrid(np.arange(9, dtype=np.float32)),
+             FeatureGrid(np.empty(0, dtype=np.float32), n_categories=5)]  # fmt: skip
+    random = np.random.default_rng(3)
+    features = np.array([0, 1, 0, -1, 2, *[1] * MAX_REFINEMENTS])
+    leaves = np.sort(random.integers(0, 8, (len(features), 41)), axis=1)
+    hessians = random.integers(-100, 10**6, (len(features), 8))
+    together, one_by_one = AdaptiveCandidates(grids), AdaptiveCandidates(grids)
+    tables = [(np.zeros((3, 41), np.int64), np.zeros(3, np.int64), 16) for _ in range(2)]
+    together.refine(features, leaves, hessians, 100, tables[0])
+    for tree in range(len(features)):
+        one_by_one.refine(features[tree, None], leaves[tree, None], hessians[tree, None], 100, tables[1])
+    np.testing.assert_array_equal(together.density, one_by_one.density)
+    assert together.refinements.tolist() == one_by_one.refinements.tolist() == [2, MAX_REFINEMENTS, 0]
+    for feature in range(3):
+        found = [cuts[feature, : n_cuts[feature]].tolist() for cuts, n_cuts, _ in tables]
+        assert found[0] == found[1] == (together.cuts(feature, 16) if feature < 2 else [])
+    assert not together.density[2].any()
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 254])
 def test_a_fresh_density_is_even(n_cells: int) -> None:
     """Before any release every cell counts alike, also for the feature with a single cell."""
-    start = initial_candidates(FeatureGrid(np.arange(n_cells - 1, dtype=np.float32)))
-    assert len(set(start.density.tolist())) == 1 and len(start.density) == n_cells
-    assert len(start.cuts(10)) <= min(9, n_cells - 1)
+    start = fresh(n_cells)
+    assert len(set(start.density[0].tolist())) == 1 and start.density.shape == (1, n_cells)
+    assert len(start.cuts(0, 10)) <= min(9, n_cells - 1)
