@@ -23,8 +23,7 @@ from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
-from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import random_trees
+from hedgerow.trees.structures import TreeWords, random_trees, words_for
 
 
 def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
@@ -38,6 +37,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     settings = run.settings
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
+    words = TreeWords(run.structure_seed, settings.n_trees, words_for(run.grid, settings.max_depth, order.largest))
     batches: list[FittedTrees] = []
     weights: list[NDArray[np.int64] | None] = []
     n_fitted = 0
@@ -50,7 +50,8 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
         subsets = order.features_of_batch(first, n_trees)
-        trees = _draw_trees(run, candidates, subsets, first)
+        chosen = words.of_batch(first, n_trees)
+        trees = random_trees(chosen, subsets, candidates.cut_table, run.grid, settings.max_depth)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
         rule = leaf_rule(run, n_trees)
@@ -73,11 +74,6 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             score_bound = grown_score_bound(score_bound, fitted)
         exchange += 1
     return empty_ensemble(run).extended(batches, weights)
-
-
-def _draw_trees(run: Run, candidates: CandidateSource, subsets: list[list[int]], first: int) -> TreeBatch:
-    streams = [PublicRandom(run.structure_seed, f"tree {first + number}") for number in range(len(subsets))]
-    return random_trees(streams, subsets, candidates.cut_table, run.grid, run.settings.max_depth)
 
 
 def _leaf_query(

@@ -54,6 +54,11 @@ class FeatureOrder:
         self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
         self._turns = _Turns(n_features, n_features + len(self._explored))
 
+    @property
+    def largest(self) -> int:
+        """Features that a tree may ask for at most."""
+        return self._size
+
     def features_of(self, tree: int) -> list[int]:
         """The features of tree number `tree`; call once per tree, in order."""
         return self.features_of_batch(tree, 1)[0]

@@ -42,18 +42,17 @@ def draw_trees(  # type: ignore[no-untyped-def]
     """Draw a batch of trees; a categorical feature by itself is divided by its categories.
 
     Args:
-        words: uint64, those of one tree after those of another, as `starts` says; at least 2 * n_codes for each
-            categorical feature of a tree and 3 for each of its nodes.
-        features: int64, the features that each tree may ask for, likewise.
-        starts: int64 [2, B + 1], where the features and the words of each tree begin.
+        words: uint64 [B, n_words]; at least 2 * n_codes for each categorical feature of a tree and 3 for each of its
+            nodes.
+        features: int64, the features that each tree may ask for, those of one tree after those of another.
+        starts: int64 [B + 1], where the features of each tree begin.
         cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
         n_codes, is_categorical: int64 and bool [n_features].
         feature, goes_left, threshold: int32 [B, n_nodes], uint8 [B, n_nodes, n_codes of the grid], int32 [B, n_nodes]
             of trees that send everything left; written.
     """
     for tree in range(len(feature)):
-        own = features[starts[0, tree] : starts[0, tree + 1]]
-        stream = words[starts[1, tree] : starts[1, tree + 1]]
+        own, stream = features[starts[tree] : starts[tree + 1]], words[tree]
         if len(own) == 1 and is_categorical[own[0]]:
             feature[tree], threshold[tree] = own[0], -1
             _draw_by_category(stream, n_codes[own[0]], goes_left[tree])

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
-from hedgerow.trees.drawing_kernels import draw_trees
+from hedgerow.trees.drawing_kernels import Words, draw_trees
 from hedgerow.trees.grid import Grid
 from hedgerow.trees.public_random import PublicRandom, words_of
 
 Cuts = Mapping[int, Sequence[int]]
 """Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
+_AHEAD_BYTES = 1 << 22
+"""Enough for some thousand trees; the words of later ones are made when their turn comes."""
 
 
 @dataclass(frozen=True)
@@ -110,33 +112,58 @@ class CutTable:
         return cuts
 
 
+class TreeWords:
+    """The words that the trees of a run are drawn from, each tree's from the public stream of its number.
+
+    Those of the first trees are made at once: what is drawn from them then keeps nobody waiting between two exchanges.
+    """
+
+    def __init__(self, seed: int, n_trees: int, n_words: int) -> None:
+        """Args: seed: the run's structure seed; n_trees: trees of the run; n_words: words of each, see `words_for`."""
+        self._seed, self._n_words = seed, n_words
+        self._ahead = self._drawn(0, min(n_trees, _AHEAD_BYTES // (8 * n_words)))
+
+    def of_batch(self, first: int, n_trees: int) -> Words:
+        """Those of trees `first` to `first` + `n_trees` - 1: uint64 [n_trees, n_words]."""
+        if first + n_trees <= len(self._ahead):
+            return self._ahead[first : first + n_trees]
+        return self._drawn(first, n_trees)
+
+    def _drawn(self, first: int, n_trees: int) -> Words:
+        streams = [PublicRandom(self._seed, f"tree {first + number}") for number in range(n_trees)]
+        return words_of(b"".join([stream.first_bytes(self._n_words) for stream in streams])).reshape(n_trees, self._n_words)
+
+
+def words_for(grid: Grid, depth: int, subset_size: int) -> int:
+    """Words that suffice for a tree that may ask for `subset_size` features: the orders of categories, three a node."""
+    n_codes, is_categorical = grid.codes_of_features
+    orders = sorted((2 * n_codes * is_categorical).tolist())[-subset_size:]
+    return int(3 * (2**depth - 1) + sum(orders))
+
+
 def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
     """One totally random tree, see `random_trees`; a batch of one."""
-    return random_trees([randomness], [features], CutTable.of(cuts, grid), grid, depth)
+    words = randomness.first_words(words_for(grid, depth, len(features)))
+    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth)
 
 
 def random_trees(
-    randomness: Sequence[PublicRandom], subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
+    randomness: Words, subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
 ) -> TreeBatch:
     """Totally random trees, one for each subset of features.
 
     Args:
-        randomness: the public stream of each tree.
+        randomness: uint64 [B, n_words], the public words of each tree, as many as `words_for` says or more.
         subsets: the features that each tree may ask for, at least one.
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
     """
     trees = _blank(len(subsets), depth, grid.n_codes)
     n_codes, is_categorical = grid.codes_of_features
-    # A tree takes at most its categories' orders, and three words for each node.
-    orders = (2 * n_codes * is_categorical).tolist()
-    counts = [3 * trees.feature.shape[1] + sum([orders[feature] for feature in features]) for features in subsets]
-    words = b"".join([stream.first_bytes(count) for stream, count in zip(randomness, counts, strict=True)])
-    starts = np.array([[0, *accumulate(map(len, subsets))], [0, *accumulate(counts)]], dtype=np.int64)
     draw_trees(
-        words_of(words),
+        np.ascontiguousarray(randomness),
         np.array([feature for features in subsets for feature in features], dtype=np.int64),
-        starts,
+        np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
         cuts.cuts,
         cuts.n_cuts,
         n_codes,

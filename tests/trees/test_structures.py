@@ -15,7 +15,7 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees import structures
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import CutTable, concatenate, random_tree, random_trees
+from hedgerow.trees.structures import CutTable, TreeWords, concatenate, random_tree, random_trees, words_for
 
 
 def draw_tree(grid: Grid, features: list[int], cuts: dict[int, list[int]], depth: int, seed: int) -> TreeBatch:
@@ -159,13 +159,24 @@ def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
     }
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
-    streams = [PublicRandom(8, f"tree {number}") for number in range(len(subsets))]
-    batch = random_trees(streams, subsets, CutTable.of(cuts, grid), grid, 3)
+    words = TreeWords(8, 2, words_for(grid, 3, grid.n_features))
+    batch = random_trees(words.of_batch(0, len(subsets)), subsets, CutTable.of(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
         np.testing.assert_array_equal(batch.feature[number], alone.feature[0])
         np.testing.assert_array_equal(batch.goes_left[number], alone.goes_left[0])
         np.testing.assert_array_equal(batch.threshold[number], alone.threshold[0])
+
+
+@pytest.mark.parametrize("n_ahead", [0, 3, 40])
+def test_words_are_those_of_each_trees_stream(n_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made at the start or when their turn comes: a party with less room must draw the same trees."""
+    monkeypatch.setattr(structures, "_AHEAD_BYTES", 8 * 520 * n_ahead)
+    words = TreeWords(8, 9, 520)
+    for first, n_trees in ((0, 2), (2, 2), (4, 5)):
+        for number, found in enumerate(words.of_batch(first, n_trees)):
+            stream = PublicRandom(8, f"tree {first + number}")
+            np.testing.assert_array_equal(found, stream.first_words(520))
 
 
 def test_no_structure_is_drawn_from_data() -> None:
