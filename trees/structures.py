@@ -131,7 +131,8 @@ class TreeWords:
 
     def _drawn(self, first: int, n_trees: int) -> Words:
         streams = [PublicRandom(self._seed, f"tree {first + number}") for number in range(n_trees)]
-        return words_of(b"".join([stream.first_bytes(self._n_words) for stream in streams])).reshape(n_trees, self._n_words)
+        content = b"".join([stream.first_bytes(self._n_words) for stream in streams])
+        return words_of(content).reshape(n_trees, self._n_words)
 
 
 def words_for(grid: Grid, depth: int, subset_size: int) -> int:
