@@ -107,8 +107,7 @@ class FeatureOrder:
         denominator = leaves.hessians + ridge
         # As in the leaf rule: without a ridge an empty leaf says nothing.
         gains = np.divide(worth, denominator, out=np.zeros_like(worth), where=denominator > 0)
-        for subset, gain in zip(subsets, gains.reshape(trees.n_trees, -1).tolist(), strict=True):
-            self._turns.learn(tuple(subset), math.fsum(gain))
+        self._turns.learn(subsets, [math.fsum(gain) for gain in gains.reshape(trees.n_trees, -1).tolist()])
 
 
 class _Turns:
@@ -147,9 +146,10 @@ class _Turns:
             self._even[number] = self._even_share if len(subset) == 1 else 0.0
         return number
 
-    def learn(self, subset: Subset, gain: float) -> None:
-        """Note what a subset's latest turn gained; older turns say what is already in the model."""
-        self._gains[self._numbers[subset]] = gain
+    def learn(self, subsets: Sequence[Sequence[int]], gains: Sequence[float]) -> None:
+        """Note what the latest turn of each subset gained; older turns say what is already in the model."""
+        latest = {self._numbers[tuple(subset)]: gain for subset, gain in zip(subsets, gains, strict=True)}
+        self._gains[list(latest)] = list(latest.values())
         self._has_news = True
 
     def _earn(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 from cryptography.exceptions import InvalidSignature
@@ -62,6 +63,12 @@ def require_public(public: bytes) -> None:
         raise PrimitiveFault("An identity key is a point of small order.", code="low-order-key")
 
 
+@lru_cache(maxsize=4096)
+def _key_of(public: bytes) -> Ed25519PublicKey:
+    """The key with these bytes; remembered, for a party hears the same few signers in every round."""
+    return Ed25519PublicKey.from_public_bytes(public)
+
+
 # Hashes of what was verified. In one process many nodes check the same public header; the hash is kept
 # and not the message, which may be large. Failures are never remembered.
 _VERIFIED: dict[bytes, None] = {}
@@ -85,7 +92,7 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     if claim in _VERIFIED:
         return
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
+        _key_of(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
         raise PrimitiveFault("A signature does not verify.", code="bad-signature") from error
     if len(_VERIFIED) >= _MOST_REMEMBERED:
