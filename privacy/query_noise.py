@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import (
@@ -68,15 +69,23 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     squared = query.sensitivity_squared
     if is_local:
         return _local_noise_of(query)
+    if not isinstance(query, SampledLeafSums):
+        return _gaussian_noise(query.noise_multiplier, squared, query.length, honest_group)
     if honest_group is None:
         sigma = integer_sigma(query.noise_multiplier, squared)
-        if isinstance(query, SampledLeafSums):
-            return QueryNoise(_sampled_event(query, sigma, 1), sigma * sigma, sigma, 0)
-        return QueryNoise(DiscreteGaussianEvent.of(sigma, squared, query.length), sigma * sigma, sigma, 0)
+        return QueryNoise(_sampled_event(query, sigma, 1), sigma * sigma, sigma, 0)
     share = integer_sigma(query.noise_multiplier, squared, weight=float(honest_group))
-    if isinstance(query, SampledLeafSums):
-        return QueryNoise(_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
-    event = DiscreteGaussianSumEvent.of(share, honest_group, squared, query.length)
+    return QueryNoise(_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
+
+
+@lru_cache(maxsize=64)
+def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_group: int | None) -> QueryNoise:
+    """See `noise_of`; remembered, for a party asks several times in a round, and the sites wait for the answer."""
+    if honest_group is None:
+        sigma = integer_sigma(noise_multiplier, squared)
+        return QueryNoise(DiscreteGaussianEvent.of(sigma, squared, length), sigma * sigma, sigma, 0)
+    share = integer_sigma(noise_multiplier, squared, weight=float(honest_group))
+    event = DiscreteGaussianSumEvent.of(share, honest_group, squared, length)
     return QueryNoise(event, honest_group * share * share, 0, share)
 
 

@@ -42,7 +42,10 @@ Complaints = list[Refusal | OwnMistake | Abandoned]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Aggregator:
-    """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent."""
+    """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent.
+
+    `shares` has the same answers, parsed when they came and not when the last one is there and everybody waits.
+    """
 
     view: EpochView
     spec: RoundSpec
@@ -52,6 +55,7 @@ class Aggregator:
     manifest: bytes = b""
     echoes: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
+    shares: dict[int, Answer] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         counts = f"uploads={len(self.uploads)}, echoes={len(self.echoes)}, answers={len(self.answers)}"
@@ -70,7 +74,7 @@ class Aggregator:
 
     def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
         """Returns the state with every acceptable message of the current collection, and the refusals of the others."""
-        uploads, echoes, answers = dict(self.uploads), dict(self.echoes), dict(self.answers)
+        uploads, echoes, answers, shares = dict(self.uploads), dict(self.echoes), dict(self.answers), dict(self.shares)
         complaints = Complaints()
         for message in messages:
             try:
@@ -79,10 +83,11 @@ class Aggregator:
                 elif message[4:5] == bytes((Kind.ECHO,)):
                     self._take_echo(message, echoes)
                 else:
-                    self._take_answer(message, answers)
+                    answer = self._take_answer(message, answers)
+                    shares[answer.node] = answer
             except Refusal as complaint:
                 complaints.append(complaint)
-        return replace(self, uploads=uploads, echoes=echoes, answers=answers), complaints
+        return replace(self, uploads=uploads, echoes=echoes, answers=answers, shares=shares), complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:
         """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
@@ -142,8 +147,7 @@ class Aggregator:
         SUM_OUT_OF_RANGE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
-        answers = {node: Answer.from_signed(message) for node, message in self.answers.items()}
-        return replace(self, state=state), unmask(self.view, self.spec, self.context, self.uploads, answers)
+        return replace(self, state=state), unmask(self.view, self.spec, self.context, self.uploads, self.shares)
 
     def to_bytes(self) -> bytes:
         """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated."""
@@ -164,11 +168,12 @@ class Aggregator:
             echoes = dict(zip(reader.nodes(), reader.items(), strict=True))
             answers = dict(zip(reader.nodes(), reader.items(), strict=True))
             reader.end()
+            shares = {node: Answer.from_signed(message) for node, message in answers.items()}
             by_node = {Header.from_signed(upload.header).node: upload for upload in uploads}
             spec = RoundSpec.from_signed(signed_spec)
         except (Refusal, ValueError) as error:
             raise refuse(Code.CORRUPT_STATE) from error
-        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers)
+        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, shares)
 
     def abandon(self) -> Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""
@@ -207,7 +212,7 @@ class Aggregator:
             raise refuse(Code.OTHER_MANIFEST, peer=echo.node)
         echoes.setdefault(echo.node, split_signed(message)[1])
 
-    def _take_answer(self, message: bytes, answers: dict[int, bytes]) -> None:
+    def _take_answer(self, message: bytes, answers: dict[int, bytes]) -> Answer:
         advance(Party.AGGREGATOR, self.state, Event.ANSWER)
         answer = Answer.from_signed(message)
         node = answer.node
@@ -225,3 +230,4 @@ class Aggregator:
             raise refuse(Code.CONTENT_MISMATCH, peer=node)
         if answers.setdefault(node, message) != message:
             raise refuse(Code.CONTRADICTION, peer=node)
+        return answer
