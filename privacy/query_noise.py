@@ -78,7 +78,7 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     return QueryNoise(_sampled_event(query, share, honest_group), honest_group * share * share, 0, share)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64, typed=True)
 def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_group: int | None) -> QueryNoise:
     """See `noise_of`; remembered, for a party asks several times in a round, and the sites wait for the answer."""
     if honest_group is None:

@@ -54,7 +54,10 @@ class SlotChain:
 
     def pairs(self, node: int, epoch: bytes) -> PairSecrets:
         """Returns what the node whose chain this is shares with its peers in `slot` of the epoch (its digest)."""
-        return self._ahead.get(self.slot) or PairSecrets(self.current(), node, epoch, self.slot)
+        ahead = self._ahead.get(self.slot)
+        if ahead is not None and ahead.is_of(node, epoch):
+            return ahead
+        return PairSecrets(self.current(), node, epoch, self.slot)
 
     def agreed_ahead(self, node: int, epoch: bytes, peers: Sequence[Mapping[int, bytes]]) -> SlotChain:
         """Returns this chain with the secrets of its first slots made, by the peers' public keys of each.
@@ -127,6 +130,10 @@ class PairSecrets:
 
     def __repr__(self) -> str:
         return f"PairSecrets({len(self._made)})"
+
+    def is_of(self, node: int, epoch: bytes) -> bool:
+        """Whether these are the secrets of this node in the epoch with this digest."""
+        return (self._node, self._salt) == (node, epoch)
 
     def with_peer(self, peer: int, peer_public: bytes) -> bytes:
         """Returns the 32-byte secret that the two nodes share for the slot; the same from both sides.

@@ -240,8 +240,9 @@ class RunPhases(RunOutbox):
         self._journal.save_slot(slot)
         self._slot, self._certificate = slot, certificate
         self._enter(RunState.COLLECTING_ANSWERS)
-        for node in slot.uploads:
-            self._send(self.sites.name(node), Payload(MessageKind.CERTIFICATE, certificate))
+        # Who has lost its state since it echoed, or before, was invited anew: it has no slot that this could open.
+        for site in sorted({self.sites.name(node) for node in slot.uploads} - self.sites.outsiders):
+            self._send(site, Payload(MessageKind.CERTIFICATE, certificate))
 
     def _release(self) -> None:
         """Unmask, add the noise, journal, and only then go on: what follows may be seen."""

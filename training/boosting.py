@@ -23,7 +23,7 @@ from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
-from hedgerow.trees.structures import TreeWords, random_trees, words_for
+from hedgerow.trees.structures import TreeWords, random_trees
 
 
 def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
@@ -37,7 +37,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
     settings = run.settings
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
-    words = TreeWords(run.structure_seed, settings.n_trees, words_for(run.grid, settings.max_depth, order.largest))
+    words = TreeWords(run.structure_seed, settings.n_trees, run.grid, settings.max_depth, order.largest)
     batches: list[FittedTrees] = []
     weights: list[NDArray[np.int64] | None] = []
     n_fitted = 0
@@ -50,8 +50,8 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
         subsets = order.features_of_batch(first, n_trees)
-        chosen = words.of_batch(first, n_trees)
-        trees = random_trees(chosen, subsets, candidates.cut_table, run.grid, settings.max_depth)
+        drawn_from = words.of_batch(first, subsets)
+        trees = random_trees(drawn_from, subsets, candidates.cut_table, run.grid, settings.max_depth)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
         rule = leaf_rule(run, n_trees)

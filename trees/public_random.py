@@ -56,11 +56,9 @@ class PublicRandom:
 
     def first_bytes(self, count: int) -> bytes:
         """The same words before `words_of` reads them; those of several streams are read at once."""
-        content = hashlib.shake_256(self._key + b"|0").digest(8 * min(WORDS_PER_REFILL, count))
-        for block in range(1, -(-count // WORDS_PER_REFILL)):
-            length = 8 * min(WORDS_PER_REFILL, count - block * WORDS_PER_REFILL)
-            content += hashlib.shake_256(self._key + b"|%d" % block).digest(length)
-        return content
+        sizes = [8 * min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
+        streams = [hashlib.shake_256(self._key + b"|%d" % block) for block in range(len(sizes))]
+        return b"".join([stream.digest(size) for stream, size in zip(streams, sizes, strict=True)])
 
     def _block(self, refill: int, n_words: int) -> list[int]:
         """The first words of a block of the stream, last one first."""

@@ -118,21 +118,22 @@ class TreeWords:
     Those of the first trees are made at once: what is drawn from them then keeps nobody waiting between two exchanges.
     """
 
-    def __init__(self, seed: int, n_trees: int, n_words: int) -> None:
-        """Args: seed: the run's structure seed; n_trees: trees of the run; n_words: words of each, see `words_for`."""
-        self._seed, self._n_words = seed, n_words
-        self._ahead = self._drawn(0, min(n_trees, _AHEAD_BYTES // (8 * n_words)))
+    def __init__(self, seed: int, n_trees: int, grid: Grid, depth: int, largest: int) -> None:
+        """Args: seed: of the run's structures; n_trees: trees of the run; largest: features of a tree at most."""
+        self._seed, self._grid, self._depth = seed, grid, depth
+        n_words = words_for(grid, depth, largest)
+        self._ahead = self._drawn(0, min(n_trees, _AHEAD_BYTES // (8 * n_words)), n_words)
 
-    def of_batch(self, first: int, n_trees: int) -> Words:
-        """Those of trees `first` to `first` + `n_trees` - 1: uint64 [n_trees, n_words]."""
-        if first + n_trees <= len(self._ahead):
-            return self._ahead[first : first + n_trees]
-        return self._drawn(first, n_trees)
+    def of_batch(self, first: int, subsets: Sequence[Sequence[int]]) -> Words:
+        """Those of tree `first` and its followers, one for each subset: uint64 [B, as many as they need or more]."""
+        if first + len(subsets) <= len(self._ahead):
+            return self._ahead[first : first + len(subsets)]
+        return self._drawn(first, len(subsets), words_for(self._grid, self._depth, max(map(len, subsets))))
 
-    def _drawn(self, first: int, n_trees: int) -> Words:
+    def _drawn(self, first: int, n_trees: int, n_words: int) -> Words:
         streams = [PublicRandom(self._seed, f"tree {first + number}") for number in range(n_trees)]
-        content = b"".join([stream.first_bytes(self._n_words) for stream in streams])
-        return words_of(content).reshape(n_trees, self._n_words)
+        content = b"".join([stream.first_bytes(n_words) for stream in streams])
+        return words_of(content).reshape(n_trees, n_words)
 
 
 def words_for(grid: Grid, depth: int, subset_size: int) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -224,6 +227,29 @@ def test_who_has_lost_its_state_is_not_asked(federate: Builder) -> None:
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert asked(federation)["site-3"] == 0
     assert [fault.code for fault in federation.parties["site-3"].failures] == ["state-lost"]
+
+
+@pytest.mark.parametrize("number", [9, 12, 15])
+def test_who_has_lost_its_state_gets_no_certificate(federate: Builder, factory: ModuleType, number: int) -> None:
+    """Invited anew while the others echo, it knows no manifest: the others' certificate would end its part in the run.
+
+    After so many events its vector is in the sum that is being opened.
+    """
+    plan = factory.make_plan()
+    plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
+    federation = federate(4, plan)
+    victim = federation.parties["site-1"]
+
+    def damage() -> None:
+        victim.kill()
+        with contextlib.closing(sqlite3.connect(victim.folder / "node.db")) as database:
+            database.execute("update steps set step = x'00' where step is not null")
+            database.commit()
+        victim.start()
+
+    victim.after(number, damage)
+    federation.run()
+    assert victim.failures == [] and victim.is_done
 
 
 def test_others_are_asked_when_one_is_silent(federate: Builder) -> None:

@@ -194,6 +194,9 @@ def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow
     assert len(found) == 6 * len(every)
     assert chain._ahead == {} and next(ahead.secrets(1)) == next(chain.secrets(1))
     assert "\\x" not in repr(ahead.pairs(5, CONTEXT.epoch))
+    # What was made for one node and epoch is nothing to another.
+    for node, epoch in ((4, CONTEXT.epoch), (5, bytes(32))):
+        assert ahead.pairs(node, epoch).with_peer(1, peers[0][1]) == chain.pairs(node, epoch).with_peer(1, peers[0][1])
 
 
 def test_a_key_of_low_order_is_refused_ahead_as_well():
