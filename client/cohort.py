@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hedgerow.secagg.view import EpochView
 
@@ -43,10 +44,16 @@ class Cohort:
 
     def to_json(self) -> str:
         """What is stored."""
-        return json.dumps([self.epoch.hex(), sorted(self.members), self.least, self.n_colluders])
+        return _json_of(self)
 
     @classmethod
     def from_json(cls, text: str) -> Cohort:
         """The cohort stored as `text`."""
         epoch, members, least, n_colluders = json.loads(text)
         return cls(bytes.fromhex(epoch), frozenset(members), least, n_colluders)
+
+
+@lru_cache(maxsize=8)
+def _json_of(cohort: Cohort) -> str:
+    """Remembered, because all rounds of an epoch store the same."""
+    return json.dumps([cohort.epoch.hex(), sorted(cohort.members), cohort.least, cohort.n_colluders])

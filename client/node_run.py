@@ -202,7 +202,7 @@ class NodeRun:
             # To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum.
             # Clipped it moves no further than before when one record more is there, so the noise still suffices.
             limit = expected.vectors[0].entry_bound
-            vector = np.clip(vector, -limit, limit)
+            vector = np.minimum(np.maximum(vector, -limit), limit)
         vectors = {VECTOR_ID: vector}
         step = participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares)
         if number in self.redrawn and step.persist:

@@ -57,9 +57,9 @@ create table if not exists models (digest blob primary key)
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION = 4
-OPEN = "open"
-_COUNTER_BYTES = 256
+_VERSION, OPEN, _COUNTER_BYTES = 4, "open", 256
+_COUNTER_LINE = '{"run_id": "%(run_id)s", "attempt": %(attempt)d, "sequence": %(sequence)d, ' \
+    '"answered": %(answered)d, "masked": %(masked)d, "key": "%(key)s"}'
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
@@ -372,7 +372,7 @@ class NodeStore:
 
     def _write_counter(self, counter: _Counter) -> None:
         # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
-        line = json.dumps(counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
+        line = (_COUNTER_LINE % counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
         try:
             if self._counter_file is None:
                 self._counter_file = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)

@@ -153,10 +153,11 @@ class MessageReader:
         if width < 1:
             raise malformed("integers have no width")
         octets = np.frombuffer(self._take(count * width), dtype=np.uint8).reshape(count, width)
-        wide = np.empty((count, 8), dtype=np.uint8)
-        wide[:, 8 - width :] = octets
-        wide[:, : 8 - width] = np.where(octets[:, :1] >= 128, 255, 0)
+        # At the top of a word first, and then down to where they belong: the shift brings the sign along.
+        wide = np.zeros((count, 8), dtype=np.uint8)
+        wide[:, :width] = octets
         values = wide.view(">i8").reshape(count).astype(np.int64)
+        values >>= 8 * (8 - width)
         if _width_of(values) != width:
             raise malformed("integers are wider than they need to be")
         return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations, islice
 
 import numpy as np
@@ -38,11 +39,10 @@ class Release:
 
 
 class Reconstructor:
-    """Rebuilds secrets from shares; remembers weights of holder sets, and holders found out to send wrong shares."""
+    """Rebuilds secrets from shares; remembers holders found out to send wrong ones."""
 
     def __init__(self, threshold: int) -> None:
         self._threshold = threshold
-        self._weights: dict[tuple[int, ...], list[int]] = {}
         self.suspects: set[int] = set()
 
     def recover(self, node: int, shares: Mapping[int, bytes], fits: Callable[[bytes], bool]) -> bytes:
@@ -76,10 +76,8 @@ class Reconstructor:
                     yield tuple(kept[: self._threshold])
 
     def _combine(self, subset: tuple[int, ...], values: Mapping[int, int]) -> bytes | None:
-        if subset not in self._weights:
-            self._weights[subset] = weights_at(0, subset)
         try:
-            return secret_from(self._weights[subset], [values[x] for x in subset])
+            return secret_from(_weights_at_zero(subset), [values[x] for x in subset])
         except PrimitiveFault:
             return None
 
@@ -89,6 +87,12 @@ class Reconstructor:
         for x in values.keys() - set(subset):
             if interpolate(weights_at(x, subset), known) != values[x]:
                 self.suspects.add(x - 1)
+
+
+@lru_cache(maxsize=MAX_SUBSETS)
+def _weights_at_zero(holders: tuple[int, ...]) -> list[int]:
+    """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
+    return weights_at(0, holders)
 
 
 def _shares_by_node(view: EpochView, answers: Mapping[int, Answer]) -> dict[int, dict[int, bytes]]:

@@ -165,6 +165,15 @@ def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _n_left(goes_left):  # type: ignore[no-untyped-def]
+    """How many codes go left."""
+    n_left = np.int64(0)
+    for code in range(len(goes_left)):
+        n_left += np.int64(goes_left[code])
+    return n_left
+
+
+@numba.njit(cache=True, nogil=True)
 def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
     """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
 
@@ -181,18 +190,15 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
     for tree in range(n_trees):
         for node in range(n_nodes):
             if threshold[tree, node] < 0:
-                if goes_left[tree, node, SMALL_CODES:].sum() == 0:
+                if _n_left(goes_left[tree, node, SMALL_CODES:]) == 0:
                     width[tree, node] = SMALL_SET
                     for code in range(min(n_codes, SMALL_CODES)):
                         start[tree, node] |= np.int64(1 - goes_left[tree, node, code]) << np.int64(code)
                 continue
-            first, n_right, last = np.int64(threshold[tree, node]) + 1, 0, -1
-            for code in range(n_codes):
-                if goes_left[tree, node, code] == 0:
-                    n_right += 1
-                    last = code
+            # As many go right as are not left, and they are one stretch if none in a stretch of that length goes left.
+            first, n_right = np.int64(threshold[tree, node]) + 1, n_codes - _n_left(goes_left[tree, node])
             start[tree, node] = first
-            if n_right == 0 or (last == first + n_right - 1 and goes_left[tree, node, first:last].sum() == 0):
+            if first + n_right <= n_codes and _n_left(goes_left[tree, node, first : first + n_right]) == 0:
                 width[tree, node] = n_right
     return start, width
 
@@ -209,26 +215,50 @@ def shapes_of_trees(feature, goes_left):  # type: ignore[no-untyped-def]
     is_single = np.ones(n_trees, dtype=np.bool_)
     leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.int64)
     reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
+    reached = np.empty((n_nodes, n_codes), dtype=np.uint8)
     for tree in range(n_trees):
         for node in range(1, n_nodes):
             is_single[tree] &= feature[tree, node] == feature[tree, 0]
         if is_single[tree]:
-            _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
+            _follow_codes(goes_left[tree], reached, leaf_of_code[tree], reachable[tree])
         else:
             _follow_sides(goes_left[tree], reachable[tree])
     return is_single, leaf_of_code, reachable
 
 
 @numba.njit(cache=True, nogil=True)
-def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
-    """Writes the leaf that each code ends in, and marks it."""
+def _split(goes_left, reached):  # type: ignore[no-untyped-def]
+    for code in range(len(goes_left)):
+        reached[code] = np.uint8(1) - np.uint8(goes_left[code])
+
+
+@numba.njit(cache=True, nogil=True)
+def _select(goes_left, half, left, right, reached):  # type: ignore[no-untyped-def]
+    for code in range(len(goes_left)):
+        reached[code] = left[code] if goes_left[code] != 0 else np.uint8(right[code] + half)
+
+
+@numba.njit(cache=True, nogil=True)
+def _follow_codes(goes_left, reached, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
+    """Writes the leaf that each code ends in, and marks it; bottom-up over the nodes, as `kernels` routes records.
+
+    Args: reached: uint8 [n_nodes, n_codes], overwritten.
+    """
     n_nodes, n_codes = goes_left.shape
+    half = np.uint8(1)
+    for node in range(n_nodes - 1, -1, -1):
+        if 2 * node + 1 >= n_nodes:
+            _split(goes_left[node], reached[node])
+        else:
+            _select(goes_left[node], half, reached[2 * node + 1], reached[2 * node + 2], reached[node])
+        if (node & (node + 1)) == 0:
+            # The first node of a level; those above it have twice as many leaves below each child.
+            half = np.uint8(2 * half)
+    root = reached[0]
     for code in range(n_codes):
-        node = 0
-        while node < n_nodes:
-            node = 2 * node + 2 - goes_left[node, code]
-        leaf_of_code[code] = node - n_nodes
-        reachable[node - n_nodes] = True
+        leaf_of_code[code] = root[code]
+    for code in range(n_codes):
+        reachable[root[code]] = True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -239,5 +269,5 @@ def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
     is_alive[0] = True
     for node in range(n_nodes):
         is_alive[2 * node + 1] = is_alive[node]
-        is_alive[2 * node + 2] = is_alive[node] and goes_left[node].min() == 0
+        is_alive[2 * node + 2] = is_alive[node] and _n_left(goes_left[node]) < goes_left.shape[1]
     reachable[:] = is_alive[n_nodes:]
