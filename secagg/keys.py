@@ -96,6 +96,8 @@ class SlotChain:
 
     def after(self, slot: int) -> SlotChain:
         """Returns the chain whose current slot is `slot` (not before this one)."""
+        if slot == self.slot:
+            return self
         link = self.link
         for _ in range(slot - self.slot):
             link = hkdf(link, b"", _SLOT_NEXT)

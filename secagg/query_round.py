@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import isqrt
 
 from hedgerow.protocol.plan import Plan
@@ -10,7 +9,7 @@ from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.fixed_point import width_for
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import NoiseSpec, VectorSpec
+from hedgerow.secagg.round_messages import NoiseSpec, VectorSpec, variance_of
 
 VECTOR_ID = "sum"
 TAIL_DEVIATIONS = 16
@@ -44,4 +43,4 @@ def expected_round(
     # Where the word has room, a declared number of records that is a little too small does not end the run.
     bound = min(2 ** (width - 1) - 1, HEADROOM * needed)
     vector = VectorSpec(VECTOR_ID, query.length, width, bound, bound)
-    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, Fraction(variance)))
+    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, variance_of(variance)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
 
@@ -87,7 +88,7 @@ class RoundSpec:
         epoch, slot = reader.fixed(HASH_BYTES), reader.number(4)
         purpose, model = reader.text(), reader.fixed(HASH_BYTES)
         mode, numerator = NoiseMode(reader.number(1, least=1, most=3)), reader.number(16)
-        variance = Fraction(numerator, denominator := reader.number(16, least=1))
+        variance = variance_of(numerator, denominator := reader.number(16, least=1))
         if variance.denominator != denominator:
             raise refuse(Code.MALFORMED, "A fraction is not in lowest terms.", "coordinator")
         count = reader.number(1, most=MAX_VECTORS)
@@ -97,6 +98,12 @@ class RoundSpec:
         )
         reader.end()
         return cls(epoch, slot, purpose, model, vectors, NoiseSpec(mode, variance))
+
+
+@lru_cache(maxsize=64)
+def variance_of(numerator: int, denominator: int = 1) -> Fraction:
+    """Returns a variance as a fraction in lowest terms; remembered, because most slots of a run have the same."""
+    return Fraction(numerator, denominator)
 
 
 def spec_hash(signed_spec: bytes) -> bytes:
