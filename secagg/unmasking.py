@@ -90,9 +90,9 @@ class Reconstructor:
 
 
 @lru_cache(maxsize=MAX_SUBSETS)
-def _weights_at_zero(holders: tuple[int, ...]) -> list[int]:
+def _weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
-    return weights_at(0, holders)
+    return tuple(weights_at(0, holders))
 
 
 def _shares_by_node(view: EpochView, answers: Mapping[int, Answer]) -> dict[int, dict[int, bytes]]:
