@@ -89,7 +89,7 @@ class Reconstructor:
                 self.suspects.add(x - 1)
 
 
-@lru_cache(maxsize=MAX_SUBSETS)
+@lru_cache(maxsize=32)
 def _weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
     return tuple(weights_at(0, holders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,13 @@ def test_a_step_is_found_again(store: NodeStore, monkeypatch: pytest.MonkeyPatch
     assert stored is not None and stored.participant is not None
     assert stored.participant.to_bytes() == lab.node(0).to_bytes()
     last.close()
+
+
+def test_the_counter_is_json_of_one_length(store: NodeStore) -> None:
+    """People and other tools may read it, and a write in place must cover all that was there before."""
+    one_slot(Lab(), store)
+    line = (store.folder / "counter.json").read_text(encoding="ascii")
+    assert line == json.dumps(store._counter.__dict__).ljust(256)
 
 
 def test_a_database_does_not_open_under_the_counter_of_another_folder(store: NodeStore) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest, framed
 from hedgerow.secagg.refusals import Refusal
+from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.round_messages import NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.transitions import Code
 
 LISTS = st.lists(st.binary(max_size=9), max_size=6)
@@ -69,3 +73,17 @@ def test_parts_of_a_digest_cannot_run_into_one_another():
     assert framed("a", b"bc") == bytes(7) + b"\x01a" + bytes(7) + b"\x02bc"
     found = {digest("a", b"b", b"c"), digest("a", b"bc"), digest("ab", b"c"), digest("a", b"bc", b""), digest("abc")}
     assert len(found) == 5
+
+
+def test_a_variance_has_one_form_however_often_it_comes():
+    """Two forms of one spec would give it two hashes; that 2/4 is 1/2 is remembered, and refused each time."""
+    noise = NoiseSpec(NoiseMode.SERVER, Fraction(1, 2))
+    spec = RoundSpec(bytes(32), 0, "tree-1", bytes(32), (VectorSpec("v", 2, 32, 5, 25),), noise)
+    signed = spec.to_signed(Identity(bytes(32)))
+    assert RoundSpec.from_signed(signed) == spec
+    whole, twice = (b"".join(part.to_bytes(16, "big") for part in parts) for parts in ((1, 2), (2, 4)))
+    assert signed.count(whole) == 1
+    for _ in range(2):
+        with pytest.raises(Refusal) as refused:
+            RoundSpec.from_signed(signed.replace(whole, twice))
+        assert refused.value.reason is Code.MALFORMED

@@ -180,3 +180,20 @@ def _rights(leaf: int, depth: int) -> list[int]:
             nodes.append(node)
         node = 2 * node + 1 + bit
     return nodes
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_codes_are_followed_at_every_depth_that_a_plan_may_have(depth: int):
+    """Leaves are numbered in one byte, bottom-up: up to the 256 of depth 8 each is the walk's."""
+    n_nodes, n_codes = 2**depth - 1, 300
+    goes_left = np.random.default_rng(depth).integers(0, 2, (2, n_nodes, n_codes)).astype(np.uint8)
+    goes_left[:, :, :2] = 0, 1
+    _, leaf_of_code, reachable = shapes_of_trees(np.zeros((2, n_nodes), dtype=np.int32), goes_left)
+    for tree, code in np.ndindex(2, n_codes):
+        node = 0
+        for _ in range(depth):
+            node = 2 * node + (1 if goes_left[tree, node, code] else 2)
+        assert leaf_of_code[tree, code] == node - n_nodes
+        assert reachable[tree, node - n_nodes]
+    assert leaf_of_code[0, :2].tolist() == [n_nodes, 0]
+    assert [len(set(row.tolist())) for row in leaf_of_code] == reachable.sum(axis=1).tolist()
