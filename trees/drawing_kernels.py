@@ -228,12 +228,14 @@ def shapes_of_trees(feature, goes_left):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _split(goes_left, reached):  # type: ignore[no-untyped-def]
+    """The leaf, 0 or 1, that each code reaches below a node of the last level."""
     for code in range(len(goes_left)):
         reached[code] = np.uint8(1) - np.uint8(goes_left[code])
 
 
 @numba.njit(cache=True, nogil=True)
 def _select(goes_left, half, left, right, reached):  # type: ignore[no-untyped-def]
+    """The leaf that each code reaches below a node, of those that it would reach below the children."""
     for code in range(len(goes_left)):
         reached[code] = left[code] if goes_left[code] != 0 else np.uint8(right[code] + half)
 
