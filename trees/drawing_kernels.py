@@ -215,52 +215,26 @@ def shapes_of_trees(feature, goes_left):  # type: ignore[no-untyped-def]
     is_single = np.ones(n_trees, dtype=np.bool_)
     leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.int64)
     reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
-    reached = np.empty((n_nodes, n_codes), dtype=np.uint8)
     for tree in range(n_trees):
         for node in range(1, n_nodes):
             is_single[tree] &= feature[tree, node] == feature[tree, 0]
         if is_single[tree]:
-            _follow_codes(goes_left[tree], reached, leaf_of_code[tree], reachable[tree])
+            _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
         else:
             _follow_sides(goes_left[tree], reachable[tree])
     return is_single, leaf_of_code, reachable
 
 
 @numba.njit(cache=True, nogil=True)
-def _split(goes_left, reached):  # type: ignore[no-untyped-def]
-    """The leaf, 0 or 1, that each code reaches below a node of the last level."""
-    for code in range(len(goes_left)):
-        reached[code] = np.uint8(1) - np.uint8(goes_left[code])
-
-
-@numba.njit(cache=True, nogil=True)
-def _select(goes_left, half, left, right, reached):  # type: ignore[no-untyped-def]
-    """The leaf that each code reaches below a node, of those that it would reach below the children."""
-    for code in range(len(goes_left)):
-        reached[code] = left[code] if goes_left[code] != 0 else np.uint8(right[code] + half)
-
-
-@numba.njit(cache=True, nogil=True)
-def _follow_codes(goes_left, reached, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
-    """Writes the leaf that each code ends in, and marks it; bottom-up over the nodes, as `kernels` routes records.
-
-    Args: reached: uint8 [n_nodes, n_codes], overwritten.
-    """
+def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
+    """Writes the leaf that each code ends in, and marks it."""
     n_nodes, n_codes = goes_left.shape
-    half = np.uint8(1)
-    for node in range(n_nodes - 1, -1, -1):
-        if 2 * node + 1 >= n_nodes:
-            _split(goes_left[node], reached[node])
-        else:
-            _select(goes_left[node], half, reached[2 * node + 1], reached[2 * node + 2], reached[node])
-        if (node & (node + 1)) == 0:
-            # The first node of a level; those above it have twice as many leaves below each child.
-            half = np.uint8(2 * half)
-    root = reached[0]
     for code in range(n_codes):
-        leaf_of_code[code] = root[code]
-    for code in range(n_codes):
-        reachable[root[code]] = True
+        node = 0
+        while node < n_nodes:
+            node = 2 * node + 2 - goes_left[node, code]
+        leaf_of_code[code] = node - n_nodes
+        reachable[node - n_nodes] = True
 
 
 @numba.njit(cache=True, nogil=True)

@@ -184,7 +184,7 @@ def _rights(leaf: int, depth: int) -> list[int]:
 
 @pytest.mark.parametrize("depth", range(1, 9))
 def test_codes_are_followed_at_every_depth_that_a_plan_may_have(depth: int):
-    """Leaves are numbered in one byte, bottom-up: up to the 256 of depth 8 each is the walk's."""
+    """Up to the 256 leaves of depth 8, where a code ends is where the walk does."""
     n_nodes, n_codes = 2**depth - 1, 300
     goes_left = np.random.default_rng(depth).integers(0, 2, (2, n_nodes, n_codes)).astype(np.uint8)
     goes_left[:, :, :2] = 0, 1
