@@ -30,9 +30,14 @@ _USUAL = {
 }
 
 
+def usual_plan() -> Plan:
+    """What a node without a plan prepares for."""
+    return Plan.from_dict(_USUAL)
+
+
 def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
     """Answer the first queries of a plan over one made-up record, for nobody; without a plan, those of a usual one."""
-    plan = (plan or Plan.from_dict(_USUAL)).with_structure_seed(0)
+    plan = (plan or usual_plan()).with_structure_seed(0)
     try:
         task = TrainingTask(plan)
         task.planned_releases()

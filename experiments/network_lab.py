@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
+from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.experiments.datasets import Table
 from hedgerow.local_training import train
 from hedgerow.model import Model
@@ -194,6 +195,7 @@ def run_federation(
     timeline = Timeline(
         len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
     )
+    rehearse_run(plan)
     journal = Journal(state / "journal.db")
     keys = (signing_roster(sites.pinned), signing_key(sites.coordinator))
     setup = RunSetup(plan, *keys, SeededNoise(SEED), os.urandom, timeline)
@@ -212,8 +214,7 @@ def run_federation(
         codes = [_end(process) for process in processes]
     _require_success(codes)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
-    all_at, ready_at = max(timeline.joined.values()), max(timeline.ready.values())
-    n_sites = len(sites.names)
+    all_at, ready_at, n_sites = max(timeline.joined.values()), max(timeline.ready.values()), len(sites.names)
     return Measured(
         model,
         timeline,

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent, event_from_dict
@@ -86,6 +87,12 @@ class Release:
             return cls(**{**values, "event": event_from_dict(data["event"])})
         except (KeyError, TypeError, AttributeError) as fault:
             raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
+
+
+@lru_cache(maxsize=8)
+def release_to_json(release: Release) -> str:
+    """`to_dict` as text; remembered, so that it can be made before everybody waits for the release."""
+    return json.dumps(release.to_dict(), sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.ledger import Ledger, release_to_json
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.protocol.errors import HedgerowError
@@ -71,7 +71,7 @@ class Ahead:
         self._report: tuple[Ledger, int | None, PrivacyReport] | None = None
 
     def prepare(self, query: Query, ledger: Ledger, groups: tuple[int | None, int | None], *, is_last: bool) -> None:
-        """Draw the noise for a query's release, and account for the whole run if it is the last.
+        """Draw the noise for a query's release, word its line of the ledger, and account for the run if it is the last.
 
         Args: ledger: of all releases before it; groups: the shares of noise that are counted in this sum, and the
             fewest that were in any; is_last: whether the plan asks for no further release.
@@ -80,6 +80,7 @@ class Ahead:
         # What is wrong with a release is said when it is made, and by the part that makes it.
         with contextlib.suppress(HedgerowError):
             entry, noise = entry_of(query, groups[0], is_local=is_local)
+            release_to_json(entry)
             if noise.central_sigma and not isinstance(query, PureQuery):
                 self.noise.draw(noise.central_sigma, query.length, entry.purpose)
             if is_last:

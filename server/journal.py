@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.privacy.ledger import Release
+from hedgerow.privacy.ledger import Release, release_to_json
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
@@ -151,11 +151,11 @@ class Journal:
         digest of the result with the last one.
         """
         content = release.release.astype("<i8").tobytes()
-        entry = json.dumps(release.entry.to_dict(), sort_keys=True)
+        entry, survivors = release_to_json(release.entry), json.dumps(release.survivors)
         self._database.write(
             (
                 "insert into releases values (?, ?, ?, ?, ?, ?)",
-                (number, release.entry.purpose, content, entry, release.honest_group, json.dumps(release.survivors)),
+                (number, release.entry.purpose, content, entry, release.honest_group, survivors),
             ),
             _close_slot() if following is None else _slot_statement(following),
             *([] if result_digest is None else [_result_statement(result_digest)]),

@@ -23,7 +23,8 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.client.warm_up import read_early, usual_plan, warm_up
+from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
     with use_threads(arguments.threads or available_threads()) as n_threads:
         warm_up(plan, n_threads)
+        rehearse_run(plan or usual_plan(), n_threads)
         load, load_held_out = _loaders(arguments, plan)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))

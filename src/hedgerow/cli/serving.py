@@ -12,6 +12,7 @@ from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note
+from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -95,6 +96,8 @@ def serve(
         lines(event)
 
     setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
+    if model is None:
+        rehearse_run(plan)
     journal = Journal(check_can_write(str(journal_file)))
     try:
         session = RunSession(setup, journal)
