@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, LeafSums, Purpose, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings
@@ -64,8 +64,8 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             # The Hessians of K classes carry the noise of K sums.
             n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
             hessian_noise = sigma * math.sqrt(n_summed)
-            candidates.take_leaves(trees, _integer_hessians(run, sums, n_trees), hessian_noise)
-            order.take_leaves(trees, leaves, rule.ridge(leaves.gradient_noise), subsets)
+            candidates.take_leaves(trees, leaves.integer_hessians, hessian_noise)
+            order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
         batches.append(fitted)
         weights.append(leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         n_fitted += n_trees
@@ -92,9 +92,3 @@ def _leaf_query(
         trees=trees,
         score_bound=score_bound,
     )
-
-
-def _integer_hessians(run: Run, sums: IntVector, n_trees: int) -> NDArray[np.int64]:
-    """Per tree and leaf the released Hessians, in integer units: int64 [n_trees, n_leaves]."""
-    per_leaf = sums.reshape(n_trees, -1, run.loss.n_statistics)
-    return np.asarray(per_leaf[:, :, max(1, run.loss.n_outputs) :].sum(axis=2), dtype=np.int64)

@@ -156,11 +156,14 @@ class CandidateSource:
         if self._method != "adaptive":
             return
         shapes = shapes_of(trees)
-        features = np.where(shapes.is_single, trees.feature[:, 0], -1).astype(np.int64)
-        self._take_trees(features, shapes.leaf_of_code, hessians, sigma)
+        self._take_trees(shapes.single, shapes.leaf_of_code, hessians, sigma)
 
     def _take_trees(
-        self, features: NDArray[np.int64], leaf_of_cell: NDArray[np.int64], hessians: NDArray[np.int64], sigma: float
+        self,
+        features: NDArray[np.int64],
+        leaf_of_cell: NDArray[np.uint8] | NDArray[np.int64],
+        hessians: NDArray[np.int64],
+        sigma: float,
     ) -> None:
         table = self._table.cuts, self._table.n_cuts, self._n_candidates
         self._adaptive.refine(features, leaf_of_cell, hessians, int(sigma), table)

@@ -12,18 +12,16 @@ share that noise alone would show taken off. docs/defaults.md has the evidence.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 
-from hedgerow.protocol.queries import TreeBatch
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.turn_kernels import random_subsets, take_turns
+from hedgerow.trees.turn_kernels import random_subsets, take_gains, take_turns
 
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
@@ -52,32 +50,31 @@ class FeatureOrder:
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
         self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
-        self._turns = _Turns(n_features, n_features + len(self._explored))
+        self._turns = _Turns(n_features, [self._given(tree) for tree in range(settings.n_trees)])
 
     @property
     def largest(self) -> int:
         """Features that a tree may ask for at most."""
         return self._size
 
-    def features_of(self, tree: int) -> list[int]:
+    def features_of(self, tree: int) -> Subset:
         """The features of tree number `tree`; call once per tree, in order."""
         return self.features_of_batch(tree, 1)[0]
 
-    def features_of_batch(self, first: int, n_trees: int) -> list[list[int]]:
+    def features_of_batch(self, first: int, n_trees: int) -> list[Subset]:
         """The features of trees `first` to `first` + `n_trees` - 1; call once per tree, in order."""
-        trees = range(first, first + n_trees)
         if self._kind == "adaptive":
-            return [list(subset) for subset in self._turns.of_batch(first, [self._given(tree) for tree in trees])]
-        return [self._fixed_subset(tree) for tree in trees]
+            return self._turns.of_batch(first, n_trees)
+        return [self._fixed_subset(tree) for tree in range(first, first + n_trees)]
 
-    def _fixed_subset(self, tree: int) -> list[int]:
+    def _fixed_subset(self, tree: int) -> Subset:
         n_features = len(self._order)
         if self._size >= n_features:
-            return list(range(n_features))
+            return tuple(range(n_features))
         if self._kind == "random":
-            return PublicRandom(self._seed, f"features of tree {tree}").sample(range(n_features), self._size)
+            return tuple(PublicRandom(self._seed, f"features of tree {tree}").sample(range(n_features), self._size))
         start = tree * self._size
-        return [self._order[(start + i) % n_features] for i in range(self._size)]
+        return tuple([self._order[(start + i) % n_features] for i in range(self._size)])
 
     def _given(self, tree: int) -> Subset | None:
         """The subset that an adaptive order gives to a tree, whatever has been gained; None for the most overdue."""
@@ -92,22 +89,15 @@ class FeatureOrder:
         self._tried.update(combinations(subset, 2))
         return tuple(subset)
 
-    def take_leaves(self, trees: TreeBatch, leaves: NoisyLeaves, ridge: float, subsets: list[list[int]]) -> None:
-        """Learn from a release.
+    def take_leaves(self, leaves: NoisyLeaves, ridge: float) -> None:
+        """Learn from the release of the latest batch.
 
         Args:
-            trees: the released batch.
             leaves: its sums in real units.
             ridge: the ridge of the leaf rule, in units of the Hessian.
-            subsets: the features that each tree was allowed.
         """
-        if self._kind != "adaptive":
-            return
-        worth = leaves.gradients**2 - leaves.gradient_noise**2
-        denominator = leaves.hessians + ridge
-        # As in the leaf rule: without a ridge an empty leaf says nothing.
-        gains = np.divide(worth, denominator, out=np.zeros_like(worth), where=denominator > 0)
-        self._turns.learn(subsets, [math.fsum(gain) for gain in gains.reshape(trees.n_trees, -1).tolist()])
+        if self._kind == "adaptive":
+            self._turns.learn(leaves, ridge)
 
 
 class _Turns:
@@ -115,47 +105,27 @@ class _Turns:
 
     Args:
         n_features: features of the plan.
-        most: subsets that may ever take part.
+        given: the subset of each tree of the run, None where the most overdue one is to be taken.
     """
 
-    def __init__(self, n_features: int, most: int) -> None:
-        self._even_share = 1 / n_features
-        self._subsets: list[Subset] = []
-        self._numbers: dict[Subset, int] = {}
-        self._gains = np.zeros(most)
-        self._even = np.zeros(most)
-        self._last_turn = np.zeros(most, dtype=np.int64)
-        self._earned = np.zeros(most)
-        self._has_gains = False
-        self._has_news = True
+    def __init__(self, n_features: int, given: Sequence[Subset | None]) -> None:
+        # Numbered in the order of their first turns: at any time those that had one come before all others.
+        self._subsets = [subset for subset in dict.fromkeys(given) if subset is not None]
+        numbers = {subset: number for number, subset in enumerate(self._subsets)}
+        self._given = np.array([-1 if subset is None else numbers[subset] for subset in given], dtype=np.int64)
+        self._even = np.array([1 / n_features if len(subset) == 1 else 0.0 for subset in self._subsets])
+        self._gains = np.zeros(len(self._subsets))
+        self._last_turn = np.zeros(len(self._subsets), dtype=np.int64)
+        self._n_known = 0
+        self._latest = self._given[:0]
 
-    def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
-        """The subsets of tree `first` and those after it: the ones given, for None the most overdue one by then."""
-        n_known = len(self._subsets)
-        if self._has_news:
-            self._earn()
-        turns = np.array([-1 if subset is None else self._number(subset) for subset in given], dtype=np.int64)
-        take_turns(turns, first, n_known, self._has_gains, self._earned, self._even, self._last_turn)
-        return [self._subsets[number] for number in turns.tolist()]
+    def of_batch(self, first: int, n_trees: int) -> list[Subset]:
+        """The subsets of `n_trees` trees from tree `first` on."""
+        self._latest = self._given[first : first + n_trees].copy()
+        self._n_known = take_turns(self._latest, first, self._n_known, self._gains, self._even, self._last_turn)
+        return [self._subsets[number] for number in self._latest.tolist()]
 
-    def _number(self, subset: Subset) -> int:
-        """The subset's number; a new one gets the next, and has gained nothing yet."""
-        number = self._numbers.setdefault(subset, len(self._subsets))
-        if number == len(self._subsets):
-            self._subsets.append(subset)
-            self._even[number] = self._even_share if len(subset) == 1 else 0.0
-        return number
-
-    def learn(self, subsets: Sequence[Sequence[int]], gains: Sequence[float]) -> None:
+    def learn(self, leaves: NoisyLeaves, ridge: float) -> None:
         """Note what the latest turn of each subset gained; older turns say what is already in the model."""
-        latest = {self._numbers[tuple(subset)]: gain for subset, gain in zip(subsets, gains, strict=True)}
-        self._gains[list(latest)] = list(latest.values())
-        self._has_news = True
-
-    def _earn(self) -> None:
-        """Work out what each subset has earned of the turns."""
-        roots = np.sqrt(np.fmax(self._gains, 0.0))
-        total = math.fsum(roots.tolist())
-        self._has_gains = total > 0
-        self._earned = roots / total if self._has_gains else np.zeros_like(roots)
-        self._has_news = False
+        noise_squared = leaves.gradient_noise**2
+        take_gains(self._latest, leaves.gradients, leaves.hessians, noise_squared, ridge, self._gains)

@@ -25,7 +25,7 @@ def refine_features(  # type: ignore[no-untyped-def]
 
     Args:
         features: int64 [B], the feature that each tree asks for, negative for a tree that tells nothing of one.
-        leaf_of_cell: int64 [B, at least the feature's cells].
+        leaf_of_cell: uint8 or int64 [B, at least the feature's cells].
         hessians: int64 [B, n_leaves].
         least: leaves up to this count as empty.
         most: a feature is refined so many times.
@@ -53,7 +53,7 @@ def refined_density(density, leaf_of_cell, hessians, least):  # type: ignore[no-
 
     Args:
         density: int64 [n_cells], at least 0, which sum to less than 2**42.
-        leaf_of_cell: int64, of these cells and perhaps of codes behind them.
+        leaf_of_cell: uint8 or int64, of these cells and perhaps of codes behind them.
         hessians: int64 [n_leaves], at most 256 of them; those up to `least` count as empty.
         least: at least 0.
     """
@@ -77,7 +77,7 @@ def _shared_out(mass, leaf_of_cell, density):  # type: ignore[no-untyped-def]
 
     Args:
         mass: int64 [n_leaves], at most 256 of them, at least 0 and not all 0.
-        leaf_of_cell: int64 [n_cells].
+        leaf_of_cell: uint8 or int64 [n_cells].
         density: int64 [n_cells], at least 0, which sum to less than 2**42.
     """
     inside = np.zeros(len(mass), dtype=np.int64)

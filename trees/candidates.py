@@ -50,7 +50,7 @@ class AdaptiveCandidates:
     def refine(
         self,
         features: NDArray[np.int64],
-        leaf_of_cell: NDArray[np.int64],
+        leaf_of_cell: NDArray[np.uint8] | NDArray[np.int64],
         hessians: NDArray[np.int64],
         noise: int,
         table: tuple[NDArray[np.int64], NDArray[np.int64], int],
@@ -59,7 +59,7 @@ class AdaptiveCandidates:
 
         Args:
             features: int64 [B], negative for a tree that asks for several.
-            leaf_of_cell: int64 [B, at least the feature's cells], the leaf of each cell.
+            leaf_of_cell: uint8 or int64 [B, at least the feature's cells], the leaf of each cell.
             hessians: int64 [B, n_leaves], noisy leaf Hessians in integer units.
             noise: their noise's standard deviation, in the same units; leaves within two of zero count as empty.
             table: cuts and their numbers, int64 [n_features, most] and [n_features], of which the rows of refined

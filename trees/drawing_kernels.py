@@ -204,25 +204,28 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def shapes_of_trees(feature, goes_left):  # type: ignore[no-untyped-def]
-    """What `hedgerow.trees.smoothing.Shapes` holds, in its order: bool [B], int64 [B, n_codes], bool [B, n_leaves].
+def shapes_of_trees(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
+    """What `hedgerow.trees.smoothing.Shapes` holds, in its order.
 
     Args:
-        feature: int32 [B, n_nodes].
+        feature, threshold: int32 [B, n_nodes].
         goes_left: uint8 [B, n_nodes, n_codes], 0 or 1.
     """
     n_trees, n_nodes, n_codes = goes_left.shape
-    is_single = np.ones(n_trees, dtype=np.bool_)
-    leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.int64)
+    single, is_ordered = np.empty(n_trees, dtype=np.int64), np.empty(n_trees, dtype=np.bool_)
+    leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.uint8)
     reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
     for tree in range(n_trees):
-        for node in range(1, n_nodes):
-            is_single[tree] &= feature[tree, node] == feature[tree, 0]
-        if is_single[tree]:
+        is_single, has_order = True, True
+        for node in range(n_nodes):
+            is_single &= feature[tree, node] == feature[tree, 0]
+            has_order &= threshold[tree, node] >= 0
+        single[tree], is_ordered[tree] = feature[tree, 0] if is_single else -1, is_single and has_order
+        if is_single:
             _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
         else:
             _follow_sides(goes_left[tree], reachable[tree])
-    return is_single, leaf_of_code, reachable
+    return single, is_ordered, leaf_of_code, reachable
 
 
 @numba.njit(cache=True, nogil=True)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.losses import SCORE_UNIT, Loss
-from hedgerow.trees.smoothing import shapes_of, smoothed_ratios
+from hedgerow.trees.smoothing import shapes_of
+from hedgerow.trees.value_kernels import read_leaves, smoothed_values, values_of_ratios
 
 
 @dataclass(frozen=True)
@@ -58,23 +59,23 @@ class NoisyLeaves:
         hessians: float64 [B, n_leaves, n_outputs], negative noise cut off at zero.
         gradient_noise: standard deviation of the noise of one gradient sum, in real units.
         hessian_noise: of one Hessian sum.
+        integer_hessians: int64 [B, n_leaves], the Hessians added over the classes, in integer units as released.
     """
 
     gradients: NDArray[np.float64]
     hessians: NDArray[np.float64]
     gradient_noise: float
     hessian_noise: float
+    integer_hessians: NDArray[np.int64]
 
 
 def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -> NoisyLeaves:
     """A release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, in real units."""
-    real = sums.reshape(n_trees, -1, loss.n_statistics) / loss.scales
-    n_gradients = max(1, loss.n_outputs)
-    gradients = real[:, :, :n_gradients]
-    hessians = np.maximum(real[:, :, n_gradients:], 0)
-    if hessians.shape != gradients.shape:
-        hessians = np.broadcast_to(hessians, gradients.shape)
-    return NoisyLeaves(gradients, hessians, sigma / float(loss.scales[0]), sigma / float(loss.scales[-1]))
+    scales = loss.scales
+    gradients, hessians, integers = read_leaves(
+        sums.reshape(n_trees, -1, loss.n_statistics), scales, max(1, loss.n_outputs)
+    )
+    return NoisyLeaves(gradients, hessians, sigma / float(scales[0]), sigma / float(scales[-1]), integers)
 
 
 def leaf_values(
@@ -89,24 +90,16 @@ def leaf_values(
 
 def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.int32]:
     """`leaf_values` of sums that were read already; not for "averaging"."""
+    gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
+    ridge, how = rule.ridge(noise), (rule.learning_rate, rule.leaf_clip, rule.divisor, rule.largest)
     if rule.smooths:
-        ratio = _smoothed(leaves, trees, rule)
+        shapes = shapes_of(trees)
+        values = smoothed_values(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge, *how)
     else:
-        ridge = rule.ridge(leaves.gradient_noise)
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
-        ratio = np.where(leaves.hessians > 0, _quotient(leaves.gradients, leaves.hessians + ridge), 0)
-    reach = rule.divisor * rule.largest / SCORE_UNIT
-    values = np.clip(-rule.learning_rate * np.clip(ratio, -rule.leaf_clip, rule.leaf_clip), -reach, reach)
-    return _to_units(values / rule.divisor)
-
-
-def _smoothed(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.float64]:
-    """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [n_trees, n_leaves, n_outputs]."""
-    shapes = shapes_of(trees)
-    is_ordered = shapes.is_single & (trees.threshold >= 0).all(axis=1)
-    noise = leaves.gradient_noise
-    gradients, hessians = np.ascontiguousarray(leaves.gradients), np.ascontiguousarray(leaves.hessians)
-    return np.asarray(smoothed_ratios(gradients, hessians, shapes.reachable, is_ordered, noise, rule.ridge(noise)))
+        ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
+        values = values_of_ratios(ratios, *how)
+    return np.asarray(values)
 
 
 def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -54,8 +54,7 @@ def packed(trees: TreeBatch) -> Packed:
     """
     start, width = intervals(trees.goes_left, trees.threshold)
     shapes = shapes_of(trees)
-    single = np.where(shapes.is_single, trees.feature[:, 0], -1).astype(np.int64)
-    return trees.feature, start, width, trees.goes_left, single, shapes.leaf_of_code.astype(np.uint8)
+    return trees.feature, start, width, trees.goes_left, shapes.single, shapes.leaf_of_code
 
 
 def no_trees(n_codes: int) -> TreeBatch:

@@ -31,20 +31,22 @@ class Shapes:
     """What the public structure of a batch says about its leaves.
 
     Attributes:
-        is_single: bool [B], whether a tree asks for one feature only.
-        leaf_of_code: int64 [B, n_codes], the leaf of each code of a tree on a single feature; 0 for others.
+        single: int64 [B], the feature of a tree that asks for one only, -1 for others.
+        is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
+        leaf_of_code: uint8 [B, n_codes], the leaf of each code of a tree on a single feature; 0 for others.
         reachable: bool [B, n_leaves], leaves that a record can reach; the others hold only noise.
     """
 
-    is_single: NDArray[np.bool_]
-    leaf_of_code: NDArray[np.int64]
+    single: NDArray[np.int64]
+    is_ordered: NDArray[np.bool_]
+    leaf_of_code: NDArray[np.uint8]
     reachable: NDArray[np.bool_]
 
 
 @lru_cache(maxsize=2)
 def shapes_of(trees: TreeBatch) -> Shapes:
     """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
-    return Shapes(*shapes_of_trees(trees.feature, trees.goes_left))
+    return Shapes(*shapes_of_trees(trees.feature, trees.goes_left, trees.threshold))
 
 
 @numba.njit(cache=True, nogil=True)

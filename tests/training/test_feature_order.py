@@ -31,7 +31,7 @@ def settings_of(factory: ModuleType, interaction: str, size: int, n_trees: int =
 def leaves_of(gradient: float, noise: float = 1.0) -> NoisyLeaves:
     """A release of one tree with four leaves."""
     gradients, hessians = np.full((1, 4, 1), gradient), np.full((1, 4, 1), 10.0)
-    return NoisyLeaves(gradients, hessians, noise, noise)
+    return NoisyLeaves(gradients, hessians, noise, noise, np.zeros((1, 4), dtype=np.int64))
 
 
 @settings(max_examples=60)
@@ -42,7 +42,6 @@ def test_subsets_are_features_of_the_plan(factory: ModuleType, data: st.DataObje
     size = data.draw(st.integers(1, N_FEATURES + 2))
     orders = [FeatureOrder(seed, settings_of(factory, kind, size), N_FEATURES) for _ in range(2)]
     random = np.random.default_rng(seed)
-    trees = factory.random_trees(random, 1, 2, [4] * N_FEATURES)
     for tree in range(60):
         subset, same = (order.features_of(tree) for order in orders)
         assert subset == same
@@ -50,7 +49,7 @@ def test_subsets_are_features_of_the_plan(factory: ModuleType, data: st.DataObje
         assert set(subset) <= set(range(N_FEATURES))
         leaves, ridge = leaves_of(float(random.choice([0.0, 1.0, -1e6, 1e12]))), float(random.integers(0, 2))
         for order in orders:
-            order.take_leaves(trees, leaves, ridge, [subset])
+            order.take_leaves(leaves, ridge)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -65,12 +64,11 @@ def test_cyclical_turns_are_even(factory: ModuleType, size: int) -> None:
 def test_no_feature_is_forgotten(factory: ModuleType, kind: str) -> None:
     """Every feature gets a turn at once, and again later, even if its first release showed nothing but noise."""
     order = FeatureOrder(5, settings_of(factory, kind, 1, n_trees=400), N_FEATURES)
-    trees = factory.random_trees(np.random.default_rng(0), 1, 2, [4] * N_FEATURES)
-    turns = []
+    turns: list[int] = []
     for tree in range(400):
         subset = order.features_of(tree)
         turns += subset
-        order.take_leaves(trees, leaves_of(100.0 if subset == [0] else 0.0), 1.0, [subset])
+        order.take_leaves(leaves_of(100.0 if subset == (0,) else 0.0), 1.0)
     assert sorted(turns[:N_FEATURES]) == list(range(N_FEATURES))
     later = np.bincount(turns[N_FEATURES:], minlength=N_FEATURES)
     assert (later > 0).all()
@@ -101,7 +99,7 @@ class SlowOrder:
             self.explored[tree] = min(draws, key=lambda draw: sum(tried[pair] for pair in combinations(draw, 2)))
             tried.update(combinations(self.explored[tree], 2))
 
-    def features_of(self, tree: int) -> list[int]:
+    def features_of(self, tree: int) -> tuple[int, ...]:
         if tree < N_FEATURES:
             subset: tuple[int, ...] = (self.order[tree],)
         elif tree in self.explored:
@@ -109,7 +107,7 @@ class SlowOrder:
         else:
             subset = max(self.last_turn, key=lambda known: self._share(known) * (tree - self.last_turn[known]))
         self.last_turn[subset] = tree
-        return list(subset)
+        return subset
 
     def _share(self, subset: tuple[int, ...]) -> float:
         roots = {known: math.sqrt(max(0.0, self.gain.get(known, 0.0))) for known in self.last_turn}
@@ -135,7 +133,6 @@ def test_turns_are_those_of_the_definition(
         tree += n_trees
         if random.integers(0, 3):
             gradients, hessians = random.normal(0, 2, (n_trees, 4, 1)) * gain, np.full((n_trees, 4, 1), 10.0)
-            trees = factory.random_trees(random, n_trees, 2, [4] * N_FEATURES)
-            fast.take_leaves(trees, NoisyLeaves(gradients, hessians, 1.0, 1.0), 1.0, subsets)
+            fast.take_leaves(NoisyLeaves(gradients, hessians, 1.0, 1.0, np.zeros((n_trees, 4), dtype=np.int64)), 1.0)
             for subset, own in zip(subsets, gradients, strict=True):
-                slow.gain[tuple(subset)] = math.fsum(((own**2 - 1.0) / 11.0).ravel().tolist())
+                slow.gain[subset] = math.fsum(((own**2 - 1.0) / 11.0).ravel().tolist())

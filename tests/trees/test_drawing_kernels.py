@@ -144,7 +144,7 @@ def test_the_interval_of_a_node_is_what_it_sends_right(data: st.DataObject, dept
 def test_shapes_are_found_by_walking(data: st.DataObject, depth: int):
     """Any table of sides: a code of a lone feature ends where the walk does; else a side is open if any code takes it.
 
-    Codes of several features are not told apart, and left is always open.
+    Codes of several features are not told apart, and left is always open. Leaves have an order where all splits do.
     """
     n_nodes = 2**depth - 1
     sides = st.lists(st.integers(0, 1), min_size=6, max_size=6) | st.just([1] * 6) | st.just([0] * 6)
@@ -152,16 +152,20 @@ def test_shapes_are_found_by_walking(data: st.DataObject, depth: int):
     numbers = st.lists(st.integers(0, 1), min_size=3 * n_nodes, max_size=3 * n_nodes)
     feature = np.array(data.draw(numbers), dtype=np.int32).reshape(3, n_nodes)
     feature[0] = feature[0, 0]
-    is_single, leaf_of_code, reachable = shapes_of_trees(feature, goes_left)
+    thresholds = st.lists(st.sampled_from([0, 3]) | st.integers(-1, 5), min_size=n_nodes, max_size=n_nodes)
+    threshold = np.array([data.draw(thresholds) for _ in range(3)], dtype=np.int32)
+    single, is_ordered, leaf_of_code, reachable = shapes_of_trees(feature, goes_left, threshold)
     for tree in range(3):
-        assert is_single[tree] == (len(set(feature[tree].tolist())) == 1)
+        is_single = len(set(feature[tree].tolist())) == 1
+        assert single[tree] == (feature[tree, 0] if is_single else -1)
+        assert is_ordered[tree] == (is_single and min(threshold[tree].tolist()) >= 0)
         leaves = []
         for code in range(6):
             node = 0
             for _ in range(depth):
                 node = 2 * node + (1 if goes_left[tree, node, code] else 2)
             leaves.append(node - n_nodes)
-        if is_single[tree]:
+        if is_single:
             assert leaf_of_code[tree].tolist() == leaves
             open_leaves = set(leaves)
         else:
@@ -188,7 +192,8 @@ def test_codes_are_followed_at_every_depth_that_a_plan_may_have(depth: int):
     n_nodes, n_codes = 2**depth - 1, 300
     goes_left = np.random.default_rng(depth).integers(0, 2, (2, n_nodes, n_codes)).astype(np.uint8)
     goes_left[:, :, :2] = 0, 1
-    _, leaf_of_code, reachable = shapes_of_trees(np.zeros((2, n_nodes), dtype=np.int32), goes_left)
+    nodes = np.zeros((2, n_nodes), dtype=np.int32)
+    _, _, leaf_of_code, reachable = shapes_of_trees(nodes, goes_left, nodes)
     for tree, code in np.ndindex(2, n_codes):
         node = 0
         for _ in range(depth):
