@@ -58,6 +58,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         sigma = run.sigma(query)
         if run.plan.model.weight_update == "averaging":
             fitted = FittedTrees(trees, leaf_values(sums, sigma, run.loss, trees, rule))
+            weights.append(leaf_weights(sums, run.loss, n_trees, "averaging"))
         else:
             leaves = read_sums(sums, sigma, run.loss, n_trees)
             fitted = FittedTrees(trees, values_of(leaves, trees, rule))
@@ -66,8 +67,8 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             hessian_noise = sigma * math.sqrt(n_summed)
             candidates.take_leaves(trees, leaves.integer_hessians, hessian_noise)
             order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
+            weights.append(np.maximum(leaves.integer_hessians, 0))
         batches.append(fitted)
-        weights.append(leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         n_fitted += n_trees
         if run.loss.n_outputs:
             update = fitted

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-
-import numpy as np
+from functools import lru_cache
 
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.plan import Plan
@@ -17,6 +16,7 @@ from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.leaves import LeafRule
 from hedgerow.trees.losses import SCORE_LIMIT, Loss
+from hedgerow.trees.value_kernels import largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
 """Yields queries, receives the noisy sum of each, returns the model."""
@@ -89,8 +89,9 @@ def histogram_query(
     )
 
 
+@lru_cache(maxsize=4)
 def leaf_rule(run: Run, n_trees: int) -> LeafRule:
-    """How the sums of a batch of `n_trees` become values."""
+    """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
     model = run.plan.model
     averaging = model.weight_update == "averaging"
     return LeafRule(
@@ -107,4 +108,4 @@ def leaf_rule(run: Run, n_trees: int) -> LeafRule:
 
 def grown_score_bound(score_bound: int, fitted: FittedTrees) -> int:
     """The public bound on every score after a batch, in units of 2**-16."""
-    return min(SCORE_LIMIT, score_bound + int(np.abs(fitted.values).max(axis=(1, 2)).sum()))
+    return min(SCORE_LIMIT, score_bound + int(largest_sum(fitted.values)))

@@ -37,7 +37,7 @@ def permutation(words, at, order):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def draw_trees(  # type: ignore[no-untyped-def]
-    words, features, starts, cuts, n_cuts, n_codes, is_categorical, feature, goes_left, threshold
+    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes
 ):
     """Draw a batch of trees; a categorical feature by itself is divided by its categories.
 
@@ -48,11 +48,19 @@ def draw_trees(  # type: ignore[no-untyped-def]
         starts: int64 [B + 1], where the features of each tree begin.
         cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
         n_codes, is_categorical: int64 and bool [n_features].
-        feature, goes_left, threshold: int32 [B, n_nodes], uint8 [B, n_nodes, n_codes of the grid], int32 [B, n_nodes]
-            of trees that send everything left; written.
+        n_nodes, n_grid_codes: of every tree, and of the grid.
+
+    Returns:
+        What `hedgerow.protocol.queries.TreeBatch` holds, in its order.
     """
-    for tree in range(len(feature)):
+    n_trees = len(starts) - 1
+    feature = np.zeros((n_trees, n_nodes), dtype=np.int32)
+    goes_left = np.empty((n_trees, n_nodes, n_grid_codes), dtype=np.uint8)
+    threshold = np.full((n_trees, n_nodes), n_grid_codes - 1, dtype=np.int32)
+    for tree in range(n_trees):
         own, stream = features[starts[tree] : starts[tree + 1]], words[tree]
+        # Nodes that nothing divides send everything left.
+        goes_left[tree] = 1
         if len(own) == 1 and is_categorical[own[0]]:
             feature[tree], threshold[tree] = own[0], -1
             _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
@@ -60,6 +68,7 @@ def draw_trees(  # type: ignore[no-untyped-def]
             _draw_randomly(
                 stream, own, cuts, n_cuts, n_codes, is_categorical, feature[tree], goes_left[tree], threshold[tree]
             )
+    return feature, goes_left, threshold
 
 
 @numba.njit(cache=True, nogil=True)
@@ -115,8 +124,8 @@ def _draw_randomly(  # type: ignore[no-untyped-def]
 ):
     """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
 
-    The arguments are those of `draw_trees` for one tree; the cuts of a categorical feature count its codes in a random
-    order.
+    The arguments are those of `draw_trees` for one tree, and its arrays, which are written; the cuts of a categorical
+    feature count its codes in a random order.
     """
     n_nodes, k = len(feature), len(features)
     orders = np.empty((k, n_codes.max()), dtype=np.int64)

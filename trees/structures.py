@@ -44,22 +44,14 @@ class OrderedSplits:
         self.missing_left.append(missing_left)
 
 
-def _blank(n_trees: int, depth: int, n_codes: int) -> TreeBatch:
-    """Trees that send everything left, to be filled in."""
-    n_nodes = 2**depth - 1
-    return TreeBatch(
-        feature=np.zeros((n_trees, n_nodes), dtype=np.int32),
-        goes_left=np.ones((n_trees, n_nodes, n_codes), dtype=np.uint8),
-        threshold=np.full((n_trees, n_nodes), n_codes - 1, dtype=np.int32),
-    )
-
-
 class Draft:
-    """One tree while its nodes are filled in."""
+    """One tree while its nodes are filled in; those that are not send everything left."""
 
     def __init__(self, depth: int, n_codes: int) -> None:
-        blank = _blank(1, depth, n_codes)
-        self.feature, self.goes_left, self.threshold = blank.feature[0], blank.goes_left[0], blank.threshold[0]
+        n_nodes = 2**depth - 1
+        self.feature = np.zeros(n_nodes, dtype=np.int32)
+        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
+        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
 
     def fill_ordered(self, splits: OrderedSplits) -> None:
         """Cells up to a split's cut go left."""
@@ -160,9 +152,8 @@ def random_trees(
         cuts: for every numeric feature of these, its candidates; categorical features need none.
         depth: levels of splits, 1 to 8.
     """
-    trees = _blank(len(subsets), depth, grid.n_codes)
     n_codes, is_categorical = grid.codes_of_features
-    draw_trees(
+    drawn = draw_trees(
         np.ascontiguousarray(randomness),
         np.array([feature for features in subsets for feature in features], dtype=np.int64),
         np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
@@ -170,11 +161,10 @@ def random_trees(
         cuts.n_cuts,
         n_codes,
         is_categorical,
-        trees.feature,
-        trees.goes_left,
-        trees.threshold,
+        2**depth - 1,
+        grid.n_codes,
     )
-    return trees
+    return TreeBatch(*drawn)
 
 
 def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:

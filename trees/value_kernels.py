@@ -59,3 +59,15 @@ def values_of_ratios(ratios, learning_rate, leaf_clip, divisor, largest):  # typ
         value = -learning_rate * min(max(ratios[place], -leaf_clip), leaf_clip)
         values[place] = np.rint(min(max(value, -reach), reach) / divisor * SCORE_UNIT)
     return values
+
+
+@numba.njit(cache=True, nogil=True)
+def largest_sum(values):  # type: ignore[no-untyped-def]
+    """The sum over trees of the largest magnitude of any of a tree's values, int32 [B, n_leaves, n_outputs]."""
+    total = np.int64(0)
+    for tree in range(len(values)):
+        largest = np.int64(0)
+        for value in values[tree].flat:
+            largest = max(largest, abs(np.int64(value)))
+        total += largest
+    return total

@@ -118,6 +118,8 @@ def test_every_split_divides_what_reaches_it(factory: ModuleType, data: st.DataO
         if threshold >= 0 and not left.all():
             assert threshold in cuts[feature]
             assert (left[: cells.n_cells] == (np.arange(cells.n_cells) <= threshold)).all()
+        if left.all() and not single:
+            assert threshold == grid.n_codes - 1 and tree.goes_left[0, node].all()
         for child, side in ((2 * node + 1, left), (2 * node + 2, ~left)):
             reached[child] = {**reached[node], feature: reached[node][feature] & side}
 

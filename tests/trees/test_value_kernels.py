@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.smoothing import smoothed_ratios
-from hedgerow.trees.value_kernels import read_leaves, smoothed_values, values_of_ratios
+from hedgerow.trees.value_kernels import largest_sum, read_leaves, smoothed_values, values_of_ratios
 
 
 @pytest.mark.parametrize(("n_gradients", "n_statistics"), [(1, 2), (3, 6), (3, 4), (5, 10)])
@@ -64,3 +64,11 @@ def test_smoothed_values_are_those_of_smoothed_ratios() -> None:
     wanted = [slow_value(ratio, *how) for ratio in ratios.ravel().tolist()]
     assert smoothed_values(*sums, *how).ravel().tolist() == wanted
     assert len(set(wanted)) > 30
+
+
+@pytest.mark.parametrize(("n_trees", "size"), [(1, 10), (7, 2**31 - 1), (25, 2**20)])
+def test_scores_grow_by_the_largest_value_of_each_tree(n_trees: int, size: int) -> None:
+    """Of either sign, over all leaves and outputs, without a sum that leaves 32 bits."""
+    values = np.random.default_rng(n_trees).integers(-size, size, (n_trees, 4, 3), endpoint=True).astype(np.int32)
+    values[0, 2, 1] = -size
+    assert largest_sum(values) == sum(max(map(abs, tree.ravel().tolist())) for tree in values)
