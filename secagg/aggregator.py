@@ -6,11 +6,12 @@ the node. It signs one manifest only, and repeats that one as nodes return.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg._primitives.prg import Words
 from hedgerow.secagg.checks import check_vectors
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.keys import RoundContext
@@ -34,7 +35,7 @@ from hedgerow.secagg.round_messages import (
 )
 from hedgerow.secagg.setup_messages import check_signature, split_signed
 from hedgerow.secagg.transitions import Code, Event, Party, State
-from hedgerow.secagg.unmasking import Release, unmask
+from hedgerow.secagg.unmasking import Release, shares_in, sum_of, unmask, weights_at_zero
 from hedgerow.secagg.view import EpochView, site_key
 
 Complaints = list[Refusal | OwnMistake | Abandoned]
@@ -44,7 +45,8 @@ Complaints = list[Refusal | OwnMistake | Abandoned]
 class Aggregator:
     """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent.
 
-    `shares` has the same answers, parsed when they came and not when the last one is there and everybody waits.
+    `headers` are those of the uploads and `shares` what the answers say, parsed when they came and not when the last
+    one is there and everybody waits. `totals`, once they are made, are the sums of the uploads: masked, as these are.
     """
 
     view: EpochView
@@ -55,7 +57,9 @@ class Aggregator:
     manifest: bytes = b""
     echoes: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
-    shares: dict[int, Answer] = field(default_factory=dict, repr=False, compare=False)
+    headers: dict[int, Header] = field(default_factory=dict, compare=False)
+    shares: dict[int, dict[int, int | None]] = field(default_factory=dict, compare=False)
+    totals: Mapping[str, Words] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         counts = f"uploads={len(self.uploads)}, echoes={len(self.echoes)}, answers={len(self.answers)}"
@@ -74,20 +78,26 @@ class Aggregator:
 
     def receive(self, messages: Iterable[bytes]) -> tuple[Aggregator, Complaints]:
         """Returns the state with every acceptable message of the current collection, and the refusals of the others."""
-        uploads, echoes, answers, shares = dict(self.uploads), dict(self.echoes), dict(self.answers), dict(self.shares)
+        following = replace(
+            self,
+            uploads=dict(self.uploads),
+            echoes=dict(self.echoes),
+            answers=dict(self.answers),
+            headers=dict(self.headers),
+            shares=dict(self.shares),
+        )
         complaints = Complaints()
         for message in messages:
             try:
                 if message[4:5] == bytes((Kind.MASKED_VECTOR,)):
-                    self._take_upload(message, uploads)
+                    following._take_upload(message)
                 elif message[4:5] == bytes((Kind.ECHO,)):
-                    self._take_echo(message, echoes)
+                    following._take_echo(message)
                 else:
-                    answer = self._take_answer(message, answers)
-                    shares[answer.node] = answer
+                    following._take_answer(message)
             except Refusal as complaint:
                 complaints.append(complaint)
-        return replace(self, uploads=uploads, echoes=echoes, answers=answers, shares=shares), complaints
+        return following, complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:
         """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
@@ -140,6 +150,17 @@ class Aggregator:
         certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
         return replace(self, state=state), certificate.to_bytes()
 
+    def made_ahead(self, holders: Collection[int]) -> Aggregator:
+        """Returns this state with what a release needs beside the shares, if it waits for those of `holders`.
+
+        The masked sums tell nothing that the uploads do not, and are not stored.
+        """
+        if self.state is not State.COLLECTING_ANSWERS or self.totals is not None:
+            return self
+        if len(holders) == self.view.guarantees.threshold:
+            weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
+        return replace(self, totals=sum_of(self.spec, self.uploads))
+
     def release(self) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
@@ -147,7 +168,10 @@ class Aggregator:
         SUM_OUT_OF_RANGE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
-        return replace(self, state=state), unmask(self.view, self.spec, self.context, self.uploads, self.shares)
+        totals = sum_of(self.spec, self.uploads) if self.totals is None else self.totals
+        return replace(self, state=state), unmask(
+            self.view, self.spec, self.context, self.headers, totals, self.shares
+        )
 
     def to_bytes(self) -> bytes:
         """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated."""
@@ -168,18 +192,24 @@ class Aggregator:
             echoes = dict(zip(reader.nodes(), reader.items(), strict=True))
             answers = dict(zip(reader.nodes(), reader.items(), strict=True))
             reader.end()
-            shares = {node: Answer.from_signed(message) for node, message in answers.items()}
-            by_node = {Header.from_signed(upload.header).node: upload for upload in uploads}
+            parsed = [Header.from_signed(upload.header) for upload in uploads]
             spec = RoundSpec.from_signed(signed_spec)
-        except (Refusal, ValueError) as error:
+            shares = {
+                node: shares_in(Answer.from_signed(message), _about(view, node)) for node, message in answers.items()
+            }
+        except (Refusal, ValueError, KeyError) as error:
             raise refuse(Code.CORRUPT_STATE) from error
-        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, shares)
+        by_node = {header.node: upload for header, upload in zip(parsed, uploads, strict=True)}
+        headers = {header.node: header for header in parsed}
+        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, headers, shares)
 
     def abandon(self) -> Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""
         return replace(self, state=advance(Party.AGGREGATOR, self.state, Event.ABANDON))
 
-    def _take_upload(self, message: bytes, uploads: dict[int, MaskedVector]) -> None:
+    # What is taken goes into the collections of a state that nobody has seen yet, see `receive`.
+
+    def _take_upload(self, message: bytes) -> None:
         if self.state is not State.COLLECTING_VECTORS:
             raise refuse(Code.LATE_UPLOAD)
         advance(Party.AGGREGATOR, self.state, Event.VECTOR)
@@ -199,10 +229,11 @@ class Aggregator:
             or sealed_hash(upload.sealed) != header.sealed
         ):
             raise refuse(Code.CONTENT_MISMATCH, peer=node)
-        if uploads.setdefault(node, upload) != upload:
+        if self.uploads.setdefault(node, upload) != upload:
             raise refuse(Code.CONTRADICTION, peer=node)
+        self.headers[node] = header
 
-    def _take_echo(self, message: bytes, echoes: dict[int, bytes]) -> None:
+    def _take_echo(self, message: bytes) -> None:
         advance(Party.AGGREGATOR, self.state, Event.ECHO)
         echo = Echo.from_signed(message)
         if echo.node not in self.uploads:
@@ -210,9 +241,9 @@ class Aggregator:
         check_signature(site_key(self.view.roster, echo.node), Kind.ECHO, message, echo.node)
         if echo.manifest != manifest_hash(self.manifest):
             raise refuse(Code.OTHER_MANIFEST, peer=echo.node)
-        echoes.setdefault(echo.node, split_signed(message)[1])
+        self.echoes.setdefault(echo.node, split_signed(message)[1])
 
-    def _take_answer(self, message: bytes, answers: dict[int, bytes]) -> Answer:
+    def _take_answer(self, message: bytes) -> None:
         advance(Party.AGGREGATOR, self.state, Event.ANSWER)
         answer = Answer.from_signed(message)
         node = answer.node
@@ -221,13 +252,18 @@ class Aggregator:
         check_signature(site_key(self.view.roster, node), Kind.ANSWER, message, node)
         if answer.manifest != manifest_hash(self.manifest):
             raise refuse(Code.OTHER_MANIFEST, peer=node)
-        about = sorted((*self.view.peers(node), node))
+        about = _about(self.view, node)
         fitting = (
             kind in (WITHHELD, SEED_SHARE if other in self.uploads else SLOT_KEY_SHARE)
             for kind, other in zip(answer.kinds, about, strict=False)
         )
         if len(answer.kinds) != len(about) or not all(fitting):
             raise refuse(Code.CONTENT_MISMATCH, peer=node)
-        if answers.setdefault(node, message) != message:
+        if self.answers.setdefault(node, message) != message:
             raise refuse(Code.CONTRADICTION, peer=node)
-        return answer
+        self.shares[node] = shares_in(answer, about)
+
+
+def _about(view: EpochView, node: int) -> list[int]:
+    """Returns the nodes that an answer of this one is about: its ready neighbours and itself, in increasing order."""
+    return sorted((*view.peers(node), node))

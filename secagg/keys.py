@@ -13,7 +13,7 @@ from hedgerow.secagg.encoding import digest, framed
 
 _ROOM = b"hedgerow/secagg/1/"
 # A number, and what stands before a key, as `digest` hashes them: each part after its length.
-_NUMBER_AND_SIZE = Struct(">QIQ")
+_SIZED_NUMBER, _NUMBER_AND_SIZE = Struct(">QI"), Struct(">QIQ")
 _THREE_NUMBERS = Struct(">QIQIQI")
 
 
@@ -164,14 +164,32 @@ def vector_keys(secrets: Iterable[bytes], context: RoundContext, vector_id: str,
     return [expand(secret, info) for secret in secrets]
 
 
+class SelfMasks:
+    """What follows from the self-mask seeds of one slot; how its derivations begin is worked out once for all nodes."""
+
+    __slots__ = ("_commitment", "_epoch", "_secret")
+
+    def __init__(self, context: RoundContext) -> None:
+        whole, self._epoch = context.bytes(), context.epoch
+        self._secret, self._commitment = framed("self-mask", whole), framed("seed-commitment", whole)
+
+    def secret(self, seed: bytes, node: int) -> bytes:
+        """Returns the secret of a node's self mask from its fresh 32-byte seed."""
+        return hkdf(seed, self._epoch, _ROOM + sha256(self._secret + _SIZED_NUMBER.pack(4, node)).digest())
+
+    def commitment(self, seed: bytes, node: int) -> bytes:
+        """Returns the 32-byte commitment to a node's self-mask seed; it hides because the seed is uniform."""
+        return sha256(self._commitment + _NUMBER_AND_SIZE.pack(4, node, len(seed)) + seed).digest()
+
+
 def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns the secret of a node's self mask from its fresh 32-byte seed."""
-    return hkdf(seed, context.epoch, _context("self-mask", context.bytes(), _number(node)))
+    """Returns what `SelfMasks` does, for one seed."""
+    return SelfMasks(context).secret(seed, node)
 
 
 def seed_commitment(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns the 32-byte commitment to a self-mask seed; it hides because the seed is uniform."""
-    return digest("seed-commitment", context.bytes(), _number(node), seed)
+    """Returns what `SelfMasks` does, for one seed."""
+    return SelfMasks(context).commitment(seed, node)
 
 
 def nonce_commitment(nonce: bytes, node: int, parameters: bytes) -> bytes:

@@ -106,8 +106,12 @@ def variance_of(numerator: int, denominator: int = 1) -> Fraction:
     return Fraction(numerator, denominator)
 
 
+@lru_cache(maxsize=8)
 def spec_hash(signed_spec: bytes) -> bytes:
-    """Returns the 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature."""
+    """Returns the 32-byte hash of a spec's body; the signature stays out, for it is not unique by nature.
+
+    Remembered, like a manifest's, because an aggregator compares every message with it.
+    """
     return digest("spec", split_signed(signed_spec)[0])
 
 
@@ -198,6 +202,7 @@ class Manifest:
         return manifest
 
 
+@lru_cache(maxsize=8)
 def manifest_hash(signed_manifest: bytes) -> bytes:
     """Returns the 32-byte hash of a manifest's body."""
     return digest("manifest", split_signed(signed_manifest)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations, islice
@@ -14,7 +14,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg._primitives.shamir import interpolate, parse_share, secret_from, weights_at
 from hedgerow.secagg.fixed_point import Integers, decode
-from hedgerow.secagg.keys import Channels, PairSecrets, RoundContext, seed_commitment, self_mask_secret
+from hedgerow.secagg.keys import Channels, PairSecrets, RoundContext, SelfMasks
 from hedgerow.secagg.masking import MaskingKeys, add_masks, signed_pair_secrets
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.round_messages import WITHHELD, Answer, Header, MaskedVector, RoundSpec
@@ -45,25 +45,29 @@ class Reconstructor:
         self._threshold = threshold
         self.suspects: set[int] = set()
 
-    def recover(self, node: int, shares: Mapping[int, bytes], fits: Callable[[bytes], bool]) -> bytes:
-        """Returns the secret of `node` that `fits` what it published, from any threshold of `shares` (by holder).
+    def recover(self, node: int, shares: Mapping[int, int | None], fits: Callable[[bytes], bool]) -> bytes:
+        """Returns the secret of `node` that `fits` what it published, from any threshold of `shares`.
 
+        Args: shares: by holder, as `shares_in` reads them.
         Raises Abandoned: TOO_FEW_ANSWERS, or SECRET_UNRECOVERABLE when no set of shares fits.
         """
-        values: dict[int, int] = {}
-        for holder, share in shares.items():
-            try:
-                values[holder + 1] = parse_share(share)
-            except PrimitiveFault:
-                self.suspects.add(holder)
-        trusted = sorted(x for x in values if x - 1 not in self.suspects)
+        values = {holder + 1: share for holder, share in shares.items() if share is not None}
+        if len(values) < len(shares):
+            self.suspects.update(holder for holder, share in shares.items() if share is None)
+        everyone = sorted(values)
+        trusted = [x for x in everyone if x - 1 not in self.suspects] if self.suspects else everyone
         if len(values) < self._threshold:
             raise refuse(Code.TOO_FEW_ANSWERS, f"{len(values)} shares of {self._threshold}.", node)
-        for subset in islice(self._subsets(trusted, sorted(values)), MAX_SUBSETS):
+        first = tuple(trusted[: self._threshold])
+        if len(first) == self._threshold:
+            # Nearly always nobody lies, and everybody waits: that needs no search.
+            secret = self._combine(first, values)
+            if secret is not None and fits(secret):
+                return secret
+        for subset in islice(self._subsets(trusted, everyone), MAX_SUBSETS):
             secret = self._combine(subset, values)
             if secret is not None and fits(secret):
-                if subset != tuple(trusted[: self._threshold]):
-                    self._name_liars(subset, values)
+                self._name_liars(subset, values)
                 return secret
         raise refuse(Code.SECRET_UNRECOVERABLE, peer=node)
 
@@ -77,7 +81,7 @@ class Reconstructor:
 
     def _combine(self, subset: tuple[int, ...], values: Mapping[int, int]) -> bytes | None:
         try:
-            return secret_from(_weights_at_zero(subset), [values[x] for x in subset])
+            return secret_from(weights_at_zero(subset), [values[x] for x in subset])
         except PrimitiveFault:
             return None
 
@@ -90,23 +94,37 @@ class Reconstructor:
 
 
 @lru_cache(maxsize=32)
-def _weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
-    return tuple(weights_at(0, holders))
+def weights_at_zero(coordinates: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns Lagrange's weights of a set of holders, which is the same for all secrets, and often for all slots."""
+    return tuple(weights_at(0, coordinates))
 
 
-def _shares_by_node(view: EpochView, answers: Mapping[int, Answer]) -> dict[int, dict[int, bytes]]:
+def shares_in(answer: Answer, about: Sequence[int]) -> dict[int, int | None]:
+    """Returns the shares of an answer by the node `about` which each is; None where one is no field element."""
+    found: dict[int, int | None] = {}
+    shares = iter(answer.shares)
+    for node, kind in zip(about, answer.kinds, strict=True):
+        if kind != WITHHELD:
+            try:
+                found[node] = parse_share(next(shares))
+            except PrimitiveFault:
+                found[node] = None
+    return found
+
+
+def _shares_by_node(
+    view: EpochView, shares: Mapping[int, Mapping[int, int | None]]
+) -> dict[int, dict[int, int | None]]:
     """Returns for every node the shares about it, by the holder that sent them."""
-    collected: dict[int, dict[int, bytes]] = {node: {} for node in view.ready}
-    for holder, answer in sorted(answers.items()):
-        shares = iter(answer.shares)
-        for node, kind in zip(sorted((*view.peers(holder), holder)), answer.kinds, strict=True):
-            if kind != WITHHELD:
-                collected[node][holder] = next(shares)
+    collected: dict[int, dict[int, int | None]] = {node: {} for node in view.ready}
+    for holder, of_holder in sorted(shares.items()):
+        for node, share in of_holder.items():
+            collected[node][holder] = share
     return collected
 
 
-def _sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Words]:
+    """Returns the sums of the masked vectors by vector id, masked themselves, as words of each vector's width."""
     totals: dict[str, Words] = {}
     at = 0
     for vector in spec.vectors:
@@ -119,9 +137,9 @@ def _sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, W
     return totals
 
 
-def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
+def _seed_test(node: int, masks: SelfMasks, commitment: bytes) -> Callable[[bytes], bool]:
     """Returns the test of a rebuilt seed against the commitment in the signed header."""
-    return lambda seed: seed_commitment(seed, node, context) == commitment
+    return lambda seed: masks.commitment(seed, node) == commitment
 
 
 def _key_test(public: bytes) -> Callable[[bytes], bool]:
@@ -133,24 +151,29 @@ def unmask(
     view: EpochView,
     spec: RoundSpec,
     context: RoundContext,
-    uploads: Mapping[int, MaskedVector],
-    answers: Mapping[int, Answer],
+    headers: Mapping[int, Header],
+    totals: Mapping[str, Words],
+    shares: Mapping[int, Mapping[int, int | None]],
 ) -> Release:
-    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when any check fails."""
-    shares = _shares_by_node(view, answers)
+    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when any check fails.
+
+    Args: headers: of the uploads, by node; totals: `sum_of` them, which is left as it is; shares: `shares_in` each
+        holder's answer.
+    """
+    about = _shares_by_node(view, shares)
+    masks = SelfMasks(context)
     reconstructor = Reconstructor(view.guarantees.threshold)
     plus: list[bytes] = []
     minus: list[bytes] = []
-    for node in uploads:
-        commitment = Header.from_signed(uploads[node].header).seed_commitment
-        seed = reconstructor.recover(node, shares[node], _seed_test(node, context, commitment))
-        minus.append(self_mask_secret(seed, node, context))
+    for node, header in headers.items():
+        seed = reconstructor.recover(node, about[node], _seed_test(node, masks, header.seed_commitment))
+        minus.append(masks.secret(seed, node))
     for node in view.ready:
-        survivors = tuple(peer for peer in view.peers(node) if peer in uploads)
-        if node in uploads or not survivors:
+        survivors = tuple(peer for peer in view.peers(node) if peer in headers)
+        if node in headers or not survivors:
             continue
         public = view.slot_keys[node][context.slot]
-        secret = reconstructor.recover(node, shares[node], _key_test(public))
+        secret = reconstructor.recover(node, about[node], _key_test(public))
         pairs = PairSecrets(SecretKey(secret), node, context.epoch, context.slot)
         keys = MaskingKeys(view, node, pairs, Channels(node, {}), context)
         # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
@@ -158,7 +181,7 @@ def unmask(
         added, subtracted = signed_pair_secrets(keys, survivors)
         plus += added
         minus += subtracted
-    totals = _sum_of(spec, uploads)
-    add_masks(spec, context, totals, plus, minus)
-    sums = {vector.vector_id: decode(totals[vector.vector_id], vector.sum_bound) for vector in spec.vectors}
-    return Release(sums, tuple(sorted(uploads)), tuple(sorted(reconstructor.suspects)))
+    words = {name: total.copy() for name, total in totals.items()}
+    add_masks(spec, context, words, plus, minus)
+    sums = {vector.vector_id: decode(words[vector.vector_id], vector.sum_bound) for vector in spec.vectors}
+    return Release(sums, tuple(sorted(headers)), tuple(sorted(reconstructor.suspects)))

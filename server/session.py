@@ -75,8 +75,9 @@ class RunSession(RunPhases):
 
     def work_ahead(self) -> None:
         """Do what can be done already for the release of a sum that the sites are opening."""
-        query = self._replica.query
-        if self.has_work_ahead and query is not None and self._view is not None:
+        query, slot = self._replica.query, self._slot
+        if self.has_work_ahead and query is not None and self._view is not None and slot is not None:
+            self._slot = slot.made_ahead([self.sites.number(site) for site in self.sites.openers])
             group = honest_group_of(self._setup.plan, self._view)
             fewest = None if group is None else min([*self._honest_groups, group])
             is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None

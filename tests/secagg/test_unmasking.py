@@ -1,0 +1,180 @@
+"""Rebuilding secrets: the usual case, in which nobody lies, takes a short way that must end where the long one does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations, islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.experiments.secagg_lab import Lab
+from hedgerow.secagg import aggregator as aggregators
+from hedgerow.secagg import unmasking
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.shamir import PRIME, combine, interpolate, parse_share, split, weights_at
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.refusals import Abandoned
+from hedgerow.secagg.round_messages import Answer, Header
+from hedgerow.secagg.transitions import Code
+
+Fits = Callable[[bytes], bool]
+
+
+class Searcher:
+    """The search without a short way: every set of holders in its turn, until one gives a secret that fits."""
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold, self.suspects = threshold, set[int]()
+
+    def recover(self, shares: Mapping[int, int | None], fits: Fits) -> bytes | Code:
+        values = {holder + 1: share for holder, share in sorted(shares.items()) if share is not None}
+        self.suspects |= {holder for holder, share in shares.items() if share is None}
+        trusted = [x for x in values if x - 1 not in self.suspects]
+        if len(values) < self.threshold:
+            return Code.TOO_FEW_ANSWERS
+        for subset in islice(self.subsets(trusted, list(values)), unmasking.MAX_SUBSETS):
+            try:
+                secret = combine(subset, [values[x].to_bytes(33, "big") for x in subset])
+            except PrimitiveFault:
+                continue
+            if fits(secret):
+                if list(subset) != trusted[: self.threshold]:
+                    others = [x for x in values if x not in subset]
+                    known = [values[x] for x in subset]
+                    wrong = [x for x in others if interpolate(weights_at(x, subset), known) != values[x]]
+                    self.suspects |= {x - 1 for x in wrong}
+                return secret
+        return Code.SECRET_UNRECOVERABLE
+
+    def subsets(self, trusted: list[int], everyone: list[int]) -> Iterator[tuple[int, ...]]:
+        for among in (trusted, everyone):
+            for left_out in range(len(among) - self.threshold + 1):
+                for omitted in combinations(among, left_out):
+                    yield tuple([x for x in among if x not in omitted][: self.threshold])
+
+
+@st.composite
+def sharings(draw):
+    """A threshold and several secrets, each shared among some holders, of whom some lie in several ways."""
+    n_holders = draw(st.integers(2, 7))
+    threshold, n_secrets = draw(st.integers(2, n_holders)), draw(st.integers(1, 4))
+    generator = random.Random(draw(st.integers(0, 2**32 - 1)))
+    liars = draw(st.sets(st.integers(0, n_holders - 1), max_size=3))
+    secrets = []
+    for _ in range(n_secrets):
+        secret = generator.randbytes(32)
+        dealt = split(secret, range(1, n_holders + 1), threshold, generator.randbytes)
+        shares: dict[int, int | None] = {holder: parse_share(share) for holder, share in enumerate(dealt)}
+        for holder in liars:
+            lie = draw(st.sampled_from(["honest", "missing", "no element", "off by one", "anything"]))
+            value = shares[holder] or 0
+            if lie == "missing":
+                del shares[holder]
+            elif lie != "honest":
+                lies = {"no element": None, "off by one": (value + 1) % PRIME, "anything": generator.randrange(PRIME)}
+                shares[holder] = lies[lie]
+        order = draw(st.permutations(list(shares)))
+        secrets.append((secret, {holder: shares[holder] for holder in order}))
+    return threshold, secrets
+
+
+def outcome_of(reconstructor: unmasking.Reconstructor, node: int, shares, fits: Fits) -> bytes | Code:
+    try:
+        return reconstructor.recover(node, shares, fits)
+    except Abandoned as fault:
+        assert fault.peer == node
+        return fault.reason
+
+
+@settings(max_examples=300, deadline=None)
+@given(sharings())
+def test_the_short_way_ends_where_the_search_does(sharing):
+    """Whoever lies, about whichever secret: the same secrets, the same refusals, and the same suspects after each."""
+    threshold, secrets = sharing
+    reconstructor, searcher = unmasking.Reconstructor(threshold), Searcher(threshold)
+    for node, (secret, shares) in enumerate(secrets):
+        expected = searcher.recover(shares, secret.__eq__)
+        assert outcome_of(reconstructor, node, shares, secret.__eq__) == expected
+        assert reconstructor.suspects == searcher.suspects
+
+
+def test_a_secret_that_does_not_fit_is_not_returned():
+    """The short way asks the same test as the search: shares that agree with one another are not enough."""
+    dealt = split(bytes(32), (1, 2, 3), 2, random.Random(1).randbytes)
+    shares = {holder: parse_share(share) for holder, share in enumerate(dealt)}
+    assert outcome_of(unmasking.Reconstructor(2), 5, shares, lambda secret: False) is Code.SECRET_UNRECOVERABLE
+
+
+def test_shares_are_read_by_the_node_that_they_are_of():
+    """What was withheld has none, and a number that is no field element is told from one that is."""
+    shares = (PRIME.to_bytes(33, "big"), (PRIME - 1).to_bytes(33, "big"), bytes(33))
+    answer = Answer(4, bytes(32), (1, 0, 2, 1), shares)
+    assert unmasking.shares_in(answer, (2, 4, 7, 9)) == {2: None, 7: PRIME - 1, 9: 0}
+
+
+def released(lab: Lab, state: Aggregator) -> tuple[list[int], tuple[int, ...], tuple[int, ...]]:
+    release = state.release()[1]
+    return release.sums["leaves"].tolist(), release.survivors, release.suspects
+
+
+def test_what_is_made_ahead_is_what_a_release_makes(lab, monkeypatch):
+    """A release takes the sums that were made ahead, leaves them as they are, and gives what it gives without them."""
+    state, requests = lab.collected(absent=(3,)).close_vectors(lab.session.coordinator)
+    ahead = state.made_ahead(list(requests))
+    assert state.totals is None and ahead.totals is not None and ahead == state
+    assert ahead.made_ahead(list(requests)) is ahead
+    before = {name: words.copy() for name, words in ahead.totals.items()}
+    answers = [lab.answered(node, request).message or b"" for node, request in requests.items()]
+    plain, ahead = state.receive(answers)[0], ahead.receive(answers)[0]
+    assert released(lab, plain) == ([1 + 2 + 3 + 5] * 4, (0, 1, 2, 4), ())
+    monkeypatch.setattr(aggregators, "sum_of", None)
+    for _ in range(2):
+        assert released(lab, ahead) == ([1 + 2 + 3 + 5] * 4, (0, 1, 2, 4), ())
+        assert ahead.totals is not None
+        assert all(np.array_equal(words, before[name]) for name, words in ahead.totals.items())
+    assert Aggregator.restore(lab.view, ahead.to_bytes()).totals is None
+
+
+def test_nothing_is_made_ahead_while_vectors_may_still_come(lab):
+    """A sum of some of the uploads would be taken for that of all."""
+    state = lab.collected()
+    assert state.made_ahead(range(4)) is state
+
+
+def test_what_was_parsed_on_arrival_is_what_a_restored_state_parses(lab):
+    """Headers and shares are kept as they were checked; a journal brings the same back."""
+    state, requests = lab.collected(absent=(1,)).close_vectors(lab.session.coordinator)
+    answers = [lab.answered(node, request).message or b"" for node, request in requests.items()]
+    state = state.receive(answers)[0]
+    restored = Aggregator.restore(lab.view, state.to_bytes())
+    assert restored.headers == state.headers and restored.shares == state.shares
+    assert state.headers == {node: Header.from_signed(upload.header) for node, upload in state.uploads.items()}
+    assert set(state.shares) == {0, 2, 3, 4} and set(state.shares[0]) == {0, 1, 2, 3, 4}
+    assert released(lab, restored) == released(lab, state)
+
+
+@pytest.mark.parametrize("kind", ["upload", "answer"])
+def test_what_is_refused_leaves_nothing_behind(lab, kind):
+    """A second, different message of a node changes neither what is kept nor what was parsed, nor the state before."""
+    empty = state = lab.open()
+    first, twin = lab.masked(0, state), Lab(seed=1).masked(0, state, {"leaves": np.full(4, 7, np.int64)})
+    if kind == "upload":
+        state, complaints = state.receive([first])
+        kept, second = state.headers, twin
+    else:
+        empty, requests = lab.collected("tree-2").close_vectors(lab.session.coordinator)
+        answer = lab.answered(0, requests[0]).message or b""
+        state, complaints = empty.receive([answer])
+        lie = replace(Answer.from_signed(answer), kinds=(0,) * 5, shares=())
+        kept, second = state.shares, lie.to_signed(lab.session.contexts["site-0"].identity)
+    assert not complaints and set(kept) == {0}
+    assert not (empty.headers if kind == "upload" else empty.shares)
+    before = dict(kept)
+    after, complaints = state.receive([second])
+    assert [complaint.reason for complaint in complaints] == [Code.CONTRADICTION]
+    assert (after.headers if kind == "upload" else after.shares) == before == kept
