@@ -37,6 +37,7 @@ from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
 from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.view import EpochView
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings
 from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask
@@ -119,6 +120,7 @@ class NodeRun:
     """The answer to a round's query, which changes the node's scores and so is computed once."""
     redrawn: set[int] = field(default_factory=set)
     """Rounds of the local model whose answer may have left with other noise: before a restart, or over other trees."""
+    _cohort: Cohort | None = None
 
     @property
     def plan(self) -> Plan:
@@ -181,7 +183,7 @@ class NodeRun:
             Refusal, OwnMistake: as `Participant.mask`, and PURPOSE_ANSWERED where an earlier epoch's sum of the same
                 round could be opened as well.
         """
-        cohort, number = Cohort.of(participant.view), self.replica.n_releases
+        cohort, number = self.cohort_of(participant.view), self.replica.n_releases
         if any(earlier == number and not cohort.excludes(other) for earlier, other in self.masked):
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
@@ -211,6 +213,12 @@ class NodeRun:
             raise refuse(Code.PURPOSE_ANSWERED, "Its answer may have left already, with other noise.", "coordinator")
         self.masked.add((number, cohort))
         return step, noise
+
+    def cohort_of(self, view: EpochView) -> Cohort:
+        """The cohort of the run's epoch; made once, for its digest covers all that a cohort is made of."""
+        if self._cohort is None or self._cohort.epoch != view.digest:
+            self._cohort = Cohort.of(view)
+        return self._cohort
 
     def _may_have_left(self, number: int) -> bool:
         """Whether a round's vector left; a database that is older than its counter does not know of the last ones."""

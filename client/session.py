@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from hedgerow.client.arrivals import expect_arrivals
 from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
-from hedgerow.client.cohort import Cohort
 from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
@@ -315,7 +314,7 @@ class NodeSession:
         step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
         if step.persist or fresh or seed is not None:
             spent = (request.round, noise.event)
-            cohort = Cohort.of(participant.view)
+            cohort = run.cohort_of(participant.view)
             self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, structure_seed=seed, masked=cohort))
         run.participant = step.state
         self.state = NodeState.MASKED

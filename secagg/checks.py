@@ -14,6 +14,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import NodePolicy
 from hedgerow.secagg.round_messages import (
     Header,
+    Headers,
     Manifest,
     NoiseSpec,
     RoundSpec,
@@ -88,11 +89,11 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
     wanted = [peer for peer in sorted((*view.peers(node), node)) if peer in listed]
     if len(request.headers) != len(wanted) or len(request.sealed) != len(wanted) - 1:
         raise refuse(Code.MALFORMED, "Headers or shares are missing.", "coordinator")
-    headers: dict[int, Header] = {}
+    of_slot, headers = Headers(manifest.context), dict[int, Header]()
     for peer, signed in zip(wanted, request.headers, strict=True):
         if header_hash(signed) != listed[peer]:
             raise refuse(Code.HEADER_ALTERED, peer=peer)
-        header = Header.from_signed(signed)
+        header = of_slot.read(signed)
         if header.node != peer:
             raise refuse(Code.HEADER_ALTERED, "It is another node's.", peer)
         if header.context != manifest.context:

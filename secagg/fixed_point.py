@@ -15,6 +15,8 @@ from hedgerow.secagg.transitions import Code
 
 WIDTHS = (32, 64)
 MAX_BOUND = 2**63 - 1
+# By the bytes of a word, and in the same byte order.
+_SIGNED: dict[int, np.dtype[np.signedinteger]] = {4: np.dtype("<i4"), 8: np.dtype("<i8")}
 
 Integers = NDArray[np.int64]
 
@@ -44,14 +46,19 @@ def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words
     """
     if not isinstance(vector, np.ndarray) or vector.dtype != np.int64 or vector.shape != (length,):
         raise refuse(Code.VECTOR_UNFIT, f"An int64 array of shape ({length},) is required.")
-    if int(vector.max()) > entry_bound or int(vector.min()) < -entry_bound:
+    if _goes_beyond(vector, entry_bound):
         raise refuse(Code.VECTOR_UNFIT, "An entry is beyond the bound.")
     return vector.astype(DTYPES[width])
 
 
 def decode(words: Words, sum_bound: int) -> Integers:
     """Returns the signed integers (int64) of `words`; raises Abandoned SUM_OUT_OF_RANGE for one beyond `sum_bound`."""
-    signed = words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
-    if int(signed.max()) > sum_bound or int(signed.min()) < -sum_bound:
+    signed: Integers = words.view(_SIGNED[words.itemsize]).astype(np.int64)
+    if _goes_beyond(signed, sum_bound):
         raise refuse(Code.SUM_OUT_OF_RANGE)
     return signed
+
+
+def _goes_beyond(vector: Integers, bound: int) -> bool:
+    """Whether an entry is outside [-bound, bound]."""
+    return bool(int(np.maximum.reduce(vector)) > bound or int(np.minimum.reduce(vector)) < -bound)

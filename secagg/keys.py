@@ -35,15 +35,17 @@ class SlotChain:
     """The one-way chain of a node's slot secrets: from the link at slot r follow the keys of r and later ones only.
 
     A node stores the link of the next unused slot, so that a stolen state does not give the keys of past slots. Keys
-    that were made ahead live in memory as long as a link from which they follow, and are never stored.
+    and links that were made ahead live in memory as long as a link from which they follow, and are never stored: a
+    chain leads to those that come after it, and to none before.
     """
 
-    __slots__ = ("_ahead", "link", "slot")
+    __slots__ = ("_following", "_pairs", "link", "slot")
 
     def __init__(self, link: bytes, slot: int = 0) -> None:
         """Args: link: 32 bytes, secret; slot: the slot whose key `current` returns."""
         self.link, self.slot = link, slot
-        self._ahead: Mapping[int, PairSecrets] = {}
+        self._pairs: PairSecrets | None = None
+        self._following: SlotChain | None = None
 
     def __repr__(self) -> str:
         return f"SlotChain(slot={self.slot})"
@@ -54,9 +56,8 @@ class SlotChain:
 
     def pairs(self, node: int, epoch: bytes) -> PairSecrets:
         """Returns what the node whose chain this is shares with its peers in `slot` of the epoch (its digest)."""
-        ahead = self._ahead.get(self.slot)
-        if ahead is not None and ahead.is_of(node, epoch):
-            return ahead
+        if self._pairs is not None and self._pairs.is_of(node, epoch):
+            return self._pairs
         return PairSecrets(self.current(), node, epoch, self.slot)
 
     def agreed_ahead(self, node: int, epoch: bytes, peers: Sequence[Mapping[int, bytes]]) -> SlotChain:
@@ -65,14 +66,14 @@ class SlotChain:
         What an agreement costs is paid then, and not while others wait for a masked vector. Raises PrimitiveFault for a
         key of low order.
         """
-        chain = SlotChain(self.link, self.slot)
-        ahead = {}
-        for slot, (secret, keys) in enumerate(zip(self.secrets(len(peers)), peers, strict=True), start=self.slot):
-            ahead[slot] = PairSecrets(SecretKey(secret), node, epoch, slot)
+        first = chain = SlotChain(self.link, self.slot)
+        for keys in peers:
+            chain._pairs = PairSecrets(chain.current(), node, epoch, chain.slot)
             for peer, public in keys.items():
-                ahead[slot].with_peer(peer, public)
-        chain._ahead = ahead
-        return chain
+                chain._pairs.with_peer(peer, public)
+            chain._following = chain.after(chain.slot + 1)
+            chain = chain._following
+        return first
 
     def current_secret(self) -> bytes:
         """Returns the 32 secret bytes of `current`, without the work of finding the public key."""
@@ -96,13 +97,9 @@ class SlotChain:
 
     def after(self, slot: int) -> SlotChain:
         """Returns the chain whose current slot is `slot` (not before this one)."""
-        if slot == self.slot:
-            return self
-        link = self.link
-        for _ in range(slot - self.slot):
-            link = hkdf(link, b"", _SLOT_NEXT)
-        chain = SlotChain(link, slot)
-        chain._ahead = {later: key for later, key in self._ahead.items() if later >= slot}
+        chain = self
+        while chain.slot < slot:
+            chain = chain._following or SlotChain(hkdf(chain.link, b"", _SLOT_NEXT), chain.slot + 1)
         return chain
 
 

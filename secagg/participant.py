@@ -138,15 +138,8 @@ class Participant:
         pairs = self.chain.after(spec.slot).pairs(self.node, self.view.digest)
         keys = MaskingKeys(self.view, self.node, pairs, self.channels, round_context)
         upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
-        following = replace(
-            self,
-            state=state,
-            sequence=self.sequence + 1,
-            chain=self.chain.after(spec.slot + 1),
-            shares=self._shares_after(spec.slot),
-            shares_from=spec.slot,
-            open=OpenSlot(round_context, spec.purpose, header, own_share, upload),
-        )
+        opened = OpenSlot(round_context, spec.purpose, header, own_share, upload)
+        following = self._after_step(state, self.chain.after(spec.slot + 1), spec.slot, self.purposes, opened)
         return Step(
             following, upload, (Record("slot-used", following.sequence, spec.slot, spec.purpose, round_context.spec),)
         )
@@ -180,20 +173,13 @@ class Participant:
         answer, complaints = self._answer(headers, asked, digest)
         signed_answer = answer.to_signed(context.identity)
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
-        slot = self.open.context.slot
-        following = replace(
-            self,
-            state=state,
-            sequence=self.sequence + 1,
-            shares=self._shares_after(slot + 1),
-            shares_from=slot + 1,
-            purposes=self.purposes | {self.open.purpose},
-            # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
-            open=replace(
-                self.open, manifest=asked.manifest, echo=echo, answer=signed_answer, upload=b"", own_share=b""
-            ),
+        slot, purpose = self.open.context.slot, self.open.purpose
+        # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
+        told = OpenSlot(
+            self.open.context, purpose, self.open.header_hash, b"", b"", asked.manifest, echo, signed_answer
         )
-        record = Record("purpose-answered", following.sequence, slot, self.open.purpose, digest)
+        following = self._after_step(state, self.chain, slot + 1, self.purposes | {purpose}, told)
+        record = Record("purpose-answered", following.sequence, slot, purpose, digest)
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
     def confirm(self, certificate: bytes) -> Step[Participant]:
@@ -363,13 +349,24 @@ class Participant:
             shares.append(share)
         return Answer(self.node, digest, tuple(kinds), tuple(shares)), complaints
 
+    def _after_step(
+        self, state: State, chain: SlotChain, first: int, purposes: frozenset[str], opened: OpenSlot
+    ) -> Participant:
+        """Returns the state that follows this one; of the held shares it keeps those from slot `first` on."""
+        held, sequence = self._shares_after(first), self.sequence + 1
+        return Participant(
+            self.view, self.node, state, sequence, chain, self.channels, held, first, purposes, opened, self.evidence
+        )
+
     def _shares_of(self, slot: int) -> bytes:
         """Returns the held shares of one slot, by the number of the node that they are of."""
         at = SHARE_BYTES * (slot - self.shares_from)
         return b"".join(self.shares[node][at : at + SHARE_BYTES] for node in sorted(self.shares))
 
-    def _shares_after(self, slot: int) -> dict[int, bytes]:
+    def _shares_after(self, slot: int) -> Mapping[int, bytes]:
         """Returns the held shares from `slot` on; those before it are forgotten."""
+        if slot == self.shares_from:
+            return self.shares
         cut = SHARE_BYTES * (slot - self.shares_from)
         return {node: run[cut:] for node, run in self.shares.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isqrt
 
 from hedgerow.protocol.plan import Plan
@@ -36,11 +37,20 @@ def expected_round(
     Raises Refusal WIDTH_TOO_NARROW when no machine word holds the plan's sums.
     """
     rows = plan.privacy.n_records * plan.privacy.max_rows_per_unit
-    n_draws = {NoiseMode.SERVER: 0, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: rows}[noise]
-    tail = TAIL_DEVIATIONS * (isqrt(variance * n_draws) + 1) if variance * n_draws else 0
-    needed = query.bound * rows + tail
+    n_draws = n_nodes if noise is NoiseMode.DISTRIBUTED else rows if noise is NoiseMode.LOCAL else 0
+    vectors = (_vector_of(query.length, query.bound * rows, variance * n_draws),)
+    return ExpectedRound(str(query.purpose), model, vectors, NoiseSpec(noise, variance_of(variance)))
+
+
+@lru_cache(maxsize=64)
+def _vector_of(length: int, exact_bound: int, added_variance: int) -> VectorSpec:
+    """The vector of a query, by what bounds its sum and what is added to it; remembered, as many rounds have the same.
+
+    Raises Refusal WIDTH_TOO_NARROW.
+    """
+    tail = TAIL_DEVIATIONS * (isqrt(added_variance) + 1) if added_variance else 0
+    needed = exact_bound + tail
     width = width_for(needed)
     # Where the word has room, a declared number of records that is a little too small does not end the run.
     bound = min(2 ** (width - 1) - 1, HEADROOM * needed)
-    vector = VectorSpec(VECTOR_ID, query.length, width, bound, bound)
-    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, variance_of(variance)))
+    return VectorSpec(VECTOR_ID, length, width, bound, bound)

@@ -169,8 +169,10 @@ def unmask(
         seed = reconstructor.recover(node, about[node], _seed_test(node, masks, header.seed_commitment))
         minus.append(masks.secret(seed, node))
     for node in view.ready:
+        if node in headers:
+            continue
         survivors = tuple(peer for peer in view.peers(node) if peer in headers)
-        if node in headers or not survivors:
+        if not survivors:
             continue
         public = view.slot_keys[node][context.slot]
         secret = reconstructor.recover(node, about[node], _key_test(public))

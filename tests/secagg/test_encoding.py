@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest, framed
+from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import NoiseSpec, RoundSpec, VectorSpec
+from hedgerow.secagg.round_messages import Header, Headers, NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.transitions import Code
 
 LISTS = st.lists(st.binary(max_size=9), max_size=6)
@@ -87,3 +90,75 @@ def test_a_variance_has_one_form_however_often_it_comes():
         with pytest.raises(Refusal) as refused:
             RoundSpec.from_signed(signed.replace(whole, twice))
         assert refused.value.reason is Code.MALFORMED
+
+
+SPEC = RoundSpec(
+    b"e" * 32, 3, "tree-1", b"m" * 32,
+    (VectorSpec("first", 2, 32, 5, 25), VectorSpec("second", 9, 64, 7, 2**40)),
+    NoiseSpec(NoiseMode.DISTRIBUTED, Fraction(2**70 + 1, 3)),
+)  # fmt: skip
+# Where the fields begin after the five bytes of every message and a purpose of six letters.
+MODE = 5 + 36 + 7 + 32
+
+
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (MODE, b"\0"),  # Nobody adds noise.
+        (MODE, b"\x04"),
+        (MODE + 17, bytes(16)),  # A variance of something over nothing.
+        (MODE + 1, (6).to_bytes(16, "big") + (3).to_bytes(16, "big")),  # One that is not in lowest terms.
+        (MODE + 33, b"\x41"),  # 65 vectors.
+        (MODE + 33, b"\x03"),  # One more than there are.
+        (MODE + 33, b"\x01"),  # One less.
+    ],
+)
+def test_a_spec_is_read_as_it_was_written_and_its_numbers_only_in_their_ranges(at, field):
+    """Its fields are read several at a time, and each still has its range and its place."""
+    signed = SPEC.to_signed(Identity(b"c" * 32))
+    assert RoundSpec.from_signed(signed) == SPEC
+    assert signed[at : at + len(field)] != field
+    with pytest.raises(Refusal) as refused:
+        RoundSpec.from_signed(signed[:at] + field + signed[at + len(field) :])
+    assert (refused.value.reason, refused.value.peer) == (Code.MALFORMED, "coordinator")
+
+
+def test_a_spec_of_more_vectors_than_there_may_be_is_refused():
+    """64 are read; a coordinator that writes 65 of them, all in order, is refused."""
+    for count in (64, 65):
+        vectors = tuple(VectorSpec(f"v{number}", 2, 32, 5, 25) for number in range(count))
+        signed = replace(SPEC, vectors=vectors).to_signed(Identity(b"c" * 32))
+        found = read_or_refused(RoundSpec.from_signed, signed)
+        assert found == replace(SPEC, vectors=vectors) if count == 64 else found[0] is Code.MALFORMED
+
+
+def test_a_spec_that_ends_anywhere_before_its_end_is_refused():
+    """No field of a group is made up when the message ends within it."""
+    signed = SPEC.to_signed(Identity(b"c" * 32))
+    body, signature = signed[:-64], signed[-64:]
+    for size in range(len(body)):
+        with pytest.raises(Refusal):
+            RoundSpec.from_signed(body[:size] + signature)
+
+
+def read_or_refused(read, data: bytes) -> Any:
+    try:
+        return read(data)
+    except Refusal as refused:
+        return refused.reason, refused.peer, str(refused)
+
+
+@given(st.data())
+def test_headers_of_a_slot_are_read_as_any_header_is(data):
+    """Of this slot or another, whole or damaged anywhere: the same header or the same refusal."""
+    contexts = st.builds(RoundContext, st.just(b"e" * 32), st.sampled_from([b"s" * 32, b"t" * 32]), st.integers(0, 2))
+    own, other = data.draw(contexts), data.draw(contexts)
+    header = Header(own, data.draw(st.integers(0, 65_535)), b"p" * 32, b"c" * 32, b"h" * 32)
+    signed = bytearray(header.to_signed(Identity(b"c" * 32)))
+    assert Headers(other).read(bytes(signed)) == header == Headers(own).read(bytes(signed))
+    for _ in range(data.draw(st.integers(0, 2))):
+        signed[data.draw(st.integers(0, len(signed) - 1))] ^= data.draw(st.integers(1, 255))
+    cut = bytes(signed[: data.draw(st.integers(0, len(signed)))]) + data.draw(st.binary(max_size=3))
+    for damaged in (bytes(signed), cut):
+        expected = read_or_refused(Header.from_signed, damaged)
+        assert read_or_refused(Headers(own).read, damaged) == expected == read_or_refused(Headers(other).read, damaged)

@@ -178,6 +178,16 @@ def test_the_chain_goes_forward_only_and_skips_alike():
     assert all(a != b for a, b in itertools.combinations(links, 2))
 
 
+def keys_ahead_of(chain: SlotChain) -> list[int]:
+    """The slots of all keys that a chain leads to, by whatever way an object of it leads."""
+    slots, waiting = [], [chain]
+    while waiting:
+        found = waiting.pop()
+        slots += [found.slot] if found._pairs is not None else []
+        waiting += [value for value in map(found.__getattribute__, SlotChain.__slots__) if isinstance(value, SlotChain)]
+    return slots
+
+
 def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow_from():
     """Work done early changes no key, and no key of a slot that is used or skipped outlives the chain's way past it."""
     chain = SlotChain(b"l" * 32)
@@ -190,9 +200,11 @@ def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow
         every = [(peer, public) for keys_of_slot in peers for public in keys_of_slot.values() for peer in (1, 2)]
         assert [plain.with_peer(*pair) for pair in every] == [early.with_peer(*pair) for pair in every]
         found |= {early.with_peer(*pair) for pair in every}
-        assert set(ahead.after(slot)._ahead) == set(range(slot, 4))
+        link = ahead.after(slot)
+        assert (link.slot, link.link) == (slot, chain.after(slot).link)
+        assert keys_ahead_of(link) == [number for number in range(4) if number >= slot]
     assert len(found) == 6 * len(every)
-    assert chain._ahead == {} and next(ahead.secrets(1)) == next(chain.secrets(1))
+    assert keys_ahead_of(chain) == [] and next(ahead.secrets(1)) == next(chain.secrets(1))
     assert "\\x" not in repr(ahead.pairs(5, CONTEXT.epoch))
     # What was made for one node and epoch is nothing to another.
     for node, epoch in ((4, CONTEXT.epoch), (5, bytes(32))):
