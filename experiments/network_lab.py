@@ -20,6 +20,7 @@ from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.experiments.datasets import Table
 from hedgerow.local_training import train
+from hedgerow.memory import settle_memory
 from hedgerow.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import EnvironmentFault
@@ -196,6 +197,7 @@ def run_federation(
         len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
     )
     rehearse_run(plan)
+    settle_memory()
     journal = Journal(state / "journal.db")
     keys = (signing_roster(sites.pinned), signing_key(sites.coordinator))
     setup = RunSetup(plan, *keys, SeededNoise(SEED), os.urandom, timeline)

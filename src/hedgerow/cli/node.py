@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import random
 import time
@@ -25,6 +24,7 @@ from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import read_early, usual_plan, warm_up
 from hedgerow.dress_rehearsal import rehearse_run
+from hedgerow.memory import settle_memory
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
             arrivals=arrivals_of(arguments.arrivals),
         )  # fmt: skip
-        # Before the store is opened: no secret of a run may be in what the collector passes over.
-        _settle_memory()
+        settle_memory()
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
@@ -82,12 +81,6 @@ def run(arguments: argparse.Namespace) -> None:
         finally:
             book.close()
             store.close()
-
-
-def _settle_memory() -> None:
-    """What is loaded by now stays: the collector need not walk through it again and again while others wait."""
-    gc.collect()
-    gc.freeze()
 
 
 def book_file(arguments: argparse.Namespace, name: str, folder: Path) -> Path:

@@ -13,6 +13,7 @@ from hedgerow.cli.federation_inputs import address_of, signing_key, signing_rost
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note
 from hedgerow.dress_rehearsal import rehearse_run
+from hedgerow.memory import settle_memory
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -98,6 +99,7 @@ def serve(
     setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
     if model is None:
         rehearse_run(plan)
+    settle_memory()
     journal = Journal(check_can_write(str(journal_file)))
     try:
         session = RunSession(setup, journal)
