@@ -196,8 +196,7 @@ def run_federation(
     timeline = Timeline(
         len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
     )
-    rehearse_run(plan)
-    settle_memory()
+    _be_ready(plan)
     journal = Journal(state / "journal.db")
     keys = (signing_roster(sites.pinned), signing_key(sites.coordinator))
     setup = RunSetup(plan, *keys, SeededNoise(SEED), os.urandom, timeline)
@@ -231,6 +230,12 @@ def run_federation(
         traffic.sent / n_sites,
         min(map(len, session.survivors)),
     )
+
+
+def _be_ready(plan: Plan) -> None:
+    """What the command ``hedgerow coordinator`` does before it listens."""
+    rehearse_run(plan)
+    settle_memory()
 
 
 @dataclass(frozen=True)
