@@ -15,7 +15,7 @@ from hedgerow.secagg._primitives.prg import Words
 from hedgerow.secagg.checks import check_vectors
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
+from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
 from hedgerow.secagg.round_messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -96,7 +96,7 @@ class Aggregator:
                 else:
                     following._take_answer(message)
             except Refusal as complaint:
-                complaints.append(complaint)
+                complaints.append(untraced(complaint))
         return following, complaints
 
     def openers(self, among: Collection[int]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, s
 from hedgerow.secagg.keys import Channels, SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Refusal, advance, refuse
+from hedgerow.secagg.refusals import Refusal, advance, refuse, untraced
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters
 from hedgerow.secagg.setup_messages import (
     Acknowledgement,
@@ -116,7 +116,7 @@ class Enrolment:
             try:
                 held[sender] = self._open_run(sender, bundles[sender].channel_key, sealed, view)
             except Refusal as complaint:
-                complaints.append(complaint)
+                complaints.append(untraced(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
         message = Acknowledgement(view, self.node, others).to_signed(context.identity)
         step = self._step(state, message, "shares-acknowledged", held_shares=held)

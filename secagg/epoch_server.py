@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from hedgerow.secagg.encoding import Kind, digest
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import nonce_commitment
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
+from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
 from hedgerow.secagg.roster import EpochParameters, Roster
 from hedgerow.secagg.setup_messages import (
     Acknowledgement,
@@ -68,7 +68,7 @@ class EpochSetup:
                 if collected.setdefault(node, message) != message:
                     raise refuse(Code.CONTRADICTION, peer=node)
             except Refusal as complaint:
-                complaints.append(complaint)
+                complaints.append(untraced(complaint))
         changes = {name: collected}
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.keys import Channels, RoundContext, SlotChain
 from hedgerow.secagg.masking import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
 from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse
+from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
 from hedgerow.secagg.round_messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -342,7 +342,7 @@ class Participant:
                 except Refusal as complaint:
                     # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
                     check_header_signature(self.view, node, signed[node])
-                    complaints.append(complaint)
+                    complaints.append(untraced(complaint))
                     kinds.append(WITHHELD)
                     continue
             kinds.append(kind)

@@ -150,6 +150,17 @@ _CLASSES: dict[Blame, type[Refusal] | type[OwnMistake] | type[Abandoned]] = {
 }
 
 
+def untraced(fault: Refusal | OwnMistake | Abandoned) -> Refusal | OwnMistake | Abandoned:
+    """Returns a fault that is not raised any further, without its traceback.
+
+    The frames there hold the state that a node was in, keys and all, and whole messages; and as one of them holds the
+    list that the fault is kept in, they would live until the collector comes.
+    """
+    fault.__cause__ = fault.__context__ = None
+    fault.__traceback__ = None
+    return fault
+
+
 def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Refusal | OwnMistake | Abandoned:
     """Returns the error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
     reason = REASONS[code]

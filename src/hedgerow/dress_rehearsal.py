@@ -24,7 +24,6 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
@@ -38,6 +37,8 @@ from hedgerow.trees.grid import build_grid
 _N_SITES, _N_RECORDS, _N_ROUNDS = 3, 64, 16
 _LARGEST = 1 << 16
 """Entries of an answer: beyond, a round is mostly the work of kernels, which are compiled already."""
+_MOST_CHOICES = 20_000
+"""Trees times features: beyond, it takes long to choose what the trees of the rehearsal may ask for."""
 _LONGEST_SECONDS = 2.0
 """A slow machine goes on after that with what it has rehearsed."""
 
@@ -45,12 +46,15 @@ _LONGEST_SECONDS = 2.0
 def rehearse_run(plan: Plan, n_threads: int = 1) -> int:
     """Carry out some rounds of a plan, of which nothing is kept; returns how many.
 
-    A plan that cannot be carried out is not refused here, nor is a disk that cannot be written to: both will be where
-    those are told whom it concerns.
+    A plan that cannot be carried out is not refused here, nor is a disk that cannot be written to. A process that is
+    killed meanwhile leaves a temporary folder behind, with the keys of nobody.
     """
-    with suppress(HedgerowError, OSError):
+    # Whatever goes wrong here must not keep a node from the real run, where it is told to whom it concerns.
+    with suppress(Exception):
         short = _shortened(plan)
-        if TrainingTask(short).settings.largest_length(short) <= _LARGEST:
+        settings = TrainingTask(short).settings
+        is_small = settings.n_trees * len(plan.features) <= _MOST_CHOICES
+        if is_small and settings.largest_length(short) <= _LARGEST:
             with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder, ExitStack() as open_files:
                 return _carry_out(short, Path(folder), open_files, n_threads)
     return 0

@@ -5,19 +5,16 @@ from __future__ import annotations
 import gc
 
 _ROOM_BYTES = 16 << 20
-_BETWEEN_COLLECTIONS = 10_000
-"""Objects made, and not yet freed, before the collector goes through the young ones; a few megabytes."""
 
 
 def settle_memory() -> None:
-    """Keep what is loaded out of the collector's way, have it come seldom, and have room for what comes.
+    """Keep what is loaded out of the collector's way, and have room for what comes.
 
     To be called once code and rows are loaded, and before any secret of a run is: none may be in what the collector
     passes over.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
     _make_room()
 
 

@@ -29,17 +29,15 @@ PAGES_OF_A_BLOCK = (4 << 20) // 4096
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
     """The collector as it was."""
-    before = gc.get_threshold()
     yield
     gc.unfreeze()
-    gc.set_threshold(*before)
 
 
 def test_what_is_loaded_is_passed_over() -> None:
     """A full collection in the middle of a round would go through every module's objects while all sites wait."""
     settle_memory()
     assert gc.get_freeze_count() > 10_000
-    assert gc.isenabled() and gc.get_threshold()[0] > 700
+    assert gc.isenabled()
 
 
 def faults(change: str = "") -> int:
