@@ -164,6 +164,7 @@ class FlowerNode:
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""
             answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
+            answers += session.settle()
             if session.failure is not None:
                 self._report(session.failure)
             return answers, kept(session)

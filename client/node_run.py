@@ -174,6 +174,28 @@ class NodeRun:
         self.replica.feed(release)
         self.vector = None
 
+    def take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
+        """Feed the replica what it lacks of `total` releases; returns what was new, by round.
+
+        Raises:
+            RemoteProtocolError: code "round-out-of-step"; the coordinator counts otherwise.
+        """
+        first = total - len(releases)
+        if not first <= self.replica.n_releases <= total:
+            raise RemoteProtocolError(
+                f"The coordinator stands at release {total} and sent {len(releases)}; this node holds "
+                f"{self.replica.n_releases}.",
+                cause="The coordinator was restored from a backup, or lost count of what this node holds.",
+                remedy="Look into the coordinator's journal before anyone goes on.",
+                code="round-out-of-step",
+            )
+        fresh = []
+        for number, release in enumerate(releases, start=first):
+            if number == self.replica.n_releases:
+                self.feed(release)
+                fresh.append((number, release))
+        return tuple(fresh)
+
     def mask(
         self, setup: NodeSetup, context: NodeContext, participant: Participant, query: Query, signed_spec: bytes
     ) -> tuple[Step[Participant], QueryNoise]:

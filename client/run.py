@@ -13,14 +13,20 @@ from hedgerow.transport.interface import Connected, Disconnected, Uplink, Uplink
 from hedgerow.trees.ensemble import Ensemble
 
 _LONGEST_WAIT = 60.0
+_REST_SECONDS = 1.0
+"""Without a message for so long, nobody waits for this node."""
 
 
-def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
-    """Take one event in and send what it calls for; raises the node's failure after it was told to the coordinator.
+def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> None:
+    """Take one event in, or None for none in a while, and send what it calls for.
+
+    Raises the node's failure after it was told to the coordinator.
 
     A message that finds the link down is not kept: after a reconnection both sides say where they stand.
     """
-    if isinstance(event, Connected):
+    if event is None:
+        answers = session.settle()
+    elif isinstance(event, Connected):
         answers = session.connected()
     elif isinstance(event, Disconnected):
         answers = []
@@ -57,10 +63,10 @@ def run_node(
     Raises:
         HedgerowError: what it refused, or why the run ended.
     """
-    last = clock()
+    last, longest = clock(), _LONGEST_WAIT
     while session.state is not NodeState.FINISHED:
         limit = patience if session.plan is None else session.plan.federation.idle_timeout
-        event = uplink.receive(min(_LONGEST_WAIT, max(0.0, last + limit - clock())))
+        event = uplink.receive(min(longest, max(0.0, last + limit - clock())))
         if event is None:
             if clock() - last >= limit:
                 raise AggregationError(
@@ -69,7 +75,10 @@ def run_node(
                     remedy="Start the node again when the coordinator is there: it goes on where it was.",
                     code="coordinator-silent",
                 )
+            handle(session, uplink, None)
+            longest = _LONGEST_WAIT
             continue
+        longest = _REST_SECONDS
         if not isinstance(event, Disconnected):
             last = clock()
         if observer is not None and isinstance(event, Connected | Disconnected):

@@ -29,7 +29,6 @@ from hedgerow.protocol.errors import (
     RemoteProtocolError,
 )
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.run_messages import (
     NO_HASH,
     Abandoned,
@@ -127,6 +126,16 @@ class NodeSession:
             return [encode(answer) for answer in self._react(message)]
         except HedgerowError as fault:
             return self._stop(fault)
+
+    def settle(self) -> list[bytes]:
+        """What to send when nobody waits for this node: nothing, as long as its store can be brought up to date."""
+        run = self._run
+        try:
+            if run is not None and run.participant is not None and self.state in _AT_REST:
+                self._store.settle(run.run_id, run.participant)
+        except HedgerowError as fault:
+            return self._stop(fault)
+        return []
 
     # What a message does -----------------------------------------------------------------------------------------
 
@@ -304,7 +313,7 @@ class NodeSession:
         run = self._require_run()
         participant = self._require_participant()
         seed = run.settle_structure(request.structure_seed, request.round)
-        fresh = self._take_releases(request.round, request.releases)
+        fresh = run.take_releases(request.round, request.releases)
         query = run.replica.query
         if query is None:
             raise refuse(Code.PURPOSE_UNEXPECTED, "The program asks nothing any more.", "coordinator")
@@ -320,34 +329,18 @@ class NodeSession:
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]
 
-    def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
-        """Feed the replica what it lacks of `total` releases; returns what was new, by round."""
-        run = self._require_run()
-        first = total - len(releases)
-        if not first <= run.replica.n_releases <= total:
-            raise RemoteProtocolError(
-                f"The coordinator stands at release {total} and sent {len(releases)}; this node holds "
-                f"{run.replica.n_releases}.",
-                cause="The coordinator was restored from a backup, or lost count of what this node holds.",
-                remedy="Look into the coordinator's journal before anyone goes on.",
-                code="round-out-of-step",
-            )
-        fresh = []
-        for number, release in enumerate(releases, start=first):
-            if number == run.replica.n_releases:
-                run.feed(release)
-                fresh.append((number, release))
-        return tuple(fresh)
-
     def _unmask(self, content: bytes) -> list[Message]:
         run = self._require_run()
         step = self._require_participant().unmask(self._context, content)
-        answered = next((run.replica.n_releases for record in step.persist if record.fact == "purpose-answered"), None)
-        if step.persist:
-            self._store.save(run.run_id, NodeStep(step.state, answered=answered))
-        run.participant = step.state
+        answered = next((record.digest for record in step.persist if record.fact == "purpose-answered"), None)
         if answered is not None:
-            run.answered.add(answered)
+            # An answer follows from the step before it; what follows an echo needs the echo's own.
+            state = None if step.state.state is State.SHARES_ANSWERED else step.state
+            self._store.save(run.run_id, NodeStep(state, answered=(run.replica.n_releases, answered)))
+            run.answered.add(run.replica.n_releases)
+        elif step.persist:
+            self._store.save(run.run_id, NodeStep(step.state))
+        run.participant = step.state
         if step.state.state is State.STOPPED:
             raise step.complaints[0]
         if step.state.state is State.MANIFEST_ECHOED:
@@ -374,7 +367,7 @@ class NodeSession:
     def _finish(self, message: Finished) -> list[Message]:
         run = self._require_run()
         seed = run.settle_structure(message.structure_seed, message.n_releases)
-        fresh = self._take_releases(message.n_releases, message.releases)
+        fresh = run.take_releases(message.n_releases, message.releases)
         if run.replica.query is not None or run.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError(
                 "The coordinator's result is not the one that its releases make.",
@@ -392,6 +385,7 @@ class NodeSession:
         return [Done(message.result_digest)]
 
 
+_AT_REST = (NodeState.WAITING, NodeState.MASKED, NodeState.ECHOED)
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 

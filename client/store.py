@@ -1,22 +1,23 @@
 """A node's own state of its run, on its own disk: written before anything is sent that depends on it.
 
-Beside the database stands a small counter file: the last step, the last round masked and the last answered or released.
-It is written after the database and before the message leaves. A database that is older than its counter was restored
-from a backup: its slots may have been used, so it is never resumed, and no round up to the counter is masked again.
+Beside the database stands a small counter file: the last step, the last round masked, the last answered or released,
+and the hash of the manifest that was answered since that step. It is written after the database and before the message
+leaves. A database that is older than its counter was restored from a backup: its slots may have been used, so it is
+never resumed, and no round up to the counter is masked again.
 
 SQLite keeps what was replaced in its log and in free pages, and with it the keys of past slots. So a step is encrypted
 under a key that follows one way from the step's before it. Only the last one is kept: in the counter file, in place of
 the one before. A database without its counter is closed, and one with it opens at the last step only.
 
-What an epoch fixes is written once, when it is ready; a step is a few kilobytes. Every step costs two writes that wait
-for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the counter's,
-or a database restored after that would pass for the newest.
+What an epoch fixes is written once, when it is ready; a step is a few kilobytes. A masked vector costs two writes that
+wait for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the
+counter's, or a database restored after that would pass for the newest. Shares cost one: what they are follows from the
+step before and the manifest, so its hash in the counter is enough to give the same again, and no other.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.client.cohort import Cohort
+from hedgerow.client.counter import EVERY_ROUND, Counter, CounterFile
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, event_to_json
-from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.at_rest import locked, unlocked
 from hedgerow.secagg.keys import next_state_key
@@ -52,18 +53,13 @@ create table if not exists models (digest blob primary key)
     for name, column, key in (
         ("purposes", "purpose text", "purpose"),
         ("seeds", "seed integer", "seed"),
-        ("answered", "round integer", "round"),
         ("spent", "round integer, event text", "round, event"),
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION, OPEN, _COUNTER_BYTES = 4, "open", 256
-_COUNTER_LINE = '{"run_id": "%(run_id)s", "attempt": %(attempt)d, "sequence": %(sequence)d, ' \
-    '"answered": %(answered)d, "masked": %(masked)d, "key": "%(key)s"}'
+_VERSION, OPEN = 5, "open"
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
-_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
-_EVERY_ROUND = 2**31  # Stands for the last round masked where that is not known, as in a file of an earlier version.
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
 
@@ -76,7 +72,8 @@ class NodeStep:
         participant: the state of secure aggregation after the step, or None when the step did not change it.
         releases: releases received, by round.
         spent: the round that a masked vector is about to be sent for, and what its release costs.
-        answered: the round whose shares are about to be sent.
+        answered: the round whose shares are about to be sent, and the hash of the manifest that they answer. Without
+            `participant`, they are those that follow from the step written last.
         structure_seed: the seed that the program has begun with.
         witnessed: a seed that sites have drawn, as this node has seen.
         masked: the epoch in which the vector of `spent` is about to be sent.
@@ -85,7 +82,7 @@ class NodeStep:
     participant: Participant | None = None
     releases: tuple[tuple[int, IntVector], ...] = ()
     spent: tuple[int, Event] | None = None
-    answered: int | None = None
+    answered: tuple[int, bytes] | None = None
     structure_seed: int | None = None
     witnessed: int | None = None
     masked: Cohort | None = None
@@ -97,7 +94,7 @@ class StoredRun:
 
     Attributes:
         participant: None before the first epoch is ready, and after a rollback.
-        answered: rounds whose shares have left, in any epoch.
+        answered: all rounds whose shares may have left, in any epoch.
         structure_seed: the seed that the program had begun with, None for none.
         witnessed: all seeds that sites have drawn in this run, as this node has seen.
         masked: every round in which a masked vector has left, and the epoch.
@@ -118,22 +115,6 @@ class StoredRun:
 
 
 @dataclass
-class _Counter:
-    run_id: str = ""
-    attempt: int = 0
-    sequence: int = 0
-    answered: int = -1
-    masked: int = -1
-    key: str = field(default="", repr=False)
-    """Of the last step, in hexadecimal digits."""
-
-    @property
-    def last_barred(self) -> int:
-        """The last round whose sum may have been opened, where no database says in which epoch it was masked."""
-        return self.answered if self.masked == _EVERY_ROUND else max(self.answered, self.masked)
-
-
-@dataclass
 class NodeStore:
     """The state of the runs of one node, in one folder.
 
@@ -143,18 +124,19 @@ class NodeStore:
 
     folder: Path
     database: Database = field(init=False)
-    _counter: _Counter = field(init=False)
+    _counter: Counter = field(init=False)
     _sequence: int = field(init=False, default=0)
     _epoch: bytes = field(init=False, default=b"")
     """Digest of the epoch that the database holds, and the purposes answered in it."""
     _purposes: frozenset[str] = field(init=False, default=frozenset())
     _key: str = field(init=False, repr=False, default="")
     """Of the step that the database holds; the counter has it too, or the one before."""
-    _counter_file: int | None = field(init=False, default=None)
+    _counter_file: CounterFile = field(init=False)
 
     def __post_init__(self) -> None:
         self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
-        self._counter = self._read_counter()
+        self._counter_file = CounterFile(self.folder / "counter.json")
+        self._counter = self._counter_file.read()
 
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
@@ -162,7 +144,7 @@ class NodeStore:
             ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
             ("insert into steps values (?, 0, null)", (run_id,)),
         )
-        lost = _Counter(run_id.hex())
+        lost = Counter(run_id.hex())
         if self.knows(run_id):
             self._forget_spent(run_id)
             lost = replace(self._counter, attempt=0, sequence=0)
@@ -184,7 +166,7 @@ class NodeStore:
 
     def last_masked(self, run_id: bytes) -> int:
         """The last round in which a masked vector may have left, whatever became of the database; -1 for none."""
-        return self._counter.masked if self.knows(run_id) else _EVERY_ROUND
+        return self._counter.masked if self.knows(run_id) else EVERY_ROUND
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
@@ -193,13 +175,13 @@ class NodeStore:
             ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
         )
-        known = self._counter if self.knows(run_id) else _Counter(run_id.hex(), masked=_EVERY_ROUND)
+        known = self._counter if self.knows(run_id) else Counter(run_id.hex(), masked=EVERY_ROUND)
         self._start(replace(known, attempt=attempt, sequence=0))
 
-    def _start(self, counter: _Counter) -> None:
+    def _start(self, counter: Counter) -> None:
         """There is no step yet; those to come are stored under keys that nobody had before."""
         self._sequence, self._epoch, self._purposes, self._key = 0, b"", frozenset(), secrets.token_hex(32)
-        self._write_counter(replace(counter, key=self._key))
+        self._write_counter(replace(counter, key=self._key, manifest=""))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
         """Write one step; when this returns, the message that belongs to it may be sent."""
@@ -213,8 +195,6 @@ class NodeStore:
         if step.spent is not None and step.masked is not None:
             masked = (run_id, step.spent[0], step.masked.to_json())
             statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
-        if step.answered is not None:
-            statements.append(("insert or ignore into answered values (?, ?)", (run_id, step.answered)))
         if step.structure_seed is not None:
             statements.append(("update run set structure_seed = ? where run_id = ?", (step.structure_seed, run_id)))
         if step.witnessed is not None:
@@ -224,17 +204,31 @@ class NodeStore:
             # From the counter's key and not from this one's: a step that the counter did not reach is written again.
             sequence, key = step.participant.sequence, _following(self._counter.key)
             statements += self._statements_of(run_id, step.participant, key)
-        self.database.write(*statements)
+        if statements:
+            self.database.write(*statements)
         self._sequence, self._key = sequence, key
         if step.participant is not None:
             self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
         if step.participant is not None or step.answered is not None:
-            known = self._counter
-            # A round that was released is over, whether or not this node was asked to help to open its sum.
-            over = known.answered if step.answered is None else step.answered
-            answered = max(known.answered, over, *(number for number, _ in step.releases))
-            last = known.masked if step.spent is None else max(known.masked, step.spent[0])
-            self._write_counter(_Counter(run_id.hex(), known.attempt, sequence, answered, last, key))
+            self._count(run_id, step)
+
+    def settle(self, run_id: bytes, participant: Participant) -> None:
+        """Write the step of which only the counter tells; what opened its slot is then on the disk no more."""
+        if participant.sequence != self._sequence:
+            self.save(run_id, NodeStep(participant))
+
+    def _count(self, run_id: bytes, step: NodeStep) -> None:
+        """Note in the counter what the database holds now, and what is over."""
+        known = self._counter
+        # A round that was released is over, whether or not this node was asked to help to open its sum.
+        over = [known.answered, *(number for number, _ in step.releases)]
+        manifest = known.manifest if step.participant is None else ""
+        if step.answered is not None:
+            over.append(step.answered[0])
+            manifest = step.answered[1].hex() if step.participant is None else ""
+        masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
+        place = (known.attempt, self._sequence)
+        self._write_counter(Counter(run_id.hex(), *place, max(over), masked, self._key, manifest))
 
     def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
         """What writes a participant's step, and its epoch if that is not here yet."""
@@ -287,7 +281,7 @@ class NodeStore:
         )
         if self.knows(run_id):
             self._key = ""
-            self._write_counter(replace(self._counter, key=""))
+            self._write_counter(replace(self._counter, key="", manifest=""))
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
@@ -299,10 +293,10 @@ class NodeStore:
         if not rows:
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
-        answered = {row[0] for row in self.database.rows("select round from answered where run_id = ?", (run_id,))}
-        participant, fault = None, None
-        if self._counter.run_id == run_id.hex():
-            answered.update(range(self._counter.answered + 1))
+        masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
+        # Where the counter was lost, any vector that left may have been opened.
+        last = self._counter.answered if self.knows(run_id) else max((number for number, _ in masked), default=-1)
+        answered, participant, fault = set(range(last + 1)), None, None
         try:
             participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
@@ -313,11 +307,9 @@ class NodeStore:
             if self.knows(run_id):
                 answered.update(range(self._counter.last_barred + 1))
         self._sequence = sequence
-        masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         if participant is not None:
-            self._epoch, self._purposes = participant.view.digest, participant.purposes
-            reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key)
-            if reached != self._counter:
+            if (attempt, sequence) != (self._counter.attempt, self._counter.sequence):
+                reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key, manifest="")
                 self._write_counter(reached)
         seeds = self.database.rows("select seed from seeds where run_id = ?", (run_id,))
         return StoredRun(
@@ -341,7 +333,10 @@ class NodeStore:
         purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
         self._key = self._counter.key if step == counted else _following(self._counter.key)
         opened = unlocked(bytes.fromhex(self._key), state, run_id, step[1])
-        return Participant.restore_parts(epoch, opened, purposes, step[1])
+        participant = Participant.restore_parts(epoch, opened, purposes, step[1])
+        self._epoch, self._purposes = participant.view.digest, participant.purposes
+        is_answered = step == counted and self._counter.manifest
+        return participant.reminded(bytes.fromhex(self._counter.manifest)) if is_answered else participant
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
         rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
@@ -350,41 +345,10 @@ class NodeStore:
     def close(self) -> None:
         """Close the files."""
         self.database.close()
-        if self._counter_file is not None:
-            os.close(self._counter_file)
-            self._counter_file = None
+        self._counter_file.close()
 
-    def _read_counter(self) -> _Counter:
-        try:
-            content = json.loads((self.folder / "counter.json").read_text(encoding="ascii"))
-            attempt, sequence, answered = (int(content[name]) for name in ("attempt", "sequence", "answered"))
-            masked, key = int(content.get("masked", _EVERY_ROUND)), bytes.fromhex(content["key"]).hex()
-            return _Counter(str(content["run_id"]), attempt, sequence, answered, masked, key)
-        except FileNotFoundError:
-            return _Counter()
-        except (OSError, ValueError, KeyError, TypeError) as fault:
-            raise EnvironmentFault(
-                f"{self.folder / 'counter.json'} cannot be read.",
-                cause="It was damaged or edited.",
-                remedy="Move the whole folder away, but keep the budget book; the node then takes part in new runs.",
-                code="database-damaged",
-            ) from fault
-
-    def _write_counter(self, counter: _Counter) -> None:
-        # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
-        line = (_COUNTER_LINE % counter.__dict__).ljust(_COUNTER_BYTES).encode("ascii")
-        try:
-            if self._counter_file is None:
-                self._counter_file = os.open(self.folder / "counter.json", os.O_CREAT | os.O_WRONLY, 0o600)
-            os.pwrite(self._counter_file, line, 0)
-            _sync(self._counter_file)
-        except OSError as fault:
-            raise EnvironmentFault(
-                f"{self.folder / 'counter.json'} could not be written: {fault.strerror or fault}.",
-                cause="The disk is full, or the folder may not be written to.",
-                remedy="Free some space and start again: nothing was lost.",
-                code="disk-full",
-            ) from fault
+    def _write_counter(self, counter: Counter) -> None:
+        self._counter_file.write(counter)
         self._counter = counter
 
 

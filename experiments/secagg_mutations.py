@@ -94,7 +94,7 @@ def _unchecked_signatures() -> Iterator[None]:
         yield
 
 
-def _answers_again(self: Participant, signed_manifest: bytes) -> Any:
+def _answers_again(self: Participant, signed_manifest: bytes, digest: bytes) -> Any:
     opened = self.open
     if opened is None:
         raise refuse(Code.OUT_OF_ORDER)
@@ -103,7 +103,7 @@ def _answers_again(self: Participant, signed_manifest: bytes) -> Any:
         state=State.VECTOR_MASKED,
         shares=_BEFORE[self.node][0],
         shares_from=_BEFORE[self.node][1],
-        open=replace(opened, manifest=b"", own_share=bytes(33)),
+        open=replace(opened, digest=b"", manifest=b"", own_share=bytes(33)),
     )
     return Participant.unmask(reopened, *_ASKED[self.node])
 

@@ -7,12 +7,11 @@ the coordinator says, and whatever differs is refused with a code of the transit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import verify
-from hedgerow.secagg._primitives.prg import keystream
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.checks import (
     ExpectedRound,
@@ -24,9 +23,10 @@ from hedgerow.secagg.checks import (
 )
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.keys import Channels, RoundContext, SlotChain
+from hedgerow.secagg.keys import Channels, SlotChain
 from hedgerow.secagg.masking import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
 from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.open_slot import OpenSlot, crypted, runs_by_node, storage_keys
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
 from hedgerow.secagg.round_messages import (
     SEED_SHARE,
@@ -47,38 +47,6 @@ from hedgerow.secagg.setup_messages import check_signature
 from hedgerow.secagg.step import Entropy, Record, Step
 from hedgerow.secagg.transitions import Code, Event, Party, State
 from hedgerow.secagg.view import EpochView, site_key
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class OpenSlot:
-    """The slot a node is in: what it sent, and what it may send again."""
-
-    context: RoundContext
-    purpose: str
-    header_hash: bytes
-    own_share: bytes
-    upload: bytes
-    manifest: bytes = b""
-    echo: bytes = b""
-    answer: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"OpenSlot(slot={self.context.slot}, purpose={self.purpose!r})"
-
-    def fields(self) -> list[bytes]:
-        """Returns what is stored."""
-        return [
-            self.context.epoch, self.context.spec, self.context.slot.to_bytes(4, "big"), self.purpose.encode(),
-            self.header_hash, self.own_share, self.upload, self.manifest, self.echo, self.answer,
-        ]  # fmt: skip
-
-    @classmethod
-    def from_fields(cls, fields: tuple[bytes, ...]) -> OpenSlot:
-        """Returns the slot stored as `fields`; raises ValueError for another number of them."""
-        epoch, spec, slot, purpose, *rest = fields
-        header, own_share, upload, manifest, echo, answer = rest
-        context = RoundContext(epoch, spec, int.from_bytes(slot, "big"))
-        return cls(context, purpose.decode(), header, own_share, upload, manifest, echo, answer)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,25 +126,25 @@ class Participant:
             raise refuse(Code.OTHER_EPOCH, peer="coordinator")
         if self.open is None or manifest.context.slot != self.open.context.slot:
             raise refuse(Code.OUT_OF_ORDER, "The manifest is for a slot that is not open.", "coordinator")
-        if self.open.manifest:
-            return self._repeat_or_stop(asked.manifest)
+        digest = manifest_hash(asked.manifest)
+        if self.open.manifest or self.open.digest not in (b"", digest):
+            return self._repeat_or_stop(asked.manifest, digest)
         wants_echo = self.view.guarantees.has_echo
         state = advance(
             Party.NODE,
             self.state,
-            Event.MANIFEST,
+            Event.SAME_MANIFEST if self.open.digest else Event.MANIFEST,
             State.MANIFEST_ECHOED if wants_echo else State.SHARES_ANSWERED,
         )
         check_manifest(manifest, self.view, self.node, self.open.context, self.open.purpose, self.open.header_hash)
         headers = check_headers(asked, manifest, self.view, self.node)
-        digest = manifest_hash(asked.manifest)
         answer, complaints = self._answer(headers, asked, digest)
         signed_answer = answer.to_signed(context.identity)
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
         slot, purpose = self.open.context.slot, self.open.purpose
         # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
         told = OpenSlot(
-            self.open.context, purpose, self.open.header_hash, b"", b"", asked.manifest, echo, signed_answer
+            self.open.context, purpose, self.open.header_hash, b"", b"", digest, asked.manifest, echo, signed_answer
         )
         following = self._after_step(state, self.chain, slot + 1, self.purposes | {purpose}, told)
         record = Record("purpose-answered", following.sequence, slot, purpose, digest)
@@ -187,7 +155,7 @@ class Participant:
         self._require_running(None)
         state = advance(Party.NODE, self.state, Event.ECHO_CERTIFICATE)
         certified = EchoCertificate.from_bytes(certificate)
-        if self.open is None or certified.manifest != manifest_hash(self.open.manifest):
+        if self.open is None or certified.manifest != self.open.digest:
             raise refuse(Code.OTHER_MANIFEST, peer="coordinator")
         for node, signature in zip(certified.nodes, certified.signatures, strict=True):
             if not self.view.is_ready(node):
@@ -206,6 +174,17 @@ class Participant:
         following = replace(self, state=state, sequence=self.sequence + 1)
         record = Record("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
         return Step(following, self.open.answer, (record,))
+
+    def reminded(self, manifest: bytes) -> Participant:
+        """Returns this state, as it was when it masked its last vector, after it answered the manifest of this hash.
+
+        An answer follows from the state before it and the manifest. So a store may keep the hash alone when shares
+        leave: that manifest is answered again as it was, and no other. Raises OwnMistake CORRUPT_STATE.
+        """
+        if self.open is None or self.state is not State.VECTOR_MASKED or self.view.guarantees.has_echo:
+            raise refuse(Code.CORRUPT_STATE, "The answer that the counter tells of does not fit.")
+        state, told = advance(Party.NODE, self.state, Event.REMINDER), replace(self.open, digest=manifest)
+        return replace(self, state=state, open=told, purposes=self.purposes | {told.purpose})
 
     def to_bytes(self) -> bytes:
         """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
@@ -235,8 +214,8 @@ class Participant:
         writer.nodes(peers).items([self.channels[peer] for peer in peers]).nodes(sorted(self.shares))
         first = max(self.chain.slot, self.shares_from)
         writer.number(first, 4)
-        slots = zip(range(first, self.view.parameters.n_slots), _storage_keys(self.chain.after(first)), strict=False)
-        return sealed_state(writer.items([_crypted(key, self._shares_of(slot)) for slot, key in slots]).bytes())
+        slots = zip(range(first, self.view.parameters.n_slots), storage_keys(self.chain.after(first)), strict=False)
+        return sealed_state(writer.items([crypted(key, self._shares_of(slot)) for slot, key in slots]).bytes())
 
     def step_bytes(self) -> bytes:
         """Returns what a step changes, secrets included: small, for it is stored before every message.
@@ -278,9 +257,9 @@ class Participant:
             raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
         if of_epoch != view.digest or count != len(purposes) or chain.slot < first:
             raise refuse(Code.CORRUPT_STATE)
-        readable = zip(_storage_keys(chain), stored[chain.slot - first :], strict=False)
-        by_slot = held + b"".join(_crypted(key, row) for key, row in readable)
-        shares = _by_node(holders, by_slot)
+        readable = zip(storage_keys(chain), stored[chain.slot - first :], strict=False)
+        by_slot = held + b"".join(crypted(key, row) for key, row in readable)
+        shares = runs_by_node(holders, by_slot)
         answered = frozenset(purposes)
         return cls(view, node, state, found, chain, channels, shares, shares_from, answered, slot, evidence)
 
@@ -301,15 +280,15 @@ class Participant:
         if spec.purpose in self.purposes:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
 
-    def _repeat_or_stop(self, signed_manifest: bytes) -> Step[Participant]:
+    def _repeat_or_stop(self, signed_manifest: bytes, digest: bytes) -> Step[Participant]:
         opened = self.open
-        if opened is not None and manifest_hash(signed_manifest) == manifest_hash(opened.manifest):
+        if opened is not None and digest == opened.digest:
             state = advance(Party.NODE, self.state, Event.SAME_MANIFEST)
             return Step(self, opened.echo if state is State.MANIFEST_ECHOED else opened.answer)
         state = advance(Party.NODE, self.state, Event.OTHER_MANIFEST)
-        first = opened.manifest if opened is not None else b""
+        first = opened.manifest or opened.digest if opened is not None else b""
         following = replace(self, state=state, sequence=self.sequence + 1, evidence=(first, signed_manifest))
-        record = Record("stopped", following.sequence, digest=manifest_hash(signed_manifest))
+        record = Record("stopped", following.sequence, digest=digest)
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
     def _answer(
@@ -369,26 +348,3 @@ class Participant:
             return self.shares
         cut = SHARE_BYTES * (slot - self.shares_from)
         return {node: run[cut:] for node, run in self.shares.items()}
-
-
-def _storage_keys(chain: SlotChain) -> Iterator[bytes]:
-    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
-    chain = SlotChain(chain.link, chain.slot)
-    while True:
-        yield chain.storage_key()
-        chain = chain.after(chain.slot + 1)
-
-
-def _crypted(key: bytes, row: bytes) -> bytes:
-    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
-    stream = keystream(key, len(row))
-    return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
-
-
-def _by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
-    """Returns each node's run of shares out of rows that hold one share of every node."""
-    row = SHARE_BYTES * len(nodes)
-    return {
-        node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
-        for place, node in enumerate(nodes)
-    }

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.client.store import _EVERY_ROUND, NodeStep, NodeStore
+from hedgerow.client.cohort import Cohort
+from hedgerow.client.counter import EVERY_ROUND
+from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.experiments.secagg_lab import Lab
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.plan import Plan
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, State
 from hedgerow.training.tasks import TrainingTask
 
 RUN = b"r" * 32
@@ -98,7 +100,7 @@ def test_the_counter_is_json_of_one_length(store: NodeStore) -> None:
     """People and other tools may read it, and a write in place must cover all that was there before."""
     one_slot(Lab(), store)
     line = (store.folder / "counter.json").read_text(encoding="ascii")
-    assert line == json.dumps(store._counter.__dict__).ljust(256)
+    assert line == json.dumps(store._counter.__dict__).ljust(512)
 
 
 def test_a_database_does_not_open_under_the_counter_of_another_folder(store: NodeStore) -> None:
@@ -126,6 +128,94 @@ def test_what_refuses_a_step_does_not_keep_it(store: NodeStore) -> None:
     again.close()
 
 
+def answered_slot(lab: Lab, store: NodeStore) -> tuple[bytes, bytes]:
+    """Masks and answers, and writes what a session would; returns node 0's request and answer."""
+    aggregator = lab.collected()
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
+    step = lab.answered(0, request)
+    store.save(RUN, NodeStep(answered=(0, step.persist[0].digest)))
+    return request, step.message or b""
+
+
+@pytest.mark.parametrize("n_restarts", [1, 2])
+def test_an_answer_is_found_again_by_the_hash_of_its_manifest(store: NodeStore, n_restarts: int) -> None:
+    """Shares are worth one short write; started again, the node answers the same manifest as before, and goes on."""
+    lab = Lab()
+    request, answer = answered_slot(lab, store)
+    for _ in range(n_restarts):
+        store.close()
+        store = NodeStore(store.folder)
+        stored = store.load()
+        assert stored is not None and stored.participant is not None and stored.fault is None
+        assert stored.answered == {0} and stored.participant.state is State.MANIFEST_KNOWN
+        lab.session.nodes["site-0"] = stored.participant
+        assert lab.answered(0, request).message == answer
+    lab.session.nodes["site-0"] = stored.participant
+    one_slot(lab, store, "tree-2")
+    store.close()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.participant is not None
+    assert stored.participant.to_bytes() == lab.node(0).to_bytes()
+    assert stored.participant.purposes == {"tree-1", "tree-2"}
+    again.close()
+
+
+def test_an_answer_is_not_written_to_the_database(store: NodeStore) -> None:
+    """Others wait for it; what it says follows from what is there."""
+    lab = Lab()
+    aggregator = lab.collected()
+    store.save(RUN, NodeStep(lab.node(0)))
+    before = (store.folder / "node.db-wal").read_bytes()
+    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
+    store.save(RUN, NodeStep(answered=(0, digest)))
+    assert (store.folder / "node.db-wal").read_bytes() == before
+    assert json.loads((store.folder / "counter.json").read_text())["manifest"] == digest.hex()
+    store.close()
+
+
+def test_at_rest_nothing_opens_the_slot_that_was_answered(store: NodeStore) -> None:
+    """While nobody waits, the step of the answer replaces that of the vector, whose key is then gone from the folder."""
+    lab = Lab()
+    request, answer = answered_slot(lab, store)
+    key = store._counter.key
+    for _ in range(2):
+        store.settle(RUN, lab.node(0))
+        assert key.encode() not in contents(store.folder) and store._counter.manifest == ""
+    store.close()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.participant is not None and stored.participant.open is not None
+    assert stored.participant.open.own_share == b"" and stored.participant.to_bytes() == lab.node(0).to_bytes()
+    lab.session.nodes["site-0"] = stored.participant
+    assert lab.answered(0, request).message == answer
+    again.close()
+
+
+def test_what_the_counter_says_of_an_answer_must_fit_the_step(store: NodeStore) -> None:
+    """An edited counter, or one of another folder, makes the node enrol anew, and no round is answered again."""
+    store.save(RUN, NodeStep(Lab().node(0)))
+    store._write_counter(replace(store._counter, manifest="00" * 32, answered=3))
+    store.close()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.participant is None and stored.answered == {0, 1, 2, 3}
+    assert stored.fault is not None and stored.fault.code == Code.CORRUPT_STATE
+    again.close()
+
+
+def test_without_its_counter_every_round_that_was_masked_is_barred(store: NodeStore) -> None:
+    """The database does not tell which of them were answered."""
+    answered_slot(Lab(), store)
+    store.close()
+    (store.folder / "counter.json").unlink()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.participant is None and stored.answered == {0}
+    again.close()
+
+
 @pytest.mark.parametrize("forgets_masked", [False, True])
 def test_a_round_that_is_over_is_barred_when_the_database_is_lost(store: NodeStore, forgets_masked: bool) -> None:
     """Though this node was not asked for its shares, others have opened the sum: the counter says so by itself, also
@@ -137,7 +227,7 @@ def test_a_round_that_is_over_is_barred_when_the_database_is_lost(store: NodeSto
     lab.collected()
     store.save(RUN, NodeStep(lab.node(0), releases=((0, released),), spent=(1, event)))
     if forgets_masked:
-        store._write_counter(replace(store._counter, masked=_EVERY_ROUND))
+        store._write_counter(replace(store._counter, masked=EVERY_ROUND))
     task = store.load().task
     store.close()
     for file in store.folder.glob("node.db*"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client.store import NodeStore
+from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import AggregationError, EnvironmentFault, UsageError
@@ -97,6 +97,10 @@ def test_a_counter_that_cannot_be_written_stops_the_node(tmp_path: Path) -> None
     store.close()
 
 
+class Crash(BaseException):
+    """The node's process is gone; not an Exception, for nothing may catch it."""
+
+
 def charged(party: Any) -> tuple[str, int]:
     """Of the only run in a node's budget book: how it ended, and how many releases it is charged for."""
     (line,) = party.book.lines()
@@ -131,7 +135,8 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
 
     def counting(self: NodeStore, run_id: bytes, step: Any) -> None:
         save(self, run_id, step)
-        if self.folder == victim.folder:
+        # Shares are in the counter only, so that the database before them is the newest after them as well.
+        if self.folder == victim.folder and step.participant is not None:
             n_writes[0] += 1
             if n_writes[0] == taken:
                 snapshot(victim, backup)
@@ -156,6 +161,42 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
     assert "site-1" in federation.session.survivors[-1]
     # What the lost steps cost is not known any more, so nothing of what was reserved is given back.
     assert charged(victim) == ("finished", 8)
+
+
+@pytest.mark.parametrize("n_crashes", [1, 2])
+def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch, n_crashes: int
+) -> None:
+    """Of an answer only the manifest's hash is on the disk; of three sites all are needed, and the sum is the same."""
+    federation = federate(3)
+    victim = federation.parties["site-1"]
+    save, counts = NodeStore.save, {"answers": 0, "crashes": 0}
+
+    def dying(self: NodeStore, run_id: bytes, step: NodeStep) -> None:
+        save(self, run_id, step)
+        if self.folder == victim.folder and step.answered is not None:
+            assert step.participant is None
+            counts["answers"] += 1
+            if counts["crashes"] < n_crashes:
+                counts["crashes"] += 1
+                raise Crash
+
+    pump = victim.pump
+
+    def fragile() -> bool:
+        try:
+            return pump()
+        except Crash:
+            victim.kill()
+            victim.start()
+            return True
+
+    monkeypatch.setattr(NodeStore, "save", dying)
+    victim.pump = fragile  # type: ignore[method-assign]
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert not victim.failures and victim.is_done and counts["answers"] > counts["crashes"] == n_crashes
+    assert all("site-1" in survivors for survivors in federation.session.survivors)
 
 
 def test_a_folder_that_is_lost_without_its_budget_book_ends_the_nodes_part(federate: Builder) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hedgerow.client.run import run_node
+from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 
@@ -44,3 +45,22 @@ def test_a_refusal_for_good_is_named_with_its_own_remedy(federate: Builder, code
     assert refused.value.code == code.value and refused.value.remedy == EXPLANATIONS[code].remedy
     assert refused.value.exit_code == 8
     assert seen == comings
+
+
+def test_a_node_that_nobody_asks_brings_its_store_up_to_date(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second after the last message; from then on it wakes up seldom."""
+    session = federate(3).parties["site-1"].session
+    assert session is not None
+    waits, settled = [], []
+
+    class Quiet(ScriptedUplink):
+        def receive(self, timeout: float) -> UplinkEvent | None:
+            waits.append(timeout)
+            return super().receive(timeout)
+
+    monkeypatch.setattr(session, "settle", lambda: settled.append(len(waits)) or [])
+    with pytest.raises(AggregationError):
+        run_node(session, Quiet(Connected()), lambda: 100.0 * len(waits), 1000.0)
+    assert waits[1] == 1.0 and settled[0] == 2 and min(waits[2:4]) > 1.0
