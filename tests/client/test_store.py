@@ -176,7 +176,7 @@ def test_an_answer_is_not_written_to_the_database(store: NodeStore) -> None:
 
 
 def test_at_rest_nothing_opens_the_slot_that_was_answered(store: NodeStore) -> None:
-    """While nobody waits, the step of the answer replaces that of the vector, whose key is then gone from the folder."""
+    """While nobody waits, the step of the answer replaces that of the vector, and its key is gone from the folder."""
     lab = Lab()
     request, answer = answered_slot(lab, store)
     key = store._counter.key
