@@ -18,7 +18,7 @@ from hedgerow.experiments.secagg_lab import Lab, require, require_refusal, seede
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.keys import Channels, self_mask_secret, vector_keys
+from hedgerow.secagg.keys import Channels, SelfMasks, vector_keys
 from hedgerow.secagg.masking import MaskingKeys, signed_pair_secrets
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import Refusal
@@ -65,7 +65,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
         prg.add_keystreams(row, given, taken)
         return row
 
-    own = self_mask_secret(seed, 0, aggregator.context)
+    own = SelfMasks(aggregator.context).secret(seed, 0)
     every, colluders = signed_pair_secrets(keys, (1, 2, 3, 4)), signed_pair_secrets(keys, (2, 3, 4))
     return {
         "the difference of two vectors of one slot": rows[0] - rows[1],

@@ -179,16 +179,6 @@ class SelfMasks:
         return sha256(self._commitment + _NUMBER_AND_SIZE.pack(4, node, len(seed)) + seed).digest()
 
 
-def self_mask_secret(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns what `SelfMasks` does, for one seed."""
-    return SelfMasks(context).secret(seed, node)
-
-
-def seed_commitment(seed: bytes, node: int, context: RoundContext) -> bytes:
-    """Returns what `SelfMasks` does, for one seed."""
-    return SelfMasks(context).commitment(seed, node)
-
-
 def nonce_commitment(nonce: bytes, node: int, parameters: bytes) -> bytes:
     """Returns the 32-byte commitment to a node's nonce, bound to the epoch's parameters (their hash)."""
     return digest("nonce-commitment", parameters, _number(node), nonce)

@@ -16,9 +16,8 @@ from hedgerow.secagg.keys import (
     Channels,
     PairSecrets,
     RoundContext,
+    SelfMasks,
     SlotChain,
-    seed_commitment,
-    self_mask_secret,
     vector_keys,
 )
 from hedgerow.secagg.refusals import refuse
@@ -126,8 +125,9 @@ def mask_upload(
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
     plus, minus = signed_pair_secrets(keys, peers)
-    add_masks(spec, context, words, [self_mask_secret(seed, node, context), *plus], minus)
-    commitment = seed_commitment(seed, node, context)
+    own = SelfMasks(context)
+    add_masks(spec, context, words, [own.secret(seed, node), *plus], minus)
+    commitment = own.commitment(seed, node)
     payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
     told = sha256(payload).digest()
     holders = (*peers, node)

@@ -58,8 +58,8 @@ def test_everything_that_must_separate_keys_does():
             (THIRD, OTHER.public, 3, 9),
         )
     ]
-    variants += [keys.self_mask_secret(b"b" * 32, 9, CONTEXT)]
-    variants += [keys.self_mask_secret(b"b" * 32, 3, context) for context in contexts]
+    variants += [keys.SelfMasks(CONTEXT).secret(b"b" * 32, 9)]
+    variants += [keys.SelfMasks(context).secret(b"b" * 32, 3) for context in contexts]
     derived = [
         vector_key(secret, name, width, context)
         for secret in variants for name in ("g", "h") for width in (32, 64) for context in contexts
@@ -242,8 +242,8 @@ def test_golden_keys_keep_their_bytes():
     golden = {
         "pair": pair_secret(ONE, OTHER.public, 3, 9),
         "vector": vector_key(b"k" * 32, "leaves", 32),
-        "self": keys.self_mask_secret(b"b" * 32, 3, CONTEXT),
-        "commitment": keys.seed_commitment(b"b" * 32, 3, CONTEXT),
+        "self": keys.SelfMasks(CONTEXT).secret(b"b" * 32, 3),
+        "commitment": keys.SelfMasks(CONTEXT).commitment(b"b" * 32, 3),
         "slot": SlotChain(b"l" * 32).after(3).current().public,
         "setup": keys.setup_share_key(b"c" * 32, 1, 2),
         "seed": keys.seed_share_key(b"c" * 32, 1, 2, 5),
