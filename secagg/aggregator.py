@@ -6,12 +6,14 @@ the node. It signs one manifest only, and repeats that one as nodes return.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+import numpy as np
+
 from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg._primitives.prg import Words
+from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg.checks import check_vectors
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.keys import RoundContext
@@ -35,7 +37,7 @@ from hedgerow.secagg.round_messages import (
 )
 from hedgerow.secagg.setup_messages import check_signature, split_signed
 from hedgerow.secagg.transitions import Code, Event, Party, State
-from hedgerow.secagg.unmasking import Release, shares_in, sum_of, unmask, weights_at_zero
+from hedgerow.secagg.unmasking import Release, shares_in, sum_of, unmask
 from hedgerow.secagg.view import EpochView, site_key
 
 Complaints = list[Refusal | OwnMistake | Abandoned]
@@ -46,7 +48,8 @@ class Aggregator:
     """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent.
 
     `headers` are those of the uploads and `shares` what the answers say, parsed when they came and not when the last
-    one is there and everybody waits. `totals`, once they are made, are the sums of the uploads: masked, as these are.
+    one is there and everybody waits. `totals` are the sums of the uploads, masked as these are. They are made once no
+    more can come; from then on the entries of single uploads are not needed, and not kept.
     """
 
     view: EpochView
@@ -59,7 +62,7 @@ class Aggregator:
     answers: dict[int, bytes] = field(default_factory=dict)
     headers: dict[int, Header] = field(default_factory=dict, compare=False)
     shares: dict[int, dict[int, int | None]] = field(default_factory=dict, compare=False)
-    totals: Mapping[str, Words] | None = field(default=None, compare=False)
+    totals: Mapping[str, Words] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         counts = f"uploads={len(self.uploads)}, echoes={len(self.echoes)}, answers={len(self.answers)}"
@@ -125,7 +128,13 @@ class Aggregator:
         state = advance(Party.AGGREGATOR, self.state, event)
         hashes = tuple(header_hash(self.uploads[node].header) for node in survivors)
         manifest = Manifest(self.context, self.spec.purpose, survivors, hashes).to_signed(coordinator)
-        following = replace(self, state=state, manifest=manifest)
+        following = replace(
+            self,
+            state=state,
+            manifest=manifest,
+            uploads={node: MaskedVector(upload.header, upload.sealed, b"") for node, upload in self.uploads.items()},
+            totals=sum_of(self.spec, self.uploads),
+        )
         return following, following.requests(holders)
 
     def requests(self, holders: Collection[int] | None = None) -> dict[int, bytes]:
@@ -150,17 +159,6 @@ class Aggregator:
         certificate = EchoCertificate(manifest_hash(self.manifest), nodes, tuple(self.echoes[n] for n in nodes))
         return replace(self, state=state), certificate.to_bytes()
 
-    def made_ahead(self, holders: Collection[int]) -> Aggregator:
-        """Returns this state with what a release needs beside the shares, if it waits for those of `holders`.
-
-        The masked sums tell nothing that the uploads do not, and are not stored.
-        """
-        if self.state is not State.COLLECTING_ANSWERS or self.totals is not None:
-            return self
-        if len(holders) == self.view.guarantees.threshold:
-            weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
-        return replace(self, totals=sum_of(self.spec, self.uploads))
-
     def release(self) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
@@ -168,15 +166,18 @@ class Aggregator:
         SUM_OUT_OF_RANGE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
-        totals = sum_of(self.spec, self.uploads) if self.totals is None else self.totals
         return replace(self, state=state), unmask(
-            self.view, self.spec, self.context, self.headers, totals, self.shares
+            self.view, self.spec, self.context, self.headers, self.totals, self.shares
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated."""
+        """Returns the state for the coordinator's journal, so that after a crash the same manifest is repeated.
+
+        Of the vectors it holds only the sums: one in place of two hundred.
+        """
         writer = Writer(Kind.AGGREGATOR_STATE).text(self.state.value).variable(self.signed_spec)
         writer.items([self.uploads[node].to_bytes() for node in sorted(self.uploads)]).variable(self.manifest)
+        writer.items([self.totals[vector.vector_id].tobytes() for vector in self.spec.vectors] if self.totals else [])
         for messages in (self.echoes, self.answers):
             writer.nodes(sorted(messages)).items([messages[node] for node in sorted(messages)])
         return sealed_state(writer.bytes())
@@ -188,12 +189,13 @@ class Aggregator:
             reader = Reader(unsealed_state(data), Kind.AGGREGATOR_STATE)
             state, signed_spec = State(reader.text()), reader.variable()
             uploads = [MaskedVector.from_bytes(message) for message in reader.items()]
-            manifest = reader.variable()
+            manifest, totals = reader.variable(), reader.items()
             echoes = dict(zip(reader.nodes(), reader.items(), strict=True))
             answers = dict(zip(reader.nodes(), reader.items(), strict=True))
             reader.end()
             parsed = [Header.from_signed(upload.header) for upload in uploads]
             spec = RoundSpec.from_signed(signed_spec)
+            sums = _sums_from(spec, totals) if totals or manifest else {}
             shares = {
                 node: shares_in(Answer.from_signed(message), _about(view, node)) for node, message in answers.items()
             }
@@ -201,7 +203,7 @@ class Aggregator:
             raise refuse(Code.CORRUPT_STATE) from error
         by_node = {header.node: upload for header, upload in zip(parsed, uploads, strict=True)}
         headers = {header.node: header for header in parsed}
-        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, headers, shares)
+        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, headers, shares, sums)
 
     def abandon(self) -> Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""
@@ -267,3 +269,14 @@ class Aggregator:
 def _about(view: EpochView, node: int) -> list[int]:
     """Returns the nodes that an answer of this one is about: its ready neighbours and itself, in increasing order."""
     return sorted((*view.peers(node), node))
+
+
+def _sums_from(spec: RoundSpec, stored: Sequence[bytes]) -> dict[str, Words]:
+    """Returns the sums that were stored; raises ValueError for others than the spec's."""
+    sums = {
+        vector.vector_id: np.frombuffer(content, DTYPES[vector.width])
+        for vector, content in zip(spec.vectors, stored, strict=True)
+    }
+    if any(len(sums[vector.vector_id]) != vector.length for vector in spec.vectors):
+        raise ValueError("a sum is not as long as its vector")
+    return sums

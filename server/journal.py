@@ -37,7 +37,7 @@ create table if not exists releases (
     honest_group integer, survivors text not null
 )
 """
-_VERSION = 3
+_VERSION = 4
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 

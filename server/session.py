@@ -24,6 +24,7 @@ from hedgerow.protocol.run_messages import (
 )
 from hedgerow.protocol.run_script import RunState, is_expected
 from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.unmasking import weights_at_zero
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
 from hedgerow.server.rounds import honest_group_of
@@ -75,9 +76,12 @@ class RunSession(RunPhases):
 
     def work_ahead(self) -> None:
         """Do what can be done already for the release of a sum that the sites are opening."""
-        query, slot = self._replica.query, self._slot
-        if self.has_work_ahead and query is not None and self._view is not None and slot is not None:
-            self._slot = slot.made_ahead([self.sites.number(site) for site in self.sites.openers])
+        query = self._replica.query
+        if self.has_work_ahead and query is not None and self._view is not None:
+            holders = [self.sites.number(site) for site in self.sites.openers]
+            if len(holders) == self._view.guarantees.threshold:
+                # Remembered where the release will look for them.
+                weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
             group = honest_group_of(self._setup.plan, self._view)
             fewest = None if group is None else min([*self._honest_groups, group])
             is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None

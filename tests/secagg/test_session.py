@@ -87,10 +87,11 @@ def test_a_golden_transcript_keeps_its_bytes():
     If this fails and the change is meant, raise encoding.VERSION and replace the hash.
     """
     lab = Lab()
-    aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
+    collected = lab.collected()
+    aggregator, requests = collected.close_vectors(lab.session.coordinator)
     answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
     transcript = sha256()
-    uploads = [aggregator.uploads[node].to_bytes() for node in range(5)]
+    uploads = [collected.uploads[node].to_bytes() for node in range(5)]
     for message in (lab.view.record, aggregator.signed_spec, *uploads, *requests.values(), *answers):
         transcript.update(message)
     assert transcript.hexdigest()[:32] == "337a34c7888f68189f6c05952adc3a7b"

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.experiments.secagg_lab import Lab
-from hedgerow.secagg import aggregator as aggregators
+from hedgerow.experiments.secagg_lab import Lab, require_refusal
 from hedgerow.secagg import unmasking
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import PRIME, combine, interpolate, parse_share, split, weights_at
@@ -122,28 +121,29 @@ def released(lab: Lab, state: Aggregator) -> tuple[list[int], tuple[int, ...], t
     return release.sums["leaves"].tolist(), release.survivors, release.suspects
 
 
-def test_what_is_made_ahead_is_what_a_release_makes(lab, monkeypatch):
-    """A release takes the sums that were made ahead, leaves them as they are, and gives what it gives without them."""
-    state, requests = lab.collected(absent=(3,)).close_vectors(lab.session.coordinator)
-    ahead = state.made_ahead(list(requests))
-    assert state.totals is None and ahead.totals is not None and ahead == state
-    assert ahead.made_ahead(list(requests)) is ahead
-    before = {name: words.copy() for name, words in ahead.totals.items()}
+def test_the_sums_are_made_when_no_more_vectors_can_come(lab):
+    """From then on nobody holds a single vector: neither memory nor journal, and a release needs none, twice over."""
+    collected = lab.collected(absent=(3,))
+    state, requests = collected.close_vectors(lab.session.coordinator)
+    assert not collected.totals and all(len(upload.payload) == 16 for upload in collected.uploads.values())
+    masked = sum(np.frombuffer(upload.payload, "<u4") for upload in collected.uploads.values())
+    assert np.array_equal(state.totals["leaves"], masked) and not any(u.payload for u in state.uploads.values())
+    journalled = Aggregator.restore(lab.view, state.to_bytes())
+    assert journalled.to_bytes() == state.to_bytes() and journalled.requests() == requests
+    assert not any(upload.payload in state.to_bytes() for upload in collected.uploads.values())
     answers = [lab.answered(node, request).message or b"" for node, request in requests.items()]
-    plain, ahead = state.receive(answers)[0], ahead.receive(answers)[0]
-    assert released(lab, plain) == ([1 + 2 + 3 + 5] * 4, (0, 1, 2, 4), ())
-    monkeypatch.setattr(aggregators, "sum_of", None)
-    for _ in range(2):
-        assert released(lab, ahead) == ([1 + 2 + 3 + 5] * 4, (0, 1, 2, 4), ())
-        assert ahead.totals is not None
-        assert all(np.array_equal(words, before[name]) for name, words in ahead.totals.items())
-    assert Aggregator.restore(lab.view, ahead.to_bytes()).totals is None
+    for found in (state.receive(answers)[0], journalled.receive(answers)[0]):
+        for _ in range(2):
+            assert released(lab, found) == ([1 + 2 + 3 + 5] * 4, (0, 1, 2, 4), ())
+            assert np.array_equal(found.totals["leaves"], masked)
 
 
-def test_nothing_is_made_ahead_while_vectors_may_still_come(lab):
-    """A sum of some of the uploads would be taken for that of all."""
-    state = lab.collected()
-    assert state.made_ahead(range(4)) is state
+@pytest.mark.parametrize("totals", [{}, {"leaves": np.zeros(3, "<u4")}, {"leaves": np.zeros(4, "<u8")}])
+def test_a_journal_without_the_sums_is_refused(lab, totals):
+    """A state that has fixed its survivors cannot make the sum of their vectors again."""
+    state, _ = lab.collected().close_vectors(lab.session.coordinator)
+    damaged = replace(state, totals=totals).to_bytes()
+    require_refusal(lambda: Aggregator.restore(lab.view, damaged), Code.CORRUPT_STATE)
 
 
 def test_what_was_parsed_on_arrival_is_what_a_restored_state_parses(lab):
