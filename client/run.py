@@ -14,11 +14,11 @@ from hedgerow.trees.ensemble import Ensemble
 
 _LONGEST_WAIT = 60.0
 _REST_SECONDS = 1.0
-"""Without a message for so long, nobody waits for this node."""
+"""After an answer, the round is over by then, or does not wait for this node."""
 
 
 def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent | None) -> None:
-    """Take one event in, or None for none in a while, and send what it calls for.
+    """Take one event in, or None when there is time to write what can wait, and send what it calls for.
 
     Raises the node's failure after it was told to the coordinator.
 
@@ -63,27 +63,30 @@ def run_node(
     Raises:
         HedgerowError: what it refused, or why the run ended.
     """
-    last, longest = clock(), _LONGEST_WAIT
-    while session.state is not NodeState.FINISHED:
-        limit = patience if session.plan is None else session.plan.federation.idle_timeout
-        event = uplink.receive(min(longest, max(0.0, last + limit - clock())))
-        if event is None:
-            if clock() - last >= limit:
+    last, since = clock(), None
+    try:
+        while session.state is not NodeState.FINISHED:
+            limit = patience if session.plan is None else session.plan.federation.idle_timeout
+            until = min(clock() + _LONGEST_WAIT, last + limit)
+            event = uplink.receive(max(0.0, (until if since is None else min(until, since + _REST_SECONDS)) - clock()))
+            if event is None and clock() - last >= limit:
                 raise AggregationError(
                     f"Nothing was heard of the coordinator for {limit:.0f} s.",
                     cause="It is down, or cannot be reached from here.",
                     remedy="Start the node again when the coordinator is there: it goes on where it was.",
                     code="coordinator-silent",
                 )
-            handle(session, uplink, None)
-            longest = _LONGEST_WAIT
-            continue
-        longest = _REST_SECONDS
-        if not isinstance(event, Disconnected):
-            last = clock()
-        if observer is not None and isinstance(event, Connected | Disconnected):
-            observer(event)
-        handle(session, uplink, event)
+            if event is not None and not isinstance(event, Disconnected):
+                last = clock()
+            if observer is not None and isinstance(event, Connected | Disconnected):
+                observer(event)
+            if event is not None:
+                handle(session, uplink, event)
+            if since is not None and clock() - since >= _REST_SECONDS:
+                handle(session, uplink, None)
+            since = (clock() if since is None else since) if session.is_unsettled else None
+    finally:
+        session.settle()
     result = session.ensemble or session.evaluation
     if result is None:
         raise AggregationError("The run ended without a model.", code="no-model")

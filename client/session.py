@@ -127,12 +127,17 @@ class NodeSession:
         except HedgerowError as fault:
             return self._stop(fault)
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether `settle` has something to do."""
+        run = self._run
+        return run is not None and run.participant is not None and self._store.is_behind(run.participant)
+
     def settle(self) -> list[bytes]:
         """What to send when nobody waits for this node: nothing, as long as its store can be brought up to date."""
-        run = self._run
         try:
-            if run is not None and run.participant is not None and self.state in _AT_REST:
-                self._store.settle(run.run_id, run.participant)
+            if self.is_unsettled:
+                self._store.settle(self._require_run().run_id, self._require_participant())
         except HedgerowError as fault:
             return self._stop(fault)
         return []
@@ -182,6 +187,7 @@ class NodeSession:
         run = self._require_run()
         self._book.settle(run.run_id, self._store.spent(run.run_id), status)
         self._store.close_run(run.run_id, status)
+        run.participant = None
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
     def _require_run(self) -> NodeRun:
@@ -385,7 +391,6 @@ class NodeSession:
         return [Done(message.result_digest)]
 
 
-_AT_REST = (NodeState.WAITING, NodeState.MASKED, NodeState.ECHOED)
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 

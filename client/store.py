@@ -12,7 +12,8 @@ the one before. A database without its counter is closed, and one with it opens 
 What an epoch fixes is written once, when it is ready; a step is a few kilobytes. A masked vector costs two writes that
 wait for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the
 counter's, or a database restored after that would pass for the newest. Shares cost one: what they are follows from the
-step before and the manifest, so its hash in the counter is enough to give the same again, and no other.
+step before and the request, so the manifest's hash in the counter is enough to answer it again, and no other. The whole
+step is written when nobody waits for it.
 """
 
 from __future__ import annotations
@@ -132,6 +133,8 @@ class NodeStore:
     _key: str = field(init=False, repr=False, default="")
     """Of the step that the database holds; the counter has it too, or the one before."""
     _counter_file: CounterFile = field(init=False)
+    _barred: int = field(init=False, default=-1)
+    """The last round that must not be answered again, as `load` found it; the counter has it from the next epoch on."""
 
     def __post_init__(self) -> None:
         self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
@@ -147,9 +150,9 @@ class NodeStore:
         lost = Counter(run_id.hex())
         if self.knows(run_id):
             self._forget_spent(run_id)
-            lost = replace(self._counter, attempt=0, sequence=0)
+            lost = replace(self._counter, attempt=0, sequence=0, answered=self._counter.last_barred)
         self._start(lost)
-        return frozenset(range(lost.last_barred + 1))
+        return frozenset(range(lost.answered + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
@@ -176,7 +179,7 @@ class NodeStore:
             ("delete from purposes where run_id = ?", (run_id,)),
         )
         known = self._counter if self.knows(run_id) else Counter(run_id.hex(), masked=EVERY_ROUND)
-        self._start(replace(known, attempt=attempt, sequence=0))
+        self._start(replace(known, attempt=attempt, sequence=0, answered=max(known.answered, self._barred)))
 
     def _start(self, counter: Counter) -> None:
         """There is no step yet; those to come are stored under keys that nobody had before."""
@@ -212,9 +215,13 @@ class NodeStore:
         if step.participant is not None or step.answered is not None:
             self._count(run_id, step)
 
+    def is_behind(self, participant: Participant) -> bool:
+        """Whether only the counter tells of this step."""
+        return participant.sequence > self._sequence
+
     def settle(self, run_id: bytes, participant: Participant) -> None:
-        """Write the step of which only the counter tells; what opened its slot is then on the disk no more."""
-        if participant.sequence != self._sequence:
+        """Write such a step; what opened its slot is then on the disk no more."""
+        if self.is_behind(participant):
             self.save(run_id, NodeStep(participant))
 
     def _count(self, run_id: bytes, step: NodeStep) -> None:
@@ -291,12 +298,14 @@ class NodeStore:
             (OPEN,),
         )
         if not rows:
+            if self._counter.key:
+                # A crash kept `close_run` from the last thing that it does.
+                self._write_counter(replace(self._counter, key="", manifest=""))
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
-        # Where the counter was lost, any vector that left may have been opened.
-        last = self._counter.answered if self.knows(run_id) else max((number for number, _ in masked), default=-1)
-        answered, participant, fault = set(range(last + 1)), None, None
+        participant, fault = None, None
+        self._barred = self._counter.answered
         try:
             participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
@@ -304,8 +313,9 @@ class NodeStore:
             fault = mistake.with_traceback(None)
             fault.__cause__ = fault.__context__ = None
             self._forget_spent(run_id)
-            if self.knows(run_id):
-                answered.update(range(self._counter.last_barred + 1))
+            # One of the two files was lost or is too old, and what the other tells of may have been opened since.
+            self._barred = self._counter.last_barred if self.knows(run_id) else -1
+            self._barred = max(self._barred, *(number for number, _ in masked), -1)
         self._sequence = sequence
         if participant is not None:
             if (attempt, sequence) != (self._counter.attempt, self._counter.sequence):
@@ -314,7 +324,7 @@ class NodeStore:
         seeds = self.database.rows("select seed from seeds where run_id = ?", (run_id,))
         return StoredRun(
             run_id, task_from_text(task), data_digest, attempt, participant, self._releases(run_id),
-            frozenset(answered), seed, frozenset(row[0] for row in seeds),
+            frozenset(range(self._barred + 1)), seed, frozenset(row[0] for row in seeds),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
         )  # fmt: skip
 

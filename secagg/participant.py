@@ -1,7 +1,7 @@
 """The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
 
 A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend
-is byte for byte what was sent before. Nothing is answered on trust: the node recomputes and compares everything that
+is byte for byte what was sent before, unless the store has kept of an answer only what it was to. Nothing is answered on trust: the node recomputes and compares everything that
 the coordinator says, and whatever differs is refused with a code of the transition table.
 """
 
@@ -178,8 +178,9 @@ class Participant:
     def reminded(self, manifest: bytes) -> Participant:
         """Returns this state, as it was when it masked its last vector, after it answered the manifest of this hash.
 
-        An answer follows from the state before it and the manifest. So a store may keep the hash alone when shares
-        leave: that manifest is answered again as it was, and no other. Raises OwnMistake CORRUPT_STATE.
+        An answer follows from the state before it and the request. So a store may keep the hash alone when shares
+        leave: that manifest is answered again, with shares of the same kinds, and no other. What is kept as evidence of
+        another is then the first one's hash. Raises OwnMistake CORRUPT_STATE.
         """
         if self.open is None or self.state is not State.VECTOR_MASKED or self.view.guarantees.has_echo:
             raise refuse(Code.CORRUPT_STATE, "The answer that the counter tells of does not fit.")

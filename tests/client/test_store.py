@@ -205,14 +205,82 @@ def test_what_the_counter_says_of_an_answer_must_fit_the_step(store: NodeStore) 
     again.close()
 
 
-def test_without_its_counter_every_round_that_was_masked_is_barred(store: NodeStore) -> None:
-    """The database does not tell which of them were answered."""
-    answered_slot(Lab(), store)
+def two_rounds(store: NodeStore) -> None:
+    """Masks and answers rounds 0 and 1, with the whole step written in between."""
+    lab = Lab()
+    answered_slot(lab, store)
+    store.settle(RUN, lab.node(0))
+    aggregator = lab.collected("tree-2")
+    released = ((0, np.zeros(4, dtype=np.int64)),)
+    step = NodeStep(lab.node(0), released, (1, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view))
+    store.save(RUN, step)
+    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
+    store.save(RUN, NodeStep(answered=(1, digest)))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("lost", ["counter", "database"])
+def test_what_one_file_lost_is_barred_by_the_other_for_good(store: NodeStore, lost: str, is_restored: bool) -> None:
+    """Not on the first start only: a new epoch writes a new counter, and the node may be started again in it."""
+    folder, names = store.folder, {"node.db", "node.db-wal"} if lost == "database" else {"counter.json"}
+    store.save(RUN, NodeStep(Lab().node(0)))
     store.close()
-    (store.folder / "counter.json").unlink()
+    backup = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+    store = NodeStore(folder)
+    stored = store.load()
+    assert stored is not None
+    two_rounds(store)
+    store.close()
+    for file in folder.iterdir():
+        if file.name.startswith(tuple(names)):
+            file.unlink()
+    for name, content in backup.items() if is_restored else ():
+        (folder / name).write_bytes(content)
+    for attempt in (2, 3):
+        again = NodeStore(folder)
+        if lost == "database" and not is_restored and attempt == 2:
+            assert again.open_run(RUN, stored.task, b"data") == {0, 1}
+        else:
+            found = again.load()
+            assert found is not None and found.participant is None and found.answered == {0, 1}
+        again.save_attempt(RUN, attempt)
+        again.close()
+    again = NodeStore(folder)
+    found = again.load()
+    assert found is not None and found.answered == {0, 1}
+    again.close()
+
+
+def test_an_answer_is_not_taken_for_one_to_the_next_vector(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process died between the two writes of a vector, so that the counter still tells of the answer before it."""
+    lab = Lab()
+    answered_slot(lab, store)
+    aggregator = lab.collected("tree-2")
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
+        store.save(RUN, NodeStep(lab.node(0)))
+    assert store._counter.manifest
+    store.close()
+    for _ in range(2):
+        store = NodeStore(store.folder)
+        stored = store.load()
+        assert stored is not None and stored.participant is not None
+        assert stored.participant.state is State.VECTOR_MASKED and store._counter.manifest == ""
+        lab.session.nodes["site-0"] = stored.participant
+        assert lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).message
+        store.close()
+
+
+def test_a_crash_at_the_end_of_a_run_leaves_no_key(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the database's log holds of the last step is closed at the latest when the node is started again."""
+    answered_slot(Lab(), store)
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
+        store.close_run(RUN, "finished")
+    assert store._counter.key
+    store.close()
     again = NodeStore(store.folder)
-    stored = again.load()
-    assert stored is not None and stored.participant is None and stored.answered == {0}
+    assert again.load() is None and again._counter.key == "" and again._counter.answered == 0
     again.close()
 
 

@@ -181,6 +181,25 @@ def test_what_the_node_keeps_is_its_own(office: Office) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
 
 
+def test_a_node_whose_process_ends_has_written_all_that_it_did(office: Office) -> None:
+    """The next process may come in an hour: what opens an answered slot does not lie in the folder until then."""
+    federation = office.federation  # type: ignore[attr-defined]
+    place = federation.folder / "site-0-state" / "counter.json"
+    steps: list[tuple[int, str]] = []
+
+    def look(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        found = office.plainly(node, data, answer)
+        if place.exists():
+            counter = json.loads(place.read_text(encoding="ascii"))
+            steps.append((counter["sequence"], counter["manifest"]))
+        return found
+
+    office.bend = look
+    run(federation, office)
+    assert max(sequence for sequence, _ in steps) >= 4, "Two rounds, each with a vector and an answer."
+    assert not any(manifest for _, manifest in steps)
+
+
 @pytest.mark.parametrize("is_lost_before", [True, False])
 def test_every_request_lost_once_changes_nothing(office: Office, is_lost_before: bool) -> None:
     """Requests that never arrive, or whose replies never do, are repeated and answered from the node's store."""
