@@ -1,8 +1,9 @@
 """The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
 
 A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend
-is byte for byte what was sent before, unless the store has kept of an answer only what it was to. Nothing is answered on trust: the node recomputes and compares everything that
-the coordinator says, and whatever differs is refused with a code of the transition table.
+is byte for byte what was sent before, unless the store has kept of an answer only what it was to. Nothing is answered
+on trust: the node recomputes and compares everything that the coordinator says, and whatever differs is refused with a
+code of the transition table.
 """
 
 from __future__ import annotations
