@@ -152,6 +152,7 @@ class NodeStore:
             self._forget_spent(run_id)
             lost = replace(self._counter, attempt=0, sequence=0, answered=self._counter.last_barred)
         self._start(lost)
+        self._barred = lost.answered
         return frozenset(range(lost.answered + 1))
 
     def status_of(self, run_id: bytes) -> str | None:

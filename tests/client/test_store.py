@@ -251,6 +251,23 @@ def test_what_one_file_lost_is_barred_by_the_other_for_good(store: NodeStore, lo
     again.close()
 
 
+def test_what_one_run_bars_is_free_in_the_next(store: NodeStore) -> None:
+    """Rounds are numbered anew in every run; a node that was started in one may join another."""
+    two_rounds(store)
+    store.close()
+    store = NodeStore(store.folder)
+    stored = store.load()
+    assert stored is not None and stored.answered == {0, 1}
+    store.close_run(RUN, "stopped")
+    assert store.open_run(b"s" * 32, stored.task, b"data") == frozenset()
+    store.save_attempt(b"s" * 32, 1)
+    store.close()
+    store = NodeStore(store.folder)
+    stored = store.load()
+    assert stored is not None and stored.answered == frozenset()
+    store.close()
+
+
 def test_an_answer_is_not_taken_for_one_to_the_next_vector(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process died between the two writes of a vector, so that the counter still tells of the answer before it."""
     lab = Lab()
