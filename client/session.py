@@ -185,9 +185,9 @@ class NodeSession:
     def _end(self, status: str) -> None:
         """Close the run in the budget book and in the store: it is never taken up again."""
         run = self._require_run()
+        run.participant = None
         self._book.settle(run.run_id, self._store.spent(run.run_id), status)
         self._store.close_run(run.run_id, status)
-        run.participant = None
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
 
     def _require_run(self) -> NodeRun:

@@ -44,7 +44,9 @@ create table if not exists run (
     run_id blob primary key, task text not null, data_digest blob not null, status text not null,
     attempt integer not null, epoch blob, structure_seed integer
 );
-create table if not exists steps (run_id blob primary key, sequence integer not null, step blob);
+create table if not exists steps (
+    run_id blob primary key, sequence integer not null, step blob, barred integer not null
+);
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name));
 create table if not exists models (digest blob primary key)
@@ -143,17 +145,18 @@ class NodeStore:
 
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
         """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
+        barred = self._counter.last_barred if self.knows(run_id) else -1
         self.database.write(
             ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
-            ("insert into steps values (?, 0, null)", (run_id,)),
+            ("insert into steps values (?, 0, null, ?)", (run_id, barred)),
         )
         lost = Counter(run_id.hex())
         if self.knows(run_id):
             self._forget_spent(run_id)
-            lost = replace(self._counter, attempt=0, sequence=0, answered=self._counter.last_barred)
+            lost = replace(self._counter, attempt=0, sequence=0, answered=barred)
         self._start(lost)
-        self._barred = lost.answered
-        return frozenset(range(lost.answered + 1))
+        self._barred = barred
+        return frozenset(range(barred + 1))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
@@ -174,13 +177,14 @@ class NodeStore:
 
     def save_attempt(self, run_id: bytes, attempt: int) -> None:
         """An epoch's set-up begins; what was before it is not resumed. Written before the node's keys are sent."""
+        known = self._counter if self.knows(run_id) else Counter(run_id.hex(), masked=EVERY_ROUND)
+        barred = max(known.answered, self._barred)
         self.database.write(
             ("update run set attempt = ?, epoch = null where run_id = ?", (attempt, run_id)),
-            ("update steps set sequence = 0, step = null where run_id = ?", (run_id,)),
+            ("update steps set sequence = 0, step = null, barred = ? where run_id = ?", (barred, run_id)),
             ("delete from purposes where run_id = ?", (run_id,)),
         )
-        known = self._counter if self.knows(run_id) else Counter(run_id.hex(), masked=EVERY_ROUND)
-        self._start(replace(known, attempt=attempt, sequence=0, answered=max(known.answered, self._barred)))
+        self._start(replace(known, attempt=attempt, sequence=0, answered=barred))
 
     def _start(self, counter: Counter) -> None:
         """There is no step yet; those to come are stored under keys that nobody had before."""
@@ -207,7 +211,7 @@ class NodeStore:
         if step.participant is not None:
             # From the counter's key and not from this one's: a step that the counter did not reach is written again.
             sequence, key = step.participant.sequence, _following(self._counter.key)
-            statements += self._statements_of(run_id, step.participant, key)
+            statements += self._statements_of(run_id, step.participant, (key, self._over(step)))
         if statements:
             self.database.write(*statements)
         self._sequence, self._key = sequence, key
@@ -228,18 +232,22 @@ class NodeStore:
     def _count(self, run_id: bytes, step: NodeStep) -> None:
         """Note in the counter what the database holds now, and what is over."""
         known = self._counter
-        # A round that was released is over, whether or not this node was asked to help to open its sum.
-        over = [known.answered, *(number for number, _ in step.releases)]
         manifest = known.manifest if step.participant is None else ""
-        if step.answered is not None:
-            over.append(step.answered[0])
-            manifest = step.answered[1].hex() if step.participant is None else ""
+        if step.answered is not None and step.participant is None:
+            manifest = step.answered[1].hex()
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
         place = (known.attempt, self._sequence)
-        self._write_counter(Counter(run_id.hex(), *place, max(over), masked, self._key, manifest))
+        self._write_counter(Counter(run_id.hex(), *place, self._over(step), masked, self._key, manifest))
 
-    def _statements_of(self, run_id: bytes, participant: Participant, key: str) -> list[Statement]:
-        """What writes a participant's step, and its epoch if that is not here yet."""
+    def _over(self, step: NodeStep) -> int:
+        """The last round that is over with this step; both files tell of it, for one of them may be lost."""
+        # A round that was released is over, whether or not this node was asked to help to open its sum.
+        over = [self._counter.answered, *(number for number, _ in step.releases)]
+        return max(over if step.answered is None else [*over, step.answered[0]])
+
+    def _statements_of(self, run_id: bytes, participant: Participant, kept: tuple[str, int]) -> list[Statement]:
+        """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
+        key, barred = kept
         statements: list[Statement] = []
         known = self._purposes
         if self._epoch != participant.view.digest:
@@ -250,7 +258,8 @@ class NodeStore:
             statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
         sequence = participant.sequence
         state = locked(bytes.fromhex(key), participant.step_bytes(), run_id, sequence, secrets.token_bytes)
-        statements.append(("update steps set sequence = ?, step = ? where run_id = ?", (sequence, state, run_id)))
+        values = (sequence, state, barred, run_id)
+        statements.append(("update steps set sequence = ?, step = ?, barred = ? where run_id = ?", values))
         return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
@@ -294,7 +303,7 @@ class NodeStore:
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self.database.rows(
-            "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed"
+            "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed, barred"
             " from run join steps using (run_id) where status = ?",
             (OPEN,),
         )
@@ -303,10 +312,10 @@ class NodeStore:
                 # A crash kept `close_run` from the last thing that it does.
                 self._write_counter(replace(self._counter, key="", manifest=""))
             return None
-        run_id, task, data_digest, attempt, sequence, epoch, step, seed = rows[-1]
+        run_id, task, data_digest, attempt, sequence, epoch, step, seed, barred = rows[-1]
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         participant, fault = None, None
-        self._barred = self._counter.answered
+        self._barred = max(barred, self._counter.answered) if self.knows(run_id) else barred
         try:
             participant = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
@@ -315,12 +324,15 @@ class NodeStore:
             fault.__cause__ = fault.__context__ = None
             self._forget_spent(run_id)
             # One of the two files was lost or is too old, and what the other tells of may have been opened since.
-            self._barred = self._counter.last_barred if self.knows(run_id) else -1
-            self._barred = max(self._barred, *(number for number, _ in masked), -1)
+            last = self._counter.last_barred if self.knows(run_id) else -1
+            self._barred = max(self._barred, last, *(number for number, _ in masked))
+            self.database.write(("update steps set barred = ? where run_id = ?", (self._barred, run_id)))
         self._sequence = sequence
-        if participant is not None:
-            if (attempt, sequence) != (self._counter.attempt, self._counter.sequence):
-                reached = replace(self._counter, attempt=attempt, sequence=sequence, key=self._key, manifest="")
+        if self.knows(run_id):
+            reached = replace(self._counter, answered=self._barred)
+            if participant is not None and (attempt, sequence) != (reached.attempt, reached.sequence):
+                reached = replace(reached, attempt=attempt, sequence=sequence, key=self._key, manifest="")
+            if reached != self._counter:
                 self._write_counter(reached)
         seeds = self.database.rows("select seed from seeds where run_id = ?", (run_id,))
         return StoredRun(

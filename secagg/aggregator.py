@@ -196,6 +196,8 @@ class Aggregator:
             parsed = [Header.from_signed(upload.header) for upload in uploads]
             spec = RoundSpec.from_signed(signed_spec)
             sums = _sums_from(spec, totals) if totals or manifest else {}
+            if bool(manifest) != (state is not State.COLLECTING_VECTORS) and state is not State.ABANDONED:
+                raise ValueError("a manifest is there exactly when the collection of vectors is closed")
             shares = {
                 node: shares_in(Answer.from_signed(message), _about(view, node)) for node, message in answers.items()
             }

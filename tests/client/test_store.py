@@ -16,6 +16,7 @@ from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.experiments.secagg_lab import Lab
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.plan import Plan
+from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.training.tasks import TrainingTask
 
@@ -248,6 +249,85 @@ def test_what_one_file_lost_is_barred_by_the_other_for_good(store: NodeStore, lo
     again = NodeStore(folder)
     found = again.load()
     assert found is not None and found.answered == {0, 1}
+    again.close()
+
+
+def test_a_counter_that_is_one_step_old_frees_no_round(store: NodeStore) -> None:
+    """It cannot be told from one that a crash has kept from being written; the database says what is over."""
+    lab = Lab()
+    aggregator = lab.collected()
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    backup = (store.folder / "counter.json").read_bytes()
+    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
+    store.save(RUN, NodeStep(answered=(0, digest)))
+    store.settle(RUN, lab.node(0))
+    store.close()
+    (store.folder / "counter.json").write_bytes(backup)
+    for _ in range(2):
+        again = NodeStore(store.folder)
+        stored = again.load()
+        assert stored is not None and stored.fault is None and stored.answered == {0}
+        again.save_attempt(RUN, 2)
+        again.close()
+
+
+def test_an_old_counter_frees_no_round_while_an_epoch_is_set_up(store: NodeStore) -> None:
+    """There is no step then whose key would not fit."""
+    store.save(RUN, NodeStep(Lab().node(0)))
+    backup = (store.folder / "counter.json").read_bytes()
+    two_rounds(store)
+    store.save_attempt(RUN, 2)
+    store.close()
+    (store.folder / "counter.json").write_bytes(backup)
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.answered == {0, 1} and again._counter.answered == 1
+    again.close()
+
+
+def test_what_a_restored_database_had_lost_outlives_the_counter(store: NodeStore) -> None:
+    """First an older database, then, in the next epoch, no counter: each file has told the other in time."""
+    folder = store.folder
+    store.save(RUN, NodeStep(Lab().node(0)))
+    store.close()
+    backup = {file: file.read_bytes() for file in folder.glob("node.db*")}
+    store = NodeStore(folder)
+    store.load()
+    two_rounds(store)
+    store.close()
+    for file in folder.glob("node.db*"):
+        file.unlink()
+    for file, content in backup.items():
+        file.write_bytes(content)
+    store = NodeStore(folder)
+    store.load()
+    store.save_attempt(RUN, 2)
+    store.save(RUN, NodeStep(Lab(seed=9).node(0)))
+    store.close()
+    (folder / "counter.json").unlink()
+    again = NodeStore(folder)
+    stored = again.load()
+    assert stored is not None and stored.answered == {0, 1}
+    again.close()
+
+
+def test_a_crash_between_an_echo_and_its_counter_frees_no_round(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The echo is repeated without being written again, and the shares that follow it leave."""
+    lab = Lab(wishes=Wishes(1, has_echo=True))
+    aggregator = lab.collected()
+    store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
+    _, requests = aggregator.close_vectors(lab.session.coordinator)
+    step = lab.answered(0, requests[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
+        store.save(RUN, NodeStep(step.state, answered=(0, step.persist[0].digest)))
+    store.close()
+    again = NodeStore(store.folder)
+    stored = again.load()
+    assert stored is not None and stored.fault is None and stored.answered == {0}
+    assert again._counter.answered == 0
     again.close()
 
 

@@ -146,6 +146,15 @@ def test_a_journal_without_the_sums_is_refused(lab, totals):
     require_refusal(lambda: Aggregator.restore(lab.view, damaged), Code.CORRUPT_STATE)
 
 
+def test_a_journal_whose_state_and_manifest_do_not_fit_is_refused(lab):
+    """A manifest is there exactly when no more vectors can come."""
+    collected = lab.collected()
+    closed, _ = collected.close_vectors(lab.session.coordinator)
+    early, late = replace(closed, state=collected.state), replace(collected, state=closed.state)
+    for unfit in (early, late, replace(closed, manifest=b"")):
+        require_refusal(lambda unfit=unfit: Aggregator.restore(lab.view, unfit.to_bytes()), Code.CORRUPT_STATE)
+
+
 def test_what_was_parsed_on_arrival_is_what_a_restored_state_parses(lab):
     """Headers and shares are kept as they were checked; a journal brings the same back."""
     state, requests = lab.collected(absent=(1,)).close_vectors(lab.session.coordinator)
