@@ -136,7 +136,7 @@ class NodeStore:
     """Of the step that the database holds; the counter has it too, or the one before."""
     _counter_file: CounterFile = field(init=False)
     _barred: int = field(init=False, default=-1)
-    """The last round that must not be answered again, as `load` found it; the counter has it from the next epoch on."""
+    """The last round that must not be answered again, as `load` or `open_run` found it in either file."""
 
     def __post_init__(self) -> None:
         self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
