@@ -88,8 +88,12 @@ def count_exchanges(plan: Plan, settings: Settings) -> int:
 
 
 def dry_run(plan: Plan, settings: Settings) -> list[Query]:
-    """The queries of a plan when every answer is zero."""
-    program = program_for(plan, settings)
+    """The queries of a plan when every answer is zero.
+
+    Nothing here depends on the seed of the trees but which features a query names, so a seed that the sites are still
+    to draw is taken to be 0.
+    """
+    program = program_for(plan.with_structure_seed(0), settings)
     queries: list[Query] = []
     try:
         query = next(program)

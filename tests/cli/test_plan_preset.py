@@ -12,7 +12,7 @@ import pytest
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
 from hedgerow.client.plan_text import plan_toml
-from hedgerow.protocol.plan import parse_plan
+from hedgerow.protocol.plan import Plan, parse_plan
 from hedgerow.training.presets import PRESETS, apply_preset
 
 Run = Callable[..., Any]
@@ -41,6 +41,45 @@ def test_a_plan_is_written(hedgerow: Run, study: Path, tmp_path: Path, name: str
     out = tmp_path / "made.toml"
     hedgerow("plan", "preset", name, "--plan", study / "plan.toml", "--out", out)
     assert read_plan(str(out)) == apply_preset(PRESETS[name], read_plan(str(study / "plan.toml")))
+
+
+_NOISES = ("server", "distributed", "local")
+_VARIANTS = [
+    *({"split_method": method} for method in ("hist", "partially_random")),
+    *({"split_candidates": way} for way in ("uniform", "log", "iterative_hessian", "quantile")),
+    *({"interaction": way} for way in ("cyclical", "random", "adaptive")),
+    {"batch_size": "all"},
+    {"weight_update": "averaging"},
+]
+
+
+@pytest.mark.parametrize("seed", ["joint", 7])
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_the_cost_of_every_method_is_said(study: Path, tmp_path: Path, hedgerow: Run, name: str, seed: object) -> None:
+    """`hedgerow privacy` accepts every plan that can be trained, also before the sites have drawn the trees' seed."""
+    table = apply_preset(PRESETS[name], read_plan(str(study / "plan.toml"))).to_dict()
+    table["model"]["structure_seed"] = seed
+    file = tmp_path / "plan.toml"
+    file.write_text(plan_toml(Plan.from_dict(table)))
+    said = hedgerow("privacy", file, "--json")
+    assert said["exchanges"] >= 1 and "exchanges" in hedgerow("privacy", file)
+
+
+@pytest.mark.parametrize("noise", _NOISES)
+@pytest.mark.parametrize("model", _VARIANTS, ids=str)
+def test_the_cost_of_every_setting_is_said(
+    study: Path, tmp_path: Path, hedgerow: Run, model: dict[str, Any], noise: str
+) -> None:
+    """Nor does it depend on what else is set: the cost is that of the same plan with a seed of its own."""
+    table = read_plan(str(study / "plan.toml")).to_dict()
+    found = []
+    for seed in ("joint", 0):
+        table["model"] |= {**model, "structure_seed": seed}
+        table["privacy"]["noise"] = noise
+        file = tmp_path / "plan.toml"
+        file.write_text(plan_toml(Plan.from_dict(table)))
+        found.append(hedgerow("privacy", file, "--json"))
+    assert {**found[0], "digest": ""} == {**found[1], "digest": ""}
 
 
 def test_files_are_kept_and_names_checked(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
