@@ -7,7 +7,7 @@ WORKDIR /src
 # Dependencies first: they stay in the build's cache while the code changes.
 COPY pyproject.toml README.md LICENSE ./
 COPY deploy/dependencies.py deploy/
-ARG EXTRAS="grpc metrics sql"
+ARG EXTRAS="metrics sql"
 RUN python deploy/dependencies.py $EXTRAS > requirements.txt && pip install --quiet -r requirements.txt \
     && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
     && find scipy -name tests -type d -prune -exec rm -r {} +
@@ -21,7 +21,7 @@ RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo >
 FROM python:3.11-slim
 COPY --from=build /opt/hedgerow /opt/hedgerow
 COPY deploy/entrypoint deploy/health.py /opt/hedgerow/deploy/
-# What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="grpc metrics sql flower").
+# What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="metrics sql flower").
 COPY pyproject.toml flower_app.py /opt/hedgerow/app/
 # The number is fixed so that files on a host can be given to it. /data is for whatever must outlive a container.
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin hedgerow \

@@ -10,7 +10,7 @@ from typing import Any
 
 from hedgerow.client import data_errors
 from hedgerow.client.records import Records, needed_columns, records_from_columns
-from hedgerow.protocol.errors import DataError, EnvironmentFault
+from hedgerow.protocol.errors import DataError, EnvironmentFault, missing_extra
 from hedgerow.protocol.plan import Plan
 
 SOURCE = "The query's result"
@@ -32,7 +32,7 @@ def read_sql_records(url: str, query: str, plan: Plan, *, chunk_rows: int = 6553
         import sqlalchemy
         from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
     except ModuleNotFoundError:
-        raise _missing("SQLAlchemy") from None
+        raise missing_extra("sqlalchemy", "Reading from a database") from None
     names = needed_columns(plan)
     try:
         engine = sqlalchemy.create_engine(url)
@@ -45,8 +45,8 @@ def read_sql_records(url: str, query: str, plan: Plan, *, chunk_rows: int = 6553
                 columns: dict[str, Any] = {name: [row[at[name]] for row in rows] for name in names}
                 yield records_from_columns(columns, plan, source=SOURCE, first_row=first_row)
                 first_row += len(rows)
-    except (NoSuchModuleError, ModuleNotFoundError):
-        raise _missing("The database's driver") from None
+    except (NoSuchModuleError, ModuleNotFoundError) as absent:
+        raise _missing_driver(getattr(absent, "name", None)) from None
     except SQLAlchemyError as fault:
         raise DataError(
             f"The database did not give the rows ({type(fault).__name__}).",
@@ -66,10 +66,11 @@ def _positions(names: tuple[str, ...], present: list[str]) -> dict[str, int]:
     return {name: present.index(name) for name in names}
 
 
-def _missing(what: str) -> EnvironmentFault:
+def _missing_driver(module: str | None) -> EnvironmentFault:
+    """Without a module's name it is the URL's own beginning that SQLAlchemy does not know."""
     return EnvironmentFault(
-        f"{what} is not installed.",
-        cause="Reading from databases is an extra.",
-        remedy='Install it: pip install "hedgerow[sql]", and the driver that the URL names.',
+        f"The database's driver is not installed{f': {module}' if module else ''}.",
+        cause="The URL names the driver, as in postgresql+psycopg://; a name may also be misspelled.",
+        remedy=f"Install it: pip install {module}" if module else "Install the driver, or mend the URL's beginning.",
         code="missing-extra",
     )

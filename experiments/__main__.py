@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hedgerow.experiments import paper
 from hedgerow.experiments.catalogue import EXPERIMENTS
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
 
@@ -45,6 +45,12 @@ def run(argv: list[str]) -> int:
             return paper.run(name, argv[1:])
         module = importlib.import_module(f"hedgerow.experiments.{name}")
         return int(module.main(argv[1:]))
+    except ImportError as error:
+        absent = fault_of_import(error)
+        if absent is None:
+            raise
+        print(f"{name}: {absent}", file=sys.stderr)
+        return absent.exit_code
     except HedgerowError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code

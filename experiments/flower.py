@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch", type=int, default=25)
     options = parser.parse_args(argv)
     if why_not():
-        raise EnvironmentFault(why_not(), remedy='Install it: pip install "hedgerow[flower]".', code="missing-extra")
+        raise EnvironmentFault(why_not(), remedy='Install it: pip install "hedgerow[flower]"', code="missing-extra")
     model = {"n_trees": options.trees, "max_depth": options.depth, "batch_size": options.batch}
     runs: tuple[tuple[str, Callable[[Path, int], Measured]], ...] = (
         ("grpc", over_grpc),

@@ -16,7 +16,7 @@ from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import Event, PureEvent
 from hedgerow.privacy.gdp import check_delta
 from hedgerow.privacy.pure import PURE_EVENTS, amplified_epsilon
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.errors import missing_extra
 
 CELLS = 2**17
 """Losses are rounded up to multiples of the largest possible loss divided by this."""
@@ -57,12 +57,7 @@ def _composed(pure: Counter[float], mu: float) -> Any:
     try:
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as absent:
-        raise EnvironmentFault(
-            'The accountant "pld" needs dp-accounting, which is not installed.',
-            cause="No other accountant needs it, so it is an extra.",
-            remedy='Install it with: pip install "hedgerow[pld]"',
-            code="missing-extra",
-        ) from absent
+        raise missing_extra("dp_accounting", 'The accountant "pld"') from absent
     largest = math.fsum(epsilon * count for epsilon, count in pure.items()) + mu * (mu / 2 + DEVIATIONS)
     grid = largest / CELLS
     parts = [

@@ -18,6 +18,7 @@ word for machines; the process ends with ``exit_code``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -124,3 +125,39 @@ class EnvironmentFault(HedgerowError):
 
     exit_code = 10
     default_code = "environment"
+
+
+OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "dp_accounting": ("dp-accounting", "pld"),
+    "flwr": ("flwr", "flower"),
+    "matplotlib": ("matplotlib", "plots"),
+    "pandas": ("pandas", "experiments"),
+    "prometheus_client": ("prometheus_client", "metrics"),
+    "ray": ("Ray", "simulation"),
+    "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
+    "sqlalchemy": ("SQLAlchemy", "sql"),
+    "xgboost": ("XGBoost", "experiments"),
+}
+"""What an ordinary installation may lack: the module that is imported, its package, and the extra that brings it."""
+
+
+def missing_extra(module: str, what: str = "This") -> EnvironmentFault:
+    """The error for an optional package that is not installed; its code is "missing-extra".
+
+    Args:
+        module: a key of `OPTIONAL`.
+        what: what needs it, as the beginning of a sentence.
+    """
+    package, extra = OPTIONAL[module]
+    return EnvironmentFault(
+        f"{what} needs {package}, which is not installed.",
+        cause="A node does without it, so it is an extra.",
+        remedy=f'Install it: pip install "hedgerow[{extra}]"',
+        code="missing-extra",
+    )
+
+
+def fault_of_import(fault: ImportError) -> EnvironmentFault | None:
+    """What an import that failed says about an optional package; None when it failed for another reason."""
+    module = (fault.name or "").partition(".")[0]
+    return missing_extra(module) if module in OPTIONAL else None

@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hedgerow import __version__
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.errors import missing_extra
 from hedgerow.transport.flower_hub import Fetched
 
 try:
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.serverapp import Grid
 except ImportError as error:
-    raise EnvironmentFault(
-        "The engine `flower` needs the package flwr.",
-        cause="It is an extra and was not installed.",
-        remedy='Install it: pip install "hedgerow[flower]".',
-        code="missing-extra",
-    ) from error
+    raise missing_extra("flwr", "The engine `flower`") from error
 
 RECORD = "hedgerow"
 MESSAGE_TYPE = "query"

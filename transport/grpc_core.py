@@ -18,16 +18,7 @@ from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-try:
-    import google.protobuf  # noqa: F401
-    import grpc.aio
-except ImportError as error:
-    raise EnvironmentFault(
-        "The engine `grpc` needs the packages grpcio and protobuf.",
-        cause="They are an extra and were not installed.",
-        remedy='Install them: pip install "hedgerow[grpc]".',
-        code="missing-extra",
-    ) from error
+import grpc.aio
 
 JOIN = "/hedgerow.wire.v1.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""

@@ -11,19 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hedgerow.protocol.errors import EnvironmentFault, UsageError
+from hedgerow.protocol.errors import EnvironmentFault, UsageError, missing_extra
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise EnvironmentFault(
-        "Metrics need the package prometheus_client.",
-        cause="It is an extra and was not installed.",
-        remedy='Install it: pip install "hedgerow[metrics]".',
-        code="missing-extra",
-    ) from error
+    raise missing_extra("prometheus_client", "Serving numbers for Prometheus") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,17 +64,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         value = getattr(importlib.import_module(_HOME[name]), name)
-    except ModuleNotFoundError as absent:
-        if absent.name is None or absent.name.partition(".")[0] != "sklearn":
-            raise
-        from hedgerow.protocol.errors import EnvironmentFault
+    except ImportError as absent:
+        from hedgerow.protocol.errors import OPTIONAL, missing_extra
 
-        raise EnvironmentFault(
-            f"hedgerow.{name} needs scikit-learn 1.6 or newer, which is not installed.",
-            cause="A node does not need it, so it is an extra.",
-            remedy='Install it with: pip install "hedgerow[sklearn]"',
-            code="missing-extra",
-        ) from absent
+        module = (absent.name or "").partition(".")[0]
+        if module not in OPTIONAL:
+            raise
+        raise missing_extra(module, f"hedgerow.{name}") from absent
     globals()[name] = value
     return value
 

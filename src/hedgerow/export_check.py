@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.errors import EnvironmentFault, ModelError
+from hedgerow.protocol.errors import ModelError, missing_extra
 from hedgerow.protocol.plan import Feature, Plan
 from hedgerow.trees.grid import FeatureGrid, Grid
 
@@ -33,11 +33,7 @@ def check_xgboost_file(model: Model, path: Path, seed: int = 0) -> float:
     try:
         import xgboost
     except ImportError as fault:
-        raise EnvironmentFault(
-            "Checking an export needs XGBoost, which is not installed here.",
-            remedy='Install it with `pip install "hedgerow[experiments]"`, or export without the check.',
-            code="missing-extra",
-        ) from fault
+        raise missing_extra("xgboost", "Checking an export") from fault
     matrix = made_up_records(model.plan, model.ensemble.grid, N_RECORDS, np.random.default_rng(seed))
     booster = xgboost.Booster()
     booster.load_model(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.errors import EnvironmentFault, missing_extra
 from hedgerow.protocol.plan import Feature
 from hedgerow.trees.ensemble import LOGISTIC, PROBABILITY
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
@@ -113,11 +113,7 @@ def pyplot_module() -> ModuleType:
     try:
         import matplotlib
     except ImportError as fault:
-        raise EnvironmentFault(
-            "Drawing needs matplotlib, which is not installed here.",
-            remedy='Install it with `pip install "hedgerow[plots]"`.',
-            code="missing-extra",
-        ) from fault
+        raise missing_extra("matplotlib", "Drawing") from fault
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

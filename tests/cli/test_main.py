@@ -130,3 +130,20 @@ def test_errors_are_laid_out(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert lines[1].startswith("        ")
     assert lines[-3:] == ["Cause   It was tired.", "To do   Let it sleep.", "        (cat, exit code 1)"]
     assert max(map(len, lines)) <= 60
+
+
+def test_commands_are_shown_as_they_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After `make demo` nothing of ours is on the PATH: then the program's folder is part of what is shown."""
+    own = tmp_path / "my env" / "bin"
+    own.mkdir(parents=True)
+    for program in ("hedgerow", "python"):
+        (own / program).write_text("#!/bin/sh\n")
+        (own / program).chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", "")
+    assert output.typed("hedgerow report m.json") == f"'{own}/hedgerow' report m.json"
+    monkeypatch.chdir(tmp_path)
+    assert output.typed("hedgerow report m.json") == "'my env/bin/hedgerow' report m.json"
+    assert output.typed("pip install x") == "pip install x"
+    monkeypatch.setenv("PATH", str(own))
+    assert output.typed("hedgerow report m.json") == "hedgerow report m.json"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hedgerow.cli.output import report_error
 from hedgerow.cli.parser import build_parser
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError
+from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, fault_of_import
 
 OWN_FAULT = 70
 """EX_SOFTWARE of sysexits.h: an error that no one thought of."""
@@ -53,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return report_error(_from_system(error), as_json=as_json)
+    except ImportError as error:
+        if debug:
+            raise
+        absent = fault_of_import(error)
+        return report_error(absent or _own_fault(error), as_json=as_json, exit_code=None if absent else OWN_FAULT)
     except Exception as error:
         if debug:
             raise

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from hedgerow.protocol.errors import HedgerowError
@@ -25,18 +27,22 @@ def width() -> int:
 def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None = None) -> int:
     """Print an error to stderr, what happened, the likely cause and what to do; returns the exit code."""
     code = error.exit_code if exit_code is None else exit_code
+    remedy = error.remedy
+    if error.code == "missing-extra":
+        # Another environment's pip would install it where Hedgerow does not look.
+        remedy = remedy.replace("pip install", f"{typed('pip')} install")
     if as_json:
         content = {
             "code": error.code,
             "exit_code": code,
             "what": error.what,
             "cause": error.cause,
-            "remedy": error.remedy,
+            "remedy": remedy,
         }
         print(json.dumps({"error": content}), file=sys.stderr)
         return code
     print(_paragraph(_styled("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
-    for title, text in (("Cause", error.cause), ("To do", error.remedy)):
+    for title, text in (("Cause", error.cause), ("To do", remedy)):
         if text:
             print(_paragraph(_styled(title, "1", sys.stderr) + "   ", len(title) + 3, text), file=sys.stderr)
     print(_styled(f"        ({error.code}, exit code {code})", "2", sys.stderr), file=sys.stderr)
@@ -80,6 +86,16 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """A warning to a person, on stderr."""
     print(_paragraph(_styled("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
+
+
+def typed(command: str) -> str:
+    """A command of this installation as a shell here understands it: its program with the folder, if that is needed."""
+    program, *rest = command.split(" ", 1)
+    own, found = Path(sys.executable).parent / program, shutil.which(program)
+    if not own.exists() or (found is not None and os.path.realpath(found) == os.path.realpath(own)):
+        return command
+    place = own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own
+    return " ".join([shlex.quote(str(place)), *rest])
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -1,0 +1,119 @@
+"""What an ordinary installation lacks is said with the command that brings it, wherever it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.protocol.errors import OPTIONAL, EnvironmentFault, missing_extra
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# What a package is imported as, where that is not its name.
+MODULES = {"scikit-learn": "sklearn", "dp-accounting": "dp_accounting", "grpcio": "grpc", "protobuf": "google"}
+# What each extra's absence meets first when it is asked for.
+ASKED = {
+    "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
+    "matplotlib": "from hedgerow.plots import pyplot_module; pyplot_module()",
+    "flwr": "import hedgerow.transport.flower_grid",
+    "prometheus_client": "import hedgerow.transport.metrics",
+    "xgboost": "from hedgerow.export_check import check_xgboost_file; check_xgboost_file(None, None)",
+    "dp_accounting": "from hedgerow.privacy.pld import epsilon_pld; from hedgerow.privacy.events import GaussianEvent\n"
+    "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
+    "sqlalchemy": "from hedgerow.client.reading_sql import read_sql_records\n"
+    "next(read_sql_records('sqlite://', 'select 1', None))",
+}
+
+
+def packages(requirements: list[str]) -> set[str]:
+    """The packages that a list of requirements names."""
+    return {re.split(r"[\[<>=!~ ;]", requirement)[0] for requirement in requirements} - {"hedgerow"}
+
+
+def third_party_imports() -> Iterator[tuple[Path, str]]:
+    """Every module from outside that the package imports, also within functions."""
+    own = [path for path in (ROOT / "src" / "hedgerow").rglob("*.py") if not path.parent.is_symlink()]
+    rooms = [path for link in (ROOT / "src" / "hedgerow").iterdir() if link.is_symlink() for path in link.rglob("*.py")]
+    for path in {*own, *rooms}:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                head = name.partition(".")[0]
+                if head not in sys.stdlib_module_names and head != "hedgerow":
+                    yield path, head
+
+
+def test_every_optional_import_has_its_extra() -> None:
+    """A package that is imported somewhere is installed always, or known with the extra that brings it."""
+    always = {MODULES.get(name, name) for name in packages(PROJECT["dependencies"])}
+    for path, module in set(third_party_imports()):
+        assert module in always | set(OPTIONAL), f"{path}: {module}"
+    for module, (_, extra) in OPTIONAL.items():
+        assert module in {MODULES.get(name, name) for name in packages(PROJECT["optional-dependencies"][extra])}
+
+
+def test_a_node_and_a_coordinator_need_no_extra() -> None:
+    """The product runs after `pip install hedgerow`; the extra's old name still works in commands that were noted."""
+    assert {"grpcio", "protobuf"} <= packages(PROJECT["dependencies"])
+    assert PROJECT["optional-dependencies"]["grpc"] == []
+    for module in ("node", "coordinator", "monitor", "flower_node"):
+        code = f"import sys\nfor name in {list(OPTIONAL)}: sys.modules[name] = None\nimport hedgerow.cli.{module}"
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("module", sorted(ASKED))
+def test_what_is_missing_is_named_where_it_is_needed(module: str) -> None:
+    """The library raises the error with the extra in it, whatever the order of imports."""
+    code = (
+        f"import sys\nsys.modules[{module!r}] = None\nfrom hedgerow.protocol.errors import EnvironmentFault\n"
+        f"try:\n    exec({ASKED[module]!r})\nexcept EnvironmentFault as fault:\n    print(fault.code, fault.remedy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split()[:1] == ["missing-extra"], done.stderr
+    assert f"hedgerow[{OPTIONAL[module][1]}]" in done.stdout
+
+
+@pytest.mark.parametrize("module", sorted(OPTIONAL))
+def test_no_missing_extra_is_a_fault_of_ours(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where nobody foresaw the import, a command ends with exit code 10 and the remedy, never with 70."""
+
+    def fail(namespace: object) -> None:
+        importlib.import_module(f"{module}.base")
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    assert main(["report", "model.json", "--json"]) == 10
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["code"] == "missing-extra" and f'"hedgerow[{OPTIONAL[module][1]}]"' in error["remedy"]
+
+
+def test_an_experiment_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Experiments need more than a node does; without it they say so in one line and not with a traceback."""
+    from hedgerow.experiments.__main__ import run
+
+    for name in [name for name in sys.modules if name.startswith(("xgboost", "hedgerow.experiments.speed"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    assert run(["speed"]) == 10
+    assert 'pip install "hedgerow[experiments]"' in capsys.readouterr().err
+
+
+def test_the_error_is_of_the_environment() -> None:
+    """Scripts tell it apart by its class and its code."""
+    fault = missing_extra("flwr", "The engine `flower`")
+    assert isinstance(fault, EnvironmentFault) and (fault.code, fault.exit_code) == ("missing-extra", 10)
