@@ -1,7 +1,8 @@
 """Draft a plan from a table's header and types: the text behind ``hedgerow plan init``.
 
-Bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a person to
-fill in from a code book. Only when the owner says that they are public already are they read off the file.
+Types, bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a person
+to fill in from a code book; the types that the cells suggest are comments, which say nothing until they are confirmed.
+Only when the owner says that all this is public already is it read off the file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def draft_plan(
 ) -> str:
     """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
 
-    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names the first.
+    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names the first
+    and its line. But for comments, a draft without `bounds_are_public` follows from the header alone.
 
     Args:
         label: the column to be predicted; every other column becomes a feature.
@@ -88,7 +90,9 @@ def _top(bounds_are_public: bool) -> str:
     else:
         origin = (
             "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
-            "# from common knowledge, never from private data: whatever stands in a plan is published."
+            "# from common knowledge, never from private data: whatever stands in a plan is published. A line marked\n"
+            "# CONFIRM is a guess from the cells of your table, which are private: take its first # away if the code\n"
+            "# book says the same, else write what it says. Delete the guesses that are left before you show this file."
         )
     return (
         "# A plan of Hedgerow: the one public file that all parties agree on.\n"
@@ -138,16 +142,23 @@ def _feature(summary: Summary, bounds_are_public: bool) -> str:
             "# or free text teaches a model nothing general; group rarer values to use it."
         )
     kind = "numeric" if summary.is_numeric else "categorical"
-    lines = ["[[features]]", f"name = {quoted(summary.name)}", f'type = "{kind}"']
+    other = '"categorical", with categories in place of min and max' if summary.is_numeric else '"numeric", with bounds'
+    lines = ["[[features]]", f"name = {quoted(summary.name)}"]
+    lines.append(_guess(f'type = "{kind}"', f"or {other}", bounds_are_public))
     if summary.is_numeric:
         if summary.is_integer:
-            lines.append("integer = true")
+            lines.append(_guess("integer = true", "or delete: all values are whole numbers", bounds_are_public))
         lines += _bounds(summary, bounds_are_public, widen=True)
     elif bounds_are_public and summary.values:
         lines.append(f"categories = {_list(summary.sorted_values())}")
     else:
         lines.append('# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own')
     return "\n".join(lines)
+
+
+def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
+    """What the cells suggest: a comment, unless they are public."""
+    return line if bounds_are_public else f"# {line}   # CONFIRM, {otherwise}"
 
 
 def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[str]:
@@ -169,7 +180,8 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
     if bounds_are_public and summary.is_numeric:
         is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
     if is_quantity:
-        lines += ['type = "regression"', *_bounds(summary, bounds_are_public, widen=False)]
+        kind = _guess('type = "regression"', 'or "binary" or "multiclass", with classes', bounds_are_public)
+        lines += [kind, *_bounds(summary, bounds_are_public, widen=False)]
         return "\n".join(lines)
     n_classes = len(summary.values)
     if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
@@ -180,7 +192,7 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
         return "\n".join(lines)
     lines += [
         '# Or "multiclass" with three classes or more, or "regression" with min and max in place of classes.',
-        'type = "binary"',
+        _guess('type = "binary"', "see above", bounds_are_public),
         "# classes =   # FILL IN, the positive class last, such as [0, 1]",
     ]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,9 +169,9 @@ class Plan:
             raise refuse("features", features, "at least one [[features]] table")
         plan = cls(
             name=text(table.get("name", "plan"), "name"),
+            privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             features=tuple(read_section(Feature, item, f"features[{i}]") for i, item in enumerate(features)),
             label=read_section(Label, table.get("label", {}), "label"),
-            privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
             **{section_of(word): read_section(kind, table.get(section_of(word), {}), section_of(word))
@@ -235,7 +236,31 @@ def parse_plan(toml_text: str) -> Plan:
             remedy="Mend that line, or start from a fresh one with `hedgerow plan init`.",
             code="plan-syntax",
         ) from None
-    return Plan.from_dict(table)
+    try:
+        return Plan.from_dict(table)
+    except PlanError as error:
+        line = _waiting_line(toml_text, error.what)
+        if line is None:
+            raise
+        remedy = f"{error.remedy} Line {line} waits for it: write what is right there, without the # at its beginning."
+        raise PlanError(error.what, cause=error.cause, remedy=remedy, code=error.code) from None
+
+
+def _waiting_line(toml_text: str, what: str) -> int | None:
+    """The number of the comment that keeps the place of the field that an error is about, as a draft leaves it."""
+    found = re.match(r"(\w+)(?:\[(\d+)\])?", what)
+    field = re.search(r"\.(\w+)(?: is missing\.|: \[\] is not allowed)", what)
+    if found is None or field is None:
+        return None
+    header = f"[{found[1]}]" if found[2] is None else f"[[{found[1]}]]"
+    before, is_inside = -1, False
+    for count, line in enumerate(toml_text.split("\n"), start=1):
+        if line.startswith("["):
+            is_inside = line.strip() == header
+            before += is_inside
+        elif is_inside and before == int(found[2] or 0) and re.match(rf"#\s*{field[1]}\s*=.*# (FILL IN|CONFIRM)", line):
+            return count
+    return None
 
 
 def _plain(section: Any) -> dict[str, Any]:

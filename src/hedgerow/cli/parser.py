@@ -104,13 +104,13 @@ def _add_plan(commands: Any) -> None:
     plan = commands.add_parser("plan", help="draft a plan", description="Draft a plan.")
     plan.set_defaults(parser=plan)
     actions = plan.add_subparsers(title="commands", metavar="COMMAND")
-    init = _command(actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header and types")
+    init = _command(actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header")
     init.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
     init.add_argument("--label", required=True, metavar="COLUMN", help="the column to be predicted")
     init.add_argument(
         "--bounds-are-public",
         action="store_true",
-        help="bounds, categories and classes may be published, so read them off the file",
+        help="types, bounds, categories and classes may be published, so read them off the file",
     )
     init.add_argument("--epsilon", type=float, metavar="E", help="the promise")
     init.add_argument("--delta", type=float, metavar="D", help="the chance that it fails")

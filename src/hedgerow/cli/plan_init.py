@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from hedgerow.cli.inputs import check_can_write
-from hedgerow.cli.output import note
+from hedgerow.cli.output import note, typed
 from hedgerow.client.plan_init import draft_plan
 from hedgerow.protocol.errors import UsageError
 
@@ -32,6 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(text, end="")
         return
     out.write_text(text, encoding="utf-8")
-    n_open = text.count("FILL IN")
-    rest = f" Fill in the {n_open} places marked FILL IN, then" if n_open else " Now"
-    note(f"Wrote {out}.{rest} see what it costs: hedgerow privacy {out}")
+    n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
+    told = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
+    told += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed from the cells"] if n_guessed else []
+    rest = f" In it, {' and '.join(told)}; then" if told else " Now"
+    note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")

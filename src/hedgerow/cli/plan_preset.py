@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hedgerow.cli.inputs import check_can_write, read_plan
-from hedgerow.cli.output import note, print_facts, wrapped
+from hedgerow.cli.output import note, print_facts, typed, wrapped
 from hedgerow.client.plan_text import plan_toml, toml_section
 from hedgerow.protocol.errors import UsageError
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
             code="plan-exists",
         )
     out.write_text(text, encoding="utf-8")
-    note(f"Wrote {out}. Now see what it costs: hedgerow privacy {out}")
+    note(f"Wrote {out}. Now see what it costs: {typed(f'hedgerow privacy {out}')}")
 
 
 def _header(preset: Preset) -> str:
