@@ -5,6 +5,9 @@ an offending value stands in `cause`, never a whole row. None of the three sente
 node tells only `DataError.public_code`.
 
 Data rows are counted from 1; the header is not counted.
+
+Most of these are about one row. Where a site trains or evaluates with others, such a row is left out and counted under
+the error's code (see `records.RowsLeftOut`), unless the site wants it refused.
 """
 
 from __future__ import annotations
@@ -141,6 +144,15 @@ def wrong_column_type(place: Place, found: str) -> DataError:
     )
 
 
+def unreadable(place: Place, index: int, value: object) -> DataError:
+    return DataError(
+        f"{place.at(index)}: this is neither a number nor text.",
+        cause=f"The value is {shown(value)}, of type {type(value).__name__}.",
+        remedy="Write a number, text, or true or false; leave a missing value empty.",
+        code=WRONG_TYPE,
+    )
+
+
 def ragged_row(source: str, row: int, expected: int, found: int) -> DataError:
     return DataError(
         f"{source}, data row {row}: it has {found} fields where the header has {expected}.",
@@ -209,6 +221,16 @@ def unit_missing(place: Place, index: int) -> DataError:
         f"{place.at(index)}: the identifier is missing.",
         cause="The plan protects all rows of one identifier together (privacy.unit), so each row needs one.",
         remedy="Fill it in, or give each such row an identifier of its own if it is nobody else's.",
+        code=UNIT_MISSING,
+    )
+
+
+def unit_ambiguous(place: Place, index: int, value: object) -> DataError:
+    return DataError(
+        f"{place.at(index)}: the identifier is a floating-point number that stands for several whole numbers.",
+        cause=f"The value is {shown(value)}; from 2^53 on such numbers have gaps, and two people may share one.",
+        remedy="Store identifiers as whole numbers or as text. A column of whole numbers becomes one of floating-point "
+        "numbers in some programs when a value is missing.",
         code=UNIT_MISSING,
     )
 

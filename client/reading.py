@@ -2,6 +2,9 @@
 
 CSV is UTF-8 with commas, a header, and double quotes where needed. Columns that the plan does not name are not decoded.
 Empty lines are skipped. A missing value is an empty field or one of `columns.MISSING_WORDS`.
+
+What is wrong with the table (no header, a column that is missing, a damaged file) is an error. What is wrong with one
+row is an error too, or, where rows that do not fit are counted, leaves that row out and changes no other one.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ import csv
 import gzip
 import io
 import os
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +23,13 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
 from hedgerow.client import data_errors
-from hedgerow.client.records import Records, needed_columns, records_from_columns
+from hedgerow.client.records import (
+    Records,
+    RowsLeftOut,
+    count_left_out,
+    needed_columns,
+    records_from_columns,
+)
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Plan
 
@@ -39,6 +47,7 @@ def read_records(
     with_label: bool = True,
     with_unit: bool | None = None,
     chunk_rows: int = 65536,
+    left_out: RowsLeftOut | None = None,
 ) -> Iterator[Records]:
     """Read a file's records in chunks of at most `chunk_rows` records, in the order of the file.
 
@@ -48,12 +57,14 @@ def read_records(
         path: a .csv, .csv.gz or .parquet (.pq) file.
         with_label: False for prediction; the label's column need not be there then.
         with_unit: whether to read the identifier `plan.privacy.unit`; None means as `with_label`.
+        left_out: where rows that do not fit are counted, as `records_from_columns` does; there may be no record left
+            then, nor one to begin with. None refuses the first of them, and a table without rows.
 
     Raises:
         DataError: see `data_errors` for every cause and its code.
     """
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
-    batches = read_columns(path, names, chunk_rows=chunk_rows)
+    batches = read_columns(path, names, chunk_rows=chunk_rows, left_out=left_out)
 
     def encode() -> Iterator[Records]:
         first_row = 1
@@ -65,6 +76,7 @@ def read_records(
                 with_unit=with_unit,
                 source=os.fspath(path),
                 first_row=first_row,
+                left_out=left_out,
             )
             first_row += len(batch[0])
 
@@ -72,9 +84,13 @@ def read_records(
 
 
 def read_columns(
-    path: str | os.PathLike[str], names: Sequence[str], *, chunk_rows: int = 65536
+    path: str | os.PathLike[str],
+    names: Sequence[str],
+    *,
+    chunk_rows: int = 65536,
+    left_out: RowsLeftOut | None = None,
 ) -> Iterator[tuple[Any, ...]]:
-    """Read the named columns as tuples of Arrow arrays of at most `chunk_rows` values; CSV columns are text.
+    """Read the named columns as tuples of Arrow arrays of at most `chunk_rows` values; CSV columns are bytes.
 
     Raises:
         DataError: as `read_records`; without the checks of values.
@@ -87,8 +103,11 @@ def read_columns(
     missing = [name for name in names if name not in present]
     if missing:
         raise data_errors.missing_columns(str(file), missing, present)
-    batches = _csv_batches(file, present, names, n_skipped) if is_csv else _parquet_batches(file, names, chunk_rows)
-    return _rechunked(batches, chunk_rows, str(file))
+    if is_csv:
+        batches = _csv_batches(file, (present, n_skipped), names, left_out)
+    else:
+        batches = _parquet_batches(file, names, chunk_rows)
+    return _rechunked(batches, chunk_rows, None if left_out is not None else str(file))
 
 
 def column_names(path: str | os.PathLike[str]) -> list[str]:
@@ -138,7 +157,7 @@ def _csv_header(file: Path) -> tuple[list[str], int]:
     text = _first_bytes(file).decode("utf-8-sig", errors="surrogateescape")
     stream = io.StringIO(text, newline="")
     n_rows, names = next(((count, row) for count, row in enumerate(csv.reader(stream), start=1) if row), (0, []))
-    if not stream.read().strip():
+    if not names:
         raise data_errors.empty(str(file))
     if any("\udc80" <= character <= "\udcff" for name in names for character in name):
         raise data_errors.encoding(str(file), 0)
@@ -192,16 +211,25 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
 
 
 def _csv_batches(
-    file: Path, present: Sequence[str], names: Sequence[str], n_skipped: int
+    file: Path, header: tuple[Sequence[str], int], names: Sequence[str], left_out: RowsLeftOut | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Text columns, block by block. Columns are called by their position, for names may be repeated or odd."""
+    """Columns as they stand, block by block. They are called by their position, for names may be repeated or odd.
+
+    They are not taken for text here: whether a cell is UTF-8 is asked of each one by itself.
+    """
+    present, n_skipped = header
     ragged: list[tuple[int, int, int]] = []
 
     def note(row: Any) -> str:
+        if left_out is not None:
+            count_left_out(left_out, data_errors.RAGGED_ROW)
+            return "skip"
         ragged.append((row.number, row.expected_columns, row.actual_columns))
         return "error"
 
     positions = [str(present.index(name)) for name in names]
+    if not _has_rows(file, n_skipped):
+        return
     try:
         # One thread: only then does Arrow know the number of a row that it refuses.
         with arrow_csv.open_csv(
@@ -218,7 +246,7 @@ def _csv_batches(
                 invalid_row_handler=note,
             ),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=positions, column_types={position: pa.string() for position in positions}
+                include_columns=positions, column_types={position: pa.binary() for position in positions}
             ),
         ) as reader:
             for batch in reader:
@@ -227,15 +255,21 @@ def _csv_batches(
         raise _csv_error(str(file), n_skipped, ragged, error) from None
 
 
+def _has_rows(file: Path, n_skipped: int) -> bool:
+    """Whether anything follows the header: Arrow takes a file without any for a broken one."""
+    stream = io.StringIO(_first_bytes(file).decode("utf-8-sig", errors="surrogateescape"), newline="")
+    rows = csv.reader(stream)
+    for _ in range(n_skipped):
+        next(rows)
+    return bool(stream.read().strip())
+
+
 def _csv_error(source: str, n_skipped: int, ragged: list[tuple[int, int, int]], error: Exception) -> DataError:
     """Arrow's message may quote the whole row, so nothing of it is passed on but the row's number."""
     message = str(error)
     if ragged:
         row, expected, found = ragged[0]
         return data_errors.ragged_row(source, row - n_skipped, expected, found)
-    if "UTF8" in message:
-        row_in_message = re.search(r"Row #(\d+)", message)
-        return data_errors.encoding(source, int(row_in_message[1]) - n_skipped if row_in_message else None)
     if "straddl" in message:
         return data_errors.long_row(source, _BLOCK_BYTES // 2**20)
     if "Truncated" in message:
@@ -247,13 +281,13 @@ def _csv_error(source: str, n_skipped: int, ragged: list[tuple[int, int, int]], 
     return data_errors.corrupt(source, "CSV")
 
 
-def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str) -> Iterator[tuple[Any, ...]]:
-    """Batches cut to at most `chunk_rows`, without empty ones; refused when there is nothing at all."""
+def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
+    """Batches cut to at most `chunk_rows`, without empty ones; refused when there are none, if `source` is named."""
     seen = 0
     for batch in batches:
         n_rows = len(batch[0])
         seen += n_rows
         for start in range(0, n_rows, chunk_rows):
             yield tuple(column.slice(start, chunk_rows) for column in batch)
-    if not seen:
+    if not seen and source is not None:
         raise data_errors.empty(source)

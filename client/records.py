@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,24 @@ from numpy.typing import NDArray
 from hedgerow.client import columns as encoders
 from hedgerow.client import data_errors
 from hedgerow.client.data_errors import Place
+from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Feature, Label, Plan
 
 FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
 LabelColumn = NDArray[np.int32] | NDArray[np.float64]
+
+
+RowsLeftOut = dict[str, int]
+"""How many rows did not fit and were left out, by the code of `data_errors` that says why.
+
+Each is an exact count of private rows: for the site's own operator, never for a peer.
+"""
+
+
+def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
+    """Add rows to the count of a cause."""
+    if n_rows:
+        left_out[code] = left_out.get(code, 0) + n_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +82,22 @@ def records_from_columns(
     with_unit: bool | None = None,
     source: str = "the table",
     first_row: int = 1,
+    left_out: RowsLeftOut | None = None,
 ) -> Records:
-    """Encode columns (numpy arrays of numbers, text or objects; Arrow arrays) as the plan says.
+    """Encode columns (numpy arrays, lists, Arrow or pandas columns) as the plan says.
 
     Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
 
     Args:
         source: what messages call the table, such as its file.
         first_row: the number of the first record among the data rows of `source`, for messages.
+        left_out: where rows that do not fit are counted; they are left out whole, and no other row changes. None
+            refuses the first of them.
 
     Raises:
-        DataError: a column is missing, columns differ in length, a value has the wrong type, a label is missing or
-            outside the plan, an identifier is missing.
+        DataError: a column is missing, columns differ in length, a column's type is none that Hedgerow reads; without
+            `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
+            identifier, text that is not UTF-8.
     """
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     missing = [name for name in names if name not in columns]
@@ -92,16 +110,39 @@ def records_from_columns(
     def place(name: str) -> Place:
         return Place(source, name, first_row)
 
-    return Records(
-        features=tuple(_feature(columns[item.name], item, place(item.name)) for item in plan.features),
-        label=_label(columns[plan.label.name], plan.label, place(plan.label.name)) if with_label else None,
+    n_records = lengths.pop()
+    fit = _Fit(n_records, left_out)
+    records = Records(
+        features=tuple(_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
+        label=_label(columns[plan.label.name], plan.label, place(plan.label.name), fit.unfit) if with_label else None,
         unit=(
-            encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit))
+            encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
             if plan.privacy.unit in names
             else None
         ),
-        n_records=lengths.pop(),
+        n_records=n_records,
     )
+    return records if fit.all_fit else records.take(np.flatnonzero(fit.fits))
+
+
+class _Fit:
+    """Which records fit; the others are counted by the first reason, or the first of them is refused."""
+
+    def __init__(self, n_records: int, left_out: RowsLeftOut | None) -> None:
+        self.fits = np.ones(n_records, dtype=np.bool_)
+        self._left_out = left_out
+
+    @property
+    def all_fit(self) -> bool:
+        return bool(self.fits.all())
+
+    def unfit(self, rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        """See `columns.Unfit`."""
+        if self._left_out is None:
+            encoders.refuse(rows, code, error_at)
+        elif rows.any():
+            count_left_out(self._left_out, code, int(np.count_nonzero(rows & self.fits)))
+            self.fits &= ~rows
 
 
 def concatenate(records: Iterable[Records]) -> Records:
@@ -125,26 +166,25 @@ def concatenate(records: Iterable[Records]) -> Records:
     )
 
 
-def _feature(column: Any, feature: Feature, place: Place) -> FeatureColumn:
+def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
     if feature.is_categorical:
-        return encoders.category_indices(column, feature.categories, place)
+        return encoders.category_indices(column, feature.categories, place, unfit)
     # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.
     with np.errstate(over="ignore"):
-        return encoders.numbers(column, place).astype(np.float32)
+        return encoders.numbers(column, place, unfit).astype(np.float32)
 
 
-def _label(column: Any, label: Label, place: Place) -> LabelColumn:
+def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> LabelColumn:
     if label.type == "regression":
-        values = encoders.numbers(column, place)
-        absent = np.isnan(values)
-        if absent.any():
-            raise data_errors.label_missing(place, int(np.argmax(absent)))
+        values = encoders.numbers(column, place, unfit)
+        unfit(np.isnan(values), data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
         return np.clip(values, label.min, label.max)
-    indices = encoders.category_indices(column, label.classes, place).astype(np.int32)
-    refused = indices < 0
-    if refused.any():
-        first = int(np.argmax(refused))
-        if indices[first] == encoders.MISSING:
-            raise data_errors.label_missing(place, first)
-        raise data_errors.label_outside(place, first, encoders.value_at(column, first))
+    indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
+
+    def outside(index: int) -> DataError:
+        return data_errors.label_outside(place, index, encoders.value_at(column, index))
+
+    is_missing = indices == encoders.MISSING
+    unfit(is_missing, data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
+    unfit(indices == encoders.UNKNOWN, data_errors.LABEL_OUTSIDE, outside)
     return indices

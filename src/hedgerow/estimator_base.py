@@ -42,8 +42,9 @@ _MODEL_PARAMETERS = (
     "interaction_size", "batch_size", "learning_rate", "joint_clip",
 )  # fmt: skip
 
-_AS_MATRIX: dict[str, Any] = {"dtype": [np.float32, np.float64], "ensure_all_finite": False}
-"""Numbers in single or double precision as they are, missing ones included."""
+_AS_MATRIX: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
+"""Numbers in single or double precision as they are, missing ones included; whole numbers in double precision, as if a
+fraction stood somewhere among them."""
 
 
 class PrivateTrees(BaseEstimator):

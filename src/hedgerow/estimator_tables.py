@@ -61,7 +61,8 @@ def columns_of(X: Any, names: Sequence[str]) -> Columns:
     """The columns of `X` by name, in order."""
     if is_dataframe(X):
         return {name: X[own].to_numpy() for name, own in zip(names, X.columns, strict=True)}
-    matrix = np.asarray(X)
+    # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
+    matrix = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
     return {name: matrix[:, index] for index, name in enumerate(names)}
 
 

@@ -1,0 +1,395 @@
+"""A value's code depends on that value alone: no row that is added to a table changes what another row counts as."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import sqlite3
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hedgerow.client.columns import UNKNOWN, category_indices, identifiers, numbers
+from hedgerow.client.contribution import rows_within_bound
+from hedgerow.client.data_errors import Place
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.reading import read_records
+from hedgerow.client.reading_sql import read_sql_records
+from hedgerow.client.records import Records, concatenate, records_from_columns
+from hedgerow.protocol.errors import DataError
+from hedgerow.protocol.plan import Plan
+from hedgerow.site_data import site_data_from_records
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+
+HERE = Place("a table", "a column")
+CHUNK = 65_536
+
+
+def plan_of(categories: Iterable[object] = ("a", "b"), **privacy: Any) -> Plan:
+    """One category, one number, two classes."""
+    return Plan.from_dict(
+        {
+            "version": 1,
+            "privacy": {"epsilon": 0.1, "delta": 1e-6, "n_records": 4000, **privacy},
+            "model": {"n_trees": 4, "max_depth": 2, "structure_seed": 3},
+            "label": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
+            "features": [
+                {"name": "c", "type": "categorical", "categories": list(categories)},
+                {"name": "x", "type": "numeric", "min": 0, "max": 4},
+            ],
+        }
+    )
+
+
+def moved(plan: Plan, before: SiteData, after: SiteData) -> float:
+    """By how much of its sensitivity the vector of the first query differs between two tables of one site."""
+    query = next(program_for(plan))
+    settings = resolve(plan)
+    first, second = (Node("site", rows, plan, settings).answer(query) for rows in (before, after))
+    return float(np.linalg.norm((second - first).astype(float)) / math.sqrt(query.sensitivity_squared))
+
+
+def rows_of(columns: dict[str, Any], plan: Plan) -> SiteData:
+    return site_data_from_records([records_from_columns(columns, plan, left_out={})], plan)[0]
+
+
+ODD_CELLS = ["unknown", 7, 0.5, Decimal("1.25"), None, b"x", (1, 2), datetime.date(2020, 1, 1)]
+
+
+@pytest.mark.parametrize("one_more", ODD_CELLS)
+@pytest.mark.parametrize("categories", [[0, 1], [False, True]])
+@pytest.mark.parametrize("kind", [bool, np.bool_, int, float])
+def test_one_odd_cell_does_not_recode_a_column_of_true_and_false(
+    kind: type, categories: list[object], one_more: object
+) -> None:
+    """One more person moves a site's vector by at most its sensitivity, whatever stands in that person's cell."""
+    plan = plan_of(categories)
+    values = [kind(number % 2) for number in range(4000)]
+    labels = ["no", "yes"] * 2000
+    ages = [number % 5 for number in range(4000)]
+    before = rows_of({"c": np.array(values), "x": ages, "y": labels}, plan)
+    for column in ([*values, one_more], object_array([*values, one_more])):
+        after = rows_of({"c": column, "x": [*ages, 1], "y": [*labels, "no"]}, plan)
+        assert moved(plan, before, after) <= 1
+        assert (after.codes[:, :4000] == before.codes).all() and after.n_records >= 4000
+    assert set(before.codes[0].tolist()) == {0, 1}
+
+
+def object_array(values: list[Any]) -> NDArray[np.object_]:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def test_one_decimal_with_more_digits_does_not_recode_the_others() -> None:
+    """0.5 and 1.5 stay the categories 0.5 and 1.5 when a person with 2.25 comes."""
+    plan = plan_of(["0.5", "1.5"])
+    values = [Decimal("0.5"), Decimal("1.5")] * 2000
+    columns = {"c": values, "x": [1] * 4000, "y": ["no", "yes"] * 2000}
+    more = {"c": [*values, Decimal("2.25")], "x": [1] * 4001, "y": [*columns["y"], "no"]}
+    before, after = rows_of(columns, plan), rows_of(more, plan)
+    assert set(before.codes[0].tolist()) == {0, 1}
+    assert moved(plan, before, after) <= 1
+
+
+SQL = "select c, x, y, person from t order by rowid"
+
+
+def from_database(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Records:
+    """Rows that went through a SQLite table without types."""
+    file = folder / "t.db"
+    file.unlink(missing_ok=True)
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table t (c, x, y, person)")
+        connection.executemany("insert into t values (?, ?, ?, ?)", rows)
+    connection.close()
+    return concatenate(read_sql_records(f"sqlite:///{file}", SQL, plan, left_out={}))
+
+
+@pytest.mark.parametrize("odd", ["unknown", 0.25, b"\xff", None])
+def test_one_text_in_an_untyped_database_column_does_not_recode_the_others(tmp_path: Path, odd: object) -> None:
+    """SQLite keeps a type for each cell; the cells of one chunk have nothing to do with each other."""
+    pytest.importorskip("sqlalchemy")
+    plan = plan_of(["0.00001", "3"])
+    rows = [((1e-05, 3.0)[number % 2], number % 5, ("no", "yes")[number % 2], number) for number in range(400)]
+    before = from_database(tmp_path, rows, plan)
+    assert before.features[0].tolist() == [0, 1] * 200
+    after = from_database(tmp_path, [*rows, (odd, 1, "no", 400)], plan)
+    assert after.features[0][:400].tolist() == before.features[0].tolist()
+    assert after.features[1][:400].tolist() == before.features[1].tolist()
+
+
+def test_an_identifier_is_the_same_in_every_chunk() -> None:
+    """A person whose number is written 7.5 in one chunk and 7.50 in another is one person, at the border of chunks."""
+    pytest.importorskip("sqlalchemy")
+    plan = plan_of(unit="person", max_rows_per_unit=1)
+    same = [Decimal("7.5"), 7.5, "7.5", " 7.50 ", Decimal("7.5000"), np.float32(7.5), b"7.50"]
+    padding = [Decimal(number) for number in range(100, 100 + CHUNK - 3)]
+    people = [*same[:3], *padding, *same[3:], Decimal("0.125")]
+    chunks = [people[start : start + CHUNK] for start in range(0, len(people), CHUNK)]
+    assert len(chunks) == 2
+    records = [
+        records_from_columns({"c": ["a"] * len(own), "x": [1] * len(own), "y": ["no"] * len(own), "person": own}, plan)
+        for own in chunks
+    ]
+    _, report = site_data_from_records(records, plan)
+    assert (report.n_units, report.n_dropped) == (1 + len(padding) + 1, len(same) - 1)
+
+
+def test_numbers_of_decimals_do_not_depend_on_the_digits_of_others() -> None:
+    """The float64 of a Decimal is the nearest one, whatever other Decimals stand beside it."""
+    values = [Decimal(number).scaleb(-7) for number in range(1, 3000, 7)]
+    alone = [float(value) for value in values]
+    together = [*values, Decimal("1E-25"), Decimal("123456789012345678.5")]
+    assert numbers(together, HERE).tolist()[: len(values)] == alone
+    typed = pa.array(values, pa.decimal128(38, 25))
+    assert numbers(typed, HERE).tolist() == alone
+
+
+def test_an_identifier_as_long_as_a_book_costs_its_own_row_only() -> None:
+    """Identifiers are kept in bounded room: one of a megabyte does not make every other person's as wide."""
+    found = identifiers([*(str(number) for number in range(1000)), "x" * 1_000_000, "x" * 1_000_001], HERE)
+    assert found.dtype.itemsize < 1000
+    assert len(set(found.tolist())) == 1002
+
+
+# Any table and any one row more -------------------------------------------------------------------------------------
+
+TEXT_CELLS = st.one_of(
+    st.sampled_from(["", "NA", "1", "1.0", " 1", "0", "true", "False", "7.5", "7.50", "unknown", "1e-05", "0.1"]),
+    st.text(max_size=4),
+)
+CELLS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    st.floats(width=32).map(np.float32),
+    st.integers(-3, 3).map(np.int8),
+    st.booleans().map(np.bool_),
+    st.decimals(),
+    st.sampled_from([Decimal("7.5"), Decimal("7.50"), Decimal("1E+2"), Decimal("0.1")]),
+    TEXT_CELLS,
+    st.binary(max_size=3),
+    st.dates(),
+    st.datetimes(),
+    st.uuids(),
+    st.sampled_from([pd.NA, pd.NaT, pd.Timestamp("2020-01-01"), np.datetime64("2020-01-01", "ns"), (1, 2), [3], {}]),
+)
+CATEGORIES = st.sampled_from(
+    [[0, 1], [True, False], ["a", "7.5", 0.1], ["true", "1", "2020-01-01"], [1e-05, "unknown"]]
+)
+
+
+def encoded(column: Any, categories: list[str]) -> tuple[list[int], list[str], list[float]]:
+    """What each cell becomes: category, unit, number; a cell that does not fit is marked."""
+    n = len(column)
+
+    def marked(encode: Callable[[Any], NDArray[Any]], mark: Any) -> list[Any]:
+        bad = np.zeros(n, dtype=bool)
+
+        def note(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+            bad[rows] = True
+            for row in np.flatnonzero(rows).tolist():
+                assert error_at(row).code == code or code == "data-wrong-type"
+
+        found = encode(note).tolist()
+        return [mark if is_bad else value for value, is_bad in zip(found, bad.tolist(), strict=True)]
+
+    return (
+        marked(lambda note: category_indices(column, categories, HERE, note), -9),
+        marked(lambda note: identifiers(column, HERE, note), "\0"),
+        [repr(value) for value in marked(lambda note: numbers(column, HERE, note), "bad")],
+    )
+
+
+def listed(values: list[object]) -> list[str]:
+    return list(plan_of(values).features[0].categories)
+
+
+@given(st.lists(CELLS, min_size=1, max_size=8), CELLS, CATEGORIES)
+@example([True, False], "unknown", [0, 1])
+@example([Decimal("0.5")], Decimal("2.25"), [0, 1])
+def test_no_cell_changes_what_another_one_counts_as(cells: list[Any], more: Any, categories: list[object]) -> None:
+    """Lists, object arrays and pandas' object columns: each cell by itself is what it is among others."""
+    names = listed(categories)
+    alone = [encoded([cell], names) for cell in cells]
+    expected = tuple([part for one in alone for part in one[kind]] for kind in range(3))
+    for column in ([*cells, more], object_array([*cells, more]), pd.Series(object_array([*cells, more]), dtype=object)):
+        found = encoded(column, names)
+        assert tuple(part[:-1] for part in found) == expected
+
+
+SAME_TYPE = st.sampled_from(
+    [
+        (st.booleans(), np.bool_),
+        (st.integers(-200, 200), np.int64),
+        (st.integers(0, 200), np.uint8),
+        (st.floats(width=32), np.float32),
+        (st.floats(), np.float64),
+        (st.floats(width=16), np.float16),
+    ]
+)
+
+
+@given(st.data(), CATEGORIES)
+def test_a_typed_column_counts_as_its_cells_do(data: st.DataObject, categories: list[object]) -> None:
+    """The fast path over a numpy or Arrow array gives what the slow one gives for each value, also wider types."""
+    cells, kind = data.draw(SAME_TYPE)
+    values = np.array(data.draw(st.lists(cells, min_size=1, max_size=20)), dtype=kind)
+    names = listed(categories)
+    expected = encoded(values.tolist(), names)
+    assert encoded(values, names) == expected
+    assert encoded(pa.array(values), names) == expected
+    assert encoded(pd.Series(values), names) == expected
+    if kind is not np.bool_:
+        with_gap = np.append(values.astype(np.float64), np.nan)
+        assert tuple(part[:-1] for part in encoded(with_gap, names)) == expected
+
+
+ARROW = st.sampled_from(
+    [
+        (st.decimals(-(10**6), 10**6, places=4), pa.decimal128(20, 4)),
+        (st.decimals(-(10**6), 10**6, places=2), pa.decimal256(60, 9)),
+        (TEXT_CELLS, pa.string()),
+        (TEXT_CELLS, pa.large_string()),
+        (TEXT_CELLS, pa.string_view()),
+        (st.binary(max_size=4), pa.binary()),
+        (st.binary(max_size=4), pa.large_binary()),
+        (TEXT_CELLS, pa.dictionary(pa.int8(), pa.string())),
+        (st.integers(-(2**63), 2**63 - 1), pa.int64()),
+        (st.integers(0, 2**64 - 1), pa.uint64()),
+        (st.dates(), pa.date32()),
+        (st.datetimes(), pa.timestamp("us")),
+        (st.datetimes(timezones=st.just(datetime.UTC)), pa.timestamp("us", "UTC")),
+        (st.times(), pa.time64("us")),
+    ]
+)
+
+
+@given(st.data(), CATEGORIES)
+def test_an_arrow_column_counts_as_its_cells_do(data: st.DataObject, categories: list[object]) -> None:
+    """Every Arrow type that is read, whole, sliced or in pieces: the same as its values one by one."""
+    cells, kind = data.draw(ARROW)
+    values = data.draw(st.lists(st.one_of(st.none(), cells), min_size=1, max_size=12))
+    names = listed(categories)
+    array = pa.array(values, kind)
+    expected = encoded(array.to_pylist(), names)[:2]
+    cut = len(values) // 2
+    forms = (array, pa.chunked_array([array[:cut], array[cut:]], kind))
+    for form in forms:
+        assert (
+            category_by_cell(form, names),
+            units_by_cell(form),
+        ) == expected
+
+
+def category_by_cell(column: Any, names: list[str]) -> list[int]:
+    bad = np.zeros(len(column), dtype=bool)
+
+    def note(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        bad[rows] = True
+
+    found = category_indices(column, names, HERE, note)
+    return [-9 if is_bad else index for index, is_bad in zip(found.tolist(), bad.tolist(), strict=True)]
+
+
+def units_by_cell(column: Any) -> list[str]:
+    bad = np.zeros(len(column), dtype=bool)
+
+    def note(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        bad[rows] = True
+
+    found = identifiers(column, HERE, note)
+    return ["\0" if is_bad else unit for unit, is_bad in zip(found.tolist(), bad.tolist(), strict=True)]
+
+
+def canonical(value: Any) -> str | None:
+    """An independent oracle for numbers: the exact decimal expansion of the shortest text, without idle zeros."""
+    if isinstance(value, float | np.floating):
+        value = Decimal(repr(float(value)))
+    text = format(Decimal(value), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+@given(st.one_of(st.integers(-(2**52), 2**52), st.floats(-(2.0**52), 2.0**52), st.decimals(-(10**9), 10**9, places=5)))
+def test_a_number_has_one_text(value: Any) -> None:
+    """Integers, floats, Decimals and text of one number are one unit and one category."""
+    text = canonical(value)
+    assert text is not None
+    assert identifiers([value], HERE).tolist() == identifiers([text], HERE).tolist()
+    assert len(text) > 64 or identifiers([value], HERE).tolist() == [text]
+    assert category_indices([value, text], [text], HERE).tolist() == [0, 0]
+
+
+def from_csv(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Records:
+    def cell(value: Any) -> str:
+        text = "" if value is None else str(value).replace('"', '""')
+        return f'"{text}"'
+
+    lines = [",".join(map(cell, row)) for row in rows]
+    text = "c,x,y,person\n" + "\n".join(lines) + "\n"
+    path = folder / "t.csv"
+    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
+    return concatenate(read_records(path, plan, left_out={}))
+
+
+SAFE_CELLS = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), TEXT_CELLS.filter(str.isprintable))
+
+
+@pytest.mark.parametrize("source", ["list", "sql", "csv", "parquet"])
+@given(data=st.data())
+def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Add one row of anything to any table: the others' codes, units and the choice among the others' rows stay."""
+    folder = tmp_path_factory.getbasetemp()
+    plan = plan_of(data.draw(CATEGORIES), unit="person", max_rows_per_unit=1)
+    good = st.tuples(SAFE_CELLS, st.integers(0, 4), st.sampled_from(["no", "yes"]), st.sampled_from(["p", 1, 1.0, "1"]))
+    rows = data.draw(st.lists(good, min_size=1, max_size=6))
+    if source == "parquet":
+        more: tuple[Any, ...] = data.draw(st.sampled_from([("a", 1.0, "no", "q"), (None, math.nan, "yes", "1")]))
+        rows = [(None if row[0] is None else str(row[0]), float(row[1]), row[2], str(row[3])) for row in rows]
+    else:
+        cells = SAFE_CELLS if source != "list" else CELLS
+        more = (data.draw(cells), 2, "no", data.draw(st.sampled_from(["q", 2, 0.5, "1"])))
+
+    def read(table: list[tuple[Any, ...]]) -> Records:
+        if source == "sql":
+            return from_database(folder, table, plan)
+        if source == "csv":
+            return from_csv(folder, table, plan)
+        columns = dict(zip(("c", "x", "y", "person"), map(list, zip(*table, strict=True)), strict=True))
+        if source == "parquet":
+            pq.write_table(pa.table(columns), folder / "t.parquet")
+            return concatenate(read_records(folder / "t.parquet", plan))
+        found: Records = records_from_columns(columns, plan, left_out={})
+        return found
+
+    before, after = read(rows), read([*rows, more])
+    n = before.n_records
+    for old, new in zip(before.features, after.features, strict=True):
+        np.testing.assert_array_equal(new[:n], old)
+    assert before.unit is not None and after.unit is not None
+    assert after.unit[:n].tolist() == before.unit.tolist()
+    if after.n_records > n:
+        kept_before, _ = rows_within_bound(before.unit, 1, b"key")
+        kept_after, _ = rows_within_bound(after.unit, 1, b"key")
+        others = [row for row in kept_before.tolist() if before.unit[row] != after.unit[n]]
+        assert [row for row in kept_after.tolist() if after.unit[row] != after.unit[n]] == others
+
+
+def test_an_unlisted_value_is_unknown_and_not_refused() -> None:
+    """What is neither number nor text in a category is a value that the plan does not list."""
+    assert category_indices(["a", "b", "c"], ["a"], HERE).tolist() == [0, UNKNOWN, UNKNOWN]
