@@ -103,8 +103,10 @@ class ArrivalsOfRun:
             if name in self._known:
                 continue
             digest = self._digest(name)
-            self._require_new(name, digest)
-            found.append(self._read(name, digest))
+            rows = self._read(name, digest)
+            if rows.n_records:
+                self._require_new(name, digest)
+            found.append(rows)
             row = (self._run_id, name, digest, round_number)
             self._database.write(("insert into arrivals values (?, ?, ?, ?)", row))
             self._known[name] = digest

@@ -15,7 +15,8 @@ unit may appear at several sites multiplies ``max_rows_per_unit`` by their numbe
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -32,19 +33,21 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class ContributionReport:
-    """What the bound did at this site. These are counts of private rows: for the site's owner, never for a peer.
+    """Which rows this site left out. These are counts of private rows: for the site's owner, never for a peer.
 
     Attributes:
         n_units: different identifiers.
         n_units_limited: identifiers that had more rows than the bound.
-        n_rows: rows before.
-        n_dropped: rows left out.
+        n_rows: rows that fit the plan.
+        n_dropped: of these, rows left out because their unit had more than the bound.
+        unfit: rows left out because they do not fit the plan, by the code of `data_errors` that says why.
     """
 
     n_units: int
     n_units_limited: int
     n_rows: int
     n_dropped: int
+    unfit: Mapping[str, int] = field(default_factory=dict)
 
 
 def bound_contribution(records: Records, max_rows_per_unit: int, key: bytes) -> tuple[Records, ContributionReport]:

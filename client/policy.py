@@ -13,6 +13,7 @@
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
+    rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hedgerow.protocol.plan_fields import (
     distinct_texts,
     integer,
     number,
+    one_of,
     read_section,
     text,
 )
@@ -58,6 +60,12 @@ class Policy:
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
+    rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether one row that does not fit, or a table without rows, keeps the site out of a run."""
+        return self.rows_that_do_not_fit == "refuse"
 
     @property
     def secure_sums(self) -> NodePolicy:

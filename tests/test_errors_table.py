@@ -160,6 +160,9 @@ def roster_over_existing(scene: Scene) -> list[str]:
     return good_roster(scene)
 
 
+NOT_UTF8 = (HEADER + "\n30,\xe9,0\n").encode("latin-1")
+
+
 def unit_missing(scene: Scene) -> list[str]:
     scene.plan("n_records = 100", 'n_records = 100\nunit = "person"\nmax_rows_per_unit = 2')
     return scene.table("33,a,0,p1", "34,b,1,", header=HEADER + ",person")
@@ -247,7 +250,15 @@ CASES: dict[str, Case] = {
     "a gzip file that breaks off": truncated_gzip,
     "a gzip file that is none": file_of("odd.csv.gz", HEADER + "\n"),
     "a Parquet file that is none": file_of("odd.parquet", HEADER + "\n"),
-    "text that is not UTF-8": file_of("odd.csv", (HEADER + "\n30,\xe9,0\n").encode("latin-1")),
+    "text that is not UTF-8, in a row": file_of("odd.csv", NOT_UTF8),
+    "a header that is not UTF-8": file_of("odd.csv", b"\xe9" + NOT_UTF8),
+    "`--strict`, and text where the plan says numeric": lambda s: [*s.table("old,a,0"), "--strict"],
+    "`--strict`, and a row with too few fields": lambda s: [*s.table("30,a"), "--strict"],
+    "`--strict`, and a label that is none of the plan's classes": lambda s: [*s.table("30,a,2"), "--strict"],
+    "`--strict`, and a missing label": lambda s: [*s.table("30,a,"), "--strict"],
+    "`--strict`, and a missing identifier": lambda s: [*unit_missing(s), "--strict"],
+    "`--strict`, and a row that is not UTF-8": lambda s: [*file_of("odd.csv", NOT_UTF8)(s), "--strict"],
+    "`--strict`, and a header without rows": lambda s: [*file_of("odd.csv", HEADER + "\n")(s), "--strict"],
     "epsilon = inf": lambda s: s.plan("epsilon = 1", "epsilon = inf"),
     "n_trees = 0": lambda s: s.plan("n_trees = 3", "n_trees = 0"),
     "n_trees = 2.5": lambda s: s.plan("n_trees = 3", "n_trees = 2.5"),

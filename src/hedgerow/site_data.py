@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hedgerow.client import data_errors
 from hedgerow.client.contribution import ContributionReport, rows_within_bound
 from hedgerow.client.node import SiteData
 from hedgerow.client.reading import read_records
-from hedgerow.client.records import Records
+from hedgerow.client.records import Records, RowsLeftOut
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Label, Plan
 from hedgerow.trees.grid import Grid, build_grid
@@ -57,19 +58,21 @@ def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
 
 
 def site_data_from_records(
-    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None
+    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None, left_out: RowsLeftOut | None = None
 ) -> tuple[SiteData, ContributionReport]:
     """One site's rows, with at most `plan.privacy.max_rows_per_unit` of each unit of privacy.
 
     Args:
         chunks: the site's records in the order of its table, with labels, and identifiers if the plan has a unit.
         grid: the plan's grid, if it is at hand.
+        left_out: where the reader counts rows that do not fit. With it, a site without any row takes part with sums of
+            zero: if it refused, the others would know of one row whether it is there. None refuses.
 
     Returns:
-        The data for a node, and what the bound on rows per unit left out (for the site's owner only).
+        The data for a node, and which rows were left out (for the site's owner only).
 
     Raises:
-        DataError: when there are no records, or labels or identifiers are missing.
+        DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
     grid = grid or build_grid(plan)
     codes, labels, units = [], [], []
@@ -78,10 +81,14 @@ def site_data_from_records(
         labels.append(encode_labels(records, plan))
         if records.unit is not None:
             units.append(records.unit)
-    if not codes or not sum(map(len, labels)):
+    if left_out is None and not sum(map(len, labels)):
         raise data_errors.empty("The site")
+    if not codes:
+        codes, labels = [np.empty((grid.n_features, 0), dtype=grid.dtype)], [np.empty(0, dtype=np.int32)]
+        units = [np.empty(0, dtype=np.str_)]
     data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels))
-    return _bounded(data, np.concatenate(units) if units else None, plan)
+    data, report = _bounded(data, np.concatenate(units) if units else None, plan)
+    return data, replace(report, unfit=dict(left_out or {}))
 
 
 def _bounded(data: SiteData, unit: NDArray[np.str_] | None, plan: Plan) -> tuple[SiteData, ContributionReport]:
@@ -102,7 +109,16 @@ def _bounded(data: SiteData, unit: NDArray[np.str_] | None, plan: Plan) -> tuple
 
 
 def read_site_data(
-    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None
+    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None, *, strict: bool = False
 ) -> tuple[SiteData, ContributionReport]:
-    """The same from a .csv, .csv.gz or .parquet file; raises DataError when it does not fit the plan."""
-    return site_data_from_records(read_records(path, plan), plan, grid)
+    """The same from a .csv, .csv.gz or .parquet file; rows that do not fit are left out and counted in the report.
+
+    Args:
+        strict: refuse the first row that does not fit, and a table without rows. In a federation this tells the others
+            something about a single row.
+
+    Raises:
+        DataError: the table cannot be read or lacks a column; if strict, also for a row.
+    """
+    left_out: RowsLeftOut | None = None if strict else {}
+    return site_data_from_records(read_records(path, plan, left_out=left_out), plan, grid, left_out)

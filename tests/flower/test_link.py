@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from hedgerow.cli.federation_inputs import read_policy
 from hedgerow.client.flower_link import LinkStore
 from hedgerow.flower import coordinator, site
 from hedgerow.flower.files import read_coordinator_file, read_site_file
@@ -450,12 +451,13 @@ def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     file = read_site_file(federation.folder / "site-0.toml")
     (federation.folder / "site-0-state").mkdir()
     plan = coordinator.read_plan(federation.path("plan.toml"))
-    load = site.rows_to_train_on(file)
+    policy = read_policy(file.policy)
+    load = site.rows_to_train_on(file, policy)
     assert load(plan).n_records == load(plan).n_records == 100
     with (federation.folder / "site-0.csv").open("a") as table:
         table.write("50,a,1\n")
     assert load(plan).n_records == 101
-    assert site.rows_to_evaluate_on(file)(plan).n_records == 100 and load(plan).n_records == 101
+    assert site.rows_to_evaluate_on(file, policy)(plan).n_records == 100 and load(plan).n_records == 101
     assert len(list((federation.folder / "site-0-state").glob("rows-*.npz"))) == 1
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     picture = _picture(arguments.plot, model)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     if arguments.roster is None:
-        tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json)
+        tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, tables.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads

@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace) -> None:
     with use_threads(arguments.threads or available_threads()) as n_threads:
         warm_up(plan, n_threads)
         rehearse_run(plan or usual_plan(), n_threads)
-        load, load_held_out = _loaders(arguments, plan)
+        load, load_held_out = _loaders(arguments, plan, policy)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
         models = frozenset(model_digest(path) for path in arguments.models or ())
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
-            arrivals=arrivals_of(arguments.arrivals),
+            arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note),
         )  # fmt: skip
         settle_memory()
         store = NodeStore(folder)
@@ -104,7 +104,7 @@ def _say_of_connection(event: Connected | Disconnected) -> None:
 
 
 def _loaders(
-    arguments: argparse.Namespace, plan: Plan | None
+    arguments: argparse.Namespace, plan: Plan | None, policy: Policy
 ) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
     """How rows to train on are read, and rows that are held out."""
     if arguments.data is None and arguments.held_out is None:
@@ -116,9 +116,11 @@ def _loaders(
     load: Callable[[Plan], SiteData] = no_training_rows
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
     if arguments.data is not None or arguments.query is not None:
-        load = read_early(loader(arguments.data or "", arguments.query), plan)
+        read = loader(arguments.data or "", arguments.query, strict=policy.is_strict, tell=note)
+        load = read_early(read, plan)
     if arguments.held_out is not None or arguments.held_out_query is not None:
-        load_held_out = loader(arguments.held_out or "", arguments.held_out_query)
+        held_out, query = arguments.held_out or "", arguments.held_out_query
+        load_held_out = loader(held_out, query, strict=policy.is_strict, tell=note)
     return load, load_held_out
 
 

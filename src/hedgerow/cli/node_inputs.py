@@ -6,17 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hedgerow.client.arrivals import ArrivalFolder
+from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
 from hedgerow.client.reading_sql import read_sql_records
+from hedgerow.client.records import RowsLeftOut
 from hedgerow.model import Model
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.site_data import read_site_data, site_data_from_records
 from hedgerow.training.tasks import digest_of_model
 
+Tell = Callable[[str], object]
+"""Where the owner of the site, and nobody else, is told how many rows were left out."""
 
-def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
+
+def loader(
+    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None
+) -> Callable[[Plan], SiteData]:
     """How the site's rows are read once there is a plan.
+
+    Args:
+        strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
+        tell: is given a sentence when rows are left out.
 
     Raises:
         UsageError: a URL without a query, or a query without a URL.
@@ -28,16 +39,43 @@ def loader(data: str, query: str | None) -> Callable[[Plan], SiteData]:
             remedy="Give both, or the path of a file and no query.",
             code="query-without-url",
         )
-    if query is None:
-        return lambda plan: read_site_data(data, plan)[0]
-    return lambda plan: site_data_from_records(read_sql_records(data, query, plan), plan)[0]
+
+    def load(plan: Plan) -> SiteData:
+        if query is None:
+            return _told(read_site_data(data, plan, strict=strict), data, tell)
+        left_out: RowsLeftOut | None = None if strict else {}
+        records = read_sql_records(data, query, plan, left_out=left_out)
+        return _told(site_data_from_records(records, plan, left_out=left_out), "The query's result", tell)
+
+    return load
 
 
-def arrivals_of(folder: str | None) -> ArrivalFolder | None:
+def _told(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+    rows, report = read
+    if tell is not None and (report.unfit or not rows.n_records):
+        tell(f"{source}: {left_out_text(report)} (private: for this site only)")
+    return rows
+
+
+def left_out_text(report: ContributionReport) -> str:
+    """How many rows were left out, and why, for the site's owner only."""
+    causes = [f"{n_rows:,} {code}" for code, n_rows in sorted(report.unfit.items())]
+    if report.n_dropped:
+        causes.append(f"{report.n_dropped:,} beyond privacy.max_rows_per_unit")
+    n_left_out = sum(report.unfit.values()) + report.n_dropped
+    reason = f" ({', '.join(causes)})" if causes else ""
+    return f"{n_left_out:,} rows left out{reason}, {report.n_rows - report.n_dropped:,} rows used."
+
+
+def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None = None) -> ArrivalFolder | None:
     """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
     if folder is None:
         return None
-    source = ArrivalFolder(Path(folder), lambda path, plan: read_site_data(path, plan)[0])
+
+    def read(path: Path, plan: Plan) -> SiteData:
+        return _told(read_site_data(path, plan, strict=strict), path.name, tell)
+
+    source = ArrivalFolder(Path(folder), read)
     source.names()
     return source
 

@@ -145,8 +145,14 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees"
     )
+    _add_strict(train)
     _add_running(train)
     _add_json(train)
+
+
+def _add_strict(command: Any) -> None:
+    text = "refuse a row that does not fit instead of leaving it out"
+    command.add_argument("--strict", action="store_true", help=text)
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -164,6 +170,7 @@ def _add_evaluate(commands: Any) -> None:
     federated.add_argument("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
     federated.add_argument("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     federated.add_argument("--seed", type=_seed, metavar="N", help="noise from a seed: voids the model's guarantee")
+    _add_strict(federated)
     add_coordinating(evaluate.add_argument_group("over nodes: --federated as the coordinator of a roster"))
     _add_json(evaluate)
 

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     files = named_sites(arguments.sites)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    sites = read_sites(files, plan, quiet=arguments.json)
+    sites = read_sites(files, plan, quiet=arguments.json, strict=arguments.strict)
     if arguments.no_secagg:
         # After reading: which rows of a person are used follows from the plan's digest, and is to stay the same.
         plan = without_secure_aggregation(plan)
@@ -35,7 +35,6 @@ def run(arguments: argparse.Namespace) -> None:
                 "model": str(out),
                 "plan_digest": plan.digest,
                 "sites": list(files),
-                "rows_left_out": {name: report.n_dropped for name, report in sites.contributions.items()},
                 "settings": dataclasses.asdict(resolve(plan)),
                 "report": model.report.to_dict(),
             }
@@ -51,7 +50,6 @@ def _print(model: Model, sites: Sites, out: str) -> None:
         [
             ("sites", f"{len(sites.data)}: {listed(sites.data)}"),
             ("model", f"{model.ensemble.n_trees} trees of depth {_depth(model)}, written to {out}"),
-            *_left_out(sites),
         ]
     )
     print("\n" + wrapped(model.report.text()))
@@ -59,10 +57,3 @@ def _print(model: Model, sites: Sites, out: str) -> None:
 
 def _depth(model: Model) -> int:
     return 0 if model.ensemble.fitted is None else model.ensemble.fitted.trees.depth
-
-
-def _left_out(sites: Sites) -> list[tuple[str, str]]:
-    dropped = sum(report.n_dropped for report in sites.contributions.values())
-    if not dropped:
-        return []
-    return [("left out", f"{dropped} rows beyond privacy.max_rows_per_unit")]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hedgerow.cli.node_inputs import left_out_text
+from hedgerow.cli.output import note
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
@@ -21,7 +23,7 @@ from hedgerow.trees.grid import build_grid
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """The sites' rows, and what the bound on rows per unit left out at each."""
+    """The sites' rows, and which rows each of them left out: counts for the sites' own operators only."""
 
     data: Mapping[str, SiteData]
     contributions: Mapping[str, ContributionReport]
@@ -31,17 +33,23 @@ class Sites:
         return sum(site.n_records for site in self.data.values())
 
 
-def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool) -> Sites:
-    """Read and bin every site's file.
+def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
+    """Read and bin every site's file; what was left out is said on stderr, for the operator's eyes.
+
+    Args:
+        strict: refuse a row that does not fit, and a table without rows.
 
     Raises:
-        DataError: a file cannot be read or does not fit the plan.
+        DataError: a file cannot be read or lacks a column; if strict, also for a row.
     """
     grid = build_grid(plan)
     data, contributions = {}, {}
     for name, path in files.items():
         with status(f"Reading {path.name}", quiet=quiet):
-            data[name], contributions[name] = read_site_data(path, plan, grid)
+            data[name], contributions[name] = read_site_data(path, plan, grid, strict=strict)
+    for name, report in contributions.items():
+        if report.unfit or report.n_dropped or not data[name].n_records:
+            note(f"Private, for the site {name} only: {left_out_text(report)}")
     return Sites(data, contributions)
 
 

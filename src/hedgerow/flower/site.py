@@ -18,6 +18,7 @@ from hedgerow.cli.node_inputs import arrivals_of, loader, model_digest
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.policy import Policy
 from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import HedgerowError
@@ -36,11 +37,13 @@ def answer(path: Path, request: bytes) -> bytes:
     identity, roster = read_private(Path(file.identity)), read_roster(Path(file.roster))
     folder = Path(file.state)
     with use_threads(file.threads or available_threads()) as n_threads:
+        policy = read_policy(file.policy)
+        arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
         setup = NodeSetup(
-            identity.public.name, signing_key(identity), signing_roster(roster), read_policy(file.policy), os.urandom,
-            SystemNoise(os.urandom), rows_to_train_on(file), read_plan(file.plan) if file.plan else None, n_threads,
-            rows_to_evaluate_on(file), frozenset(model_digest(model) for model in file.models),
-            arrivals=arrivals_of(file.arrivals or None),
+            identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
+            SystemNoise(os.urandom), rows_to_train_on(file, policy), read_plan(file.plan) if file.plan else None,
+            n_threads, rows_to_evaluate_on(file, policy), frozenset(model_digest(model) for model in file.models),
+            arrivals=arrivals,
         )  # fmt: skip
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, _book_file(file, identity.public.name))
@@ -59,34 +62,37 @@ def _book_file(file: SiteFile, name: str) -> Path:
 Load = Callable[[Plan], SiteData]
 
 
-def rows_to_train_on(file: SiteFile) -> Load:
+def rows_to_train_on(file: SiteFile, policy: Policy) -> Load:
     """How the rows to train on are read; without any, `no_training_rows`."""
     if not file.data:
         return no_training_rows
-    return _kept(loader(file.data, file.query or None), file, file.data if not file.query else "", "rows")
+    return _kept((file.data, file.query), file, policy, "rows")
 
 
-def rows_to_evaluate_on(file: SiteFile) -> Load:
+def rows_to_evaluate_on(file: SiteFile, policy: Policy) -> Load:
     """How the rows that are held out are read; without any, `no_held_out_rows`."""
     if not file.held_out:
         return no_held_out_rows
-    read = loader(file.held_out, file.held_out_query or None)
-    return _kept(read, file, file.held_out if not file.held_out_query else "", "held-out")
+    return _kept((file.held_out, file.held_out_query), file, policy, "held-out")
 
 
-def _kept(read: Load, file: SiteFile, table: str, name: str) -> Load:
-    """`read`, from the node's own folder where a plan's rows of the same table were read before.
+def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str) -> Load:
+    """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
     per value, in a file of mode 0600; a table that was changed has another size or time, and is read again. The rows of
-    a database, whose `table` is "", may change unseen: they are read every time.
+    a database may change unseen: they are read every time.
     """
+    data, query = source
+    table = "" if query else data
+    read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
 
     def load(plan: Plan) -> SiteData:
         if not table or not Path(table).is_file():
             return read(plan)  # It says in its own words that there is no such file.
         status = Path(table).stat()
-        told = f"{plan.digest} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        kind = f"{plan.digest} {policy.rows_that_do_not_fit}"
+        told = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(told.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
@@ -105,8 +111,14 @@ def _kept(read: Load, file: SiteFile, table: str, name: str) -> Load:
 
 def report(folder: Path, fault: HedgerowError) -> None:
     """Tell the owner of a failure: in full in the node's own folder, by its code word where a SuperNode logs."""
+    log = _log(folder, f"{fault} ({fault.code})")
+    print(f"hedgerow: {fault.code}; the rest stands in {log}", file=sys.stderr, flush=True)
+
+
+def _log(folder: Path, text: str) -> Path:
+    """Write a line for the owner, and nobody else, into the node's own folder; returns the file."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / LOG_FILE
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
-        stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {fault} ({fault.code})\n")
-    print(f"hedgerow: {fault.code}; the rest stands in {log}", file=sys.stderr, flush=True)
+        stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    return log

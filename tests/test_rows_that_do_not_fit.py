@@ -1,0 +1,259 @@
+"""A row that does not fit is left out, whole and unseen by others; the operator is told how many, and may refuse."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.cli.node_inputs import loader
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.policy import parse_policy
+from hedgerow.client.reading import read_records
+from hedgerow.local_evaluation import evaluate_federated
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import DataError, UsageError
+from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.site_data import read_site_data
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+
+HEADER = "person,age,ward,ill"
+GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]
+
+PLAN = """version = 1
+[model]
+n_trees = 3
+max_depth = 2
+structure_seed = 1
+[privacy]
+epsilon = 1
+delta = 1e-6
+n_records = 100
+unit = "person"
+max_rows_per_unit = 3
+[federation]
+min_sites = 1
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+[[features]]
+name = "ward"
+type = "categorical"
+categories = ["a", "b"]
+[label]
+name = "ill"
+type = "binary"
+classes = [0, 1]
+"""
+
+
+def plan_of(text: str = PLAN) -> Plan:
+    return parse_plan(text)
+
+
+def table(path: Path, rows: list[str | bytes], header: str = HEADER) -> Path:
+    lines = [row if isinstance(row, bytes) else row.encode() for row in [header, *rows]]
+    content = b"\n".join(lines) + b"\n"
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+UNFIT: list[tuple[str | bytes, str]] = [
+    ("p3,30,a,2", "data-label-outside"),
+    ("p3,30,a,", "data-label-missing"),
+    ("p3,30,a,NaN", "data-label-missing"),
+    ("p3,old,a,1", "data-wrong-type"),
+    ('p3,"1,5",a,1', "data-wrong-type"),
+    (",30,a,1", "data-unit-missing"),
+    ("NA,30,a,1", "data-unit-missing"),
+    ("p3,30,a", "data-ragged-row"),
+    ("p3,30,a,1,x", "data-ragged-row"),
+    (b"p3,30,\xe9,1", "data-encoding"),
+    (b"p3,\xe9,a,1", "data-encoding"),
+    (b"\xff,30,a,1", "data-encoding"),
+    (b"p3,30,a,\xe9", "data-encoding"),
+]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize(("row", "code"), UNFIT)
+@pytest.mark.parametrize("at", [0, 17, 40])
+def test_a_row_that_does_not_fit_changes_nothing_but_its_own_count(
+    tmp_path: Path, name: str, row: str | bytes, code: str, at: int
+) -> None:
+    """Wherever it stands, the site holds the very rows that it holds without it; its operator is told the cause."""
+    plan = plan_of()
+    without, told_before = read_site_data(table(tmp_path / name, [*GOOD]), plan)
+    with_it, told = read_site_data(table(tmp_path / name, [*GOOD[:at], row, *GOOD[at:]]), plan)
+    assert (with_it.codes == without.codes).all() and (with_it.labels == without.labels).all()
+    assert with_it.codes.shape == without.codes.shape
+    assert told.unfit == {code: 1}
+    assert (told.n_units, told.n_dropped, told.n_rows) == (told_before.n_units, told_before.n_dropped, 40)
+
+
+@pytest.mark.parametrize(("row", "code"), UNFIT)
+def test_a_site_may_refuse_instead(tmp_path: Path, row: str | bytes, code: str) -> None:
+    """Who wants to hear of every such row can: the first one is an error that names it."""
+    with pytest.raises(DataError) as caught:
+        read_site_data(table(tmp_path / "t.csv", [*GOOD, row]), plan_of(), strict=True)
+    assert caught.value.code == code and "data row 41" in caught.value.what
+    policy = 'version = 1\ndata_set = "x"\nmax_epsilon = 1.0\ndelta = 1e-6\n'
+    assert not parse_policy(policy).is_strict
+    assert parse_policy(policy + 'rows_that_do_not_fit = "refuse"\n').is_strict
+    with pytest.raises(UsageError, match="rows_that_do_not_fit"):
+        parse_policy(policy + 'rows_that_do_not_fit = "perhaps"\n')
+
+
+def test_many_rows_that_do_not_fit_are_counted_once_each(tmp_path: Path) -> None:
+    """A row with several faults is one row; chunks do not matter."""
+    rows = [row for row, _ in UNFIT] * 3 + [",old,a,7"] * 5 + GOOD
+    plan, left_out = plan_of(), dict[str, int]()
+    path = table(tmp_path / "t.csv", rows)
+    n_records = sum(chunk.n_records for chunk in read_records(path, plan, chunk_rows=4, left_out=left_out))
+    assert n_records == len(GOOD)
+    assert sum(left_out.values()) == 3 * len(UNFIT) + 5
+
+
+def test_parquet_rows_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    """A label outside the plan and a missing identifier in a typed file."""
+    columns = {
+        "person": pa.array([1.0, None, 2.0**53, 3.0, 4.0]),
+        "age": pa.array([1, 2, 3, 4, None]),
+        "ward": pa.array([b"a", b"b", b"a", b"\xff", b"a"]),
+        "ill": pa.array([0, 1, 0, 1, 1], pa.int8()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    rows, report = read_site_data(tmp_path / "t.parquet", plan_of())
+    assert rows.labels.tolist() == [0, 1]
+    assert report.unfit == {"data-unit-missing": 2, "data-encoding": 1}
+
+
+def read_in_vain(folder: Path, kind: str) -> SiteData:
+    """The rows of a table of which no row fits, or that has none."""
+    plan = plan_of()
+    if kind == "parquet":
+        empty = {name: pa.array([], pa.string()) for name in HEADER.split(",")}
+        pq.write_table(pa.table(empty), folder / "t.parquet")
+        return read_site_data(folder / "t.parquet", plan)[0]
+    if kind == "query":
+        pytest.importorskip("sqlalchemy")
+        return loader(f"sqlite:///{folder}/t.db", "select 1 person, 2 age, 3 ward, 0 ill where 1 = 0")(plan)
+    rows: list[str | bytes] = {"header": [], "header and empty lines": ["", ""], "nothing fits": ["p,1,a,9", "x"]}[kind]
+    return read_site_data(table(folder / "t.csv", rows), plan)[0]
+
+
+@pytest.mark.parametrize("kind", ["header", "header and empty lines", "nothing fits", "parquet", "query"])
+def test_a_site_without_rows_takes_part_with_zeros(tmp_path: Path, kind: str) -> None:
+    """If it refused, whether there is a model would tell of one row whether it is in the table."""
+    rows = read_in_vain(tmp_path, kind)
+    assert rows.n_records == 0
+    plan = plan_of()
+    node = Node("empty", rows, plan, resolve(plan))
+    program = program_for(plan)
+    query = next(program)
+    for _ in range(3):
+        assert not node.answer(query).any()
+        try:
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
+        except StopIteration:
+            break
+
+
+ALGORITHMS: list[tuple[str, dict[str, Any]]] = [
+    ("binary", {}),
+    ("binary", {"split_method": "hist"}),
+    ("binary", {"split_method": "partially_random"}),
+    ("binary", {"split_candidates": "iterative_hessian"}),
+    ("binary", {"split_candidates": "quantile"}),
+    ("multiclass", {}),
+    ("regression", {}),
+    ("binary", {"algorithm": "adassp"}),
+    ("regression", {"algorithm": "s-gbdt"}),
+    ("binary", {"algorithm": "dp-xgboost"}),
+]
+
+
+@pytest.mark.parametrize(("label", "model"), ALGORITHMS)
+def test_every_algorithm_bears_a_site_without_rows(factory: ModuleType, label: str, model: dict[str, Any]) -> None:
+    """A site without rows is a site like any other; the model is that of the others' rows."""
+    table = factory.make_plan(label).to_dict()
+    sizes = {} if model.get("algorithm") == "adassp" else {"n_trees": 3, "max_depth": 2, "structure_seed": 1}
+    plan = Plan.from_dict({**table, "model": {**model, **sizes}})
+    full, some = factory.make_data(plan, 60, 1), factory.make_data(plan, 1, 1)
+    empty = SiteData(some.codes[:, :0], some.labels[:0])
+    found = train(plan, {"a": full, "b": empty}, noise=SeededNoise(3))
+    assert found.ensemble.n_trees
+    evaluation = evaluate_federated(found, {"a": full, "b": empty}, epsilon=1.0, noise=SeededNoise(1)).evaluation
+    assert evaluation is not None
+
+
+# The commands -------------------------------------------------------------------------------------------------------
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_counts_of_private_rows_stay_on_the_operators_screen(tmp_path: Path, run: Run) -> None:
+    """What `train --json` prints may be published: it is the same whether or not a row was left out."""
+    (tmp_path / "plan.toml").write_text(PLAN)
+    told = []
+    for rows in ([*GOOD], [*GOOD, "p3,30,a,2", ",1,a,1"]):
+        site = table(tmp_path / "north.csv", rows)
+        options = ("--out", tmp_path / "m.json", "--seed", 1, "--json")
+        code, out, err = run("train", tmp_path / "plan.toml", "--site", f"north={site}", *options)
+        assert code == 0
+        assert "left_out" not in out and "left out" not in out
+        told.append(((tmp_path / "m.json").read_bytes(), json.loads(out), err))
+    assert told[0][:2] == told[1][:2]
+    said = " ".join(told[1][2].split())
+    assert "Private" in said and "1 data-label-outside" in said and "1 data-unit-missing" in said
+
+
+def test_strict_commands_refuse(tmp_path: Path, run: Run) -> None:
+    """`--strict` names the row, and no model is written."""
+    (tmp_path / "plan.toml").write_text(PLAN)
+    site = table(tmp_path / "north.csv", [*GOOD, "p3,30,a,2"])
+    arguments = ("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)
+    code, _, err = run(*arguments, "--strict")
+    assert code == 4 and "data row 41" in err and "data-label-outside" in err
+    assert not (tmp_path / "m.json").exists()
+    assert run(*arguments)[0] == 0
+    evaluate = ("evaluate", tmp_path / "m.json", "--federated", "--site", site, "--epsilon", 1, "--seed", 1)
+    code, _, err = run(*evaluate, "--strict")
+    assert code == 4 and "data row 41" in err
+    code, out, err = run(*evaluate, "--json")
+    assert code == 0 and "1 data-label-outside" in " ".join(err.split()) and "left" not in out
+
+
+@pytest.mark.parametrize("row", ["old,a", "3", b"30,\xe9"])
+def test_a_prediction_drops_no_row(tmp_path: Path, run: Run, row: str | bytes) -> None:
+    """Line n of the predictions is row n of the table, or there are none: an unreadable row is named."""
+    (tmp_path / "plan.toml").write_text(PLAN)
+    site = table(tmp_path / "north.csv", [*GOOD])
+    assert run("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)[0] == 0
+    asked = table(tmp_path / "ask.csv", ["30,a", row, "31,b"], header="age,ward")
+    code, _, err = run("predict", tmp_path / "m.json", asked)
+    assert code == 4 and "data row 2" in err
