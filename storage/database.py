@@ -14,6 +14,7 @@ from hedgerow.protocol.errors import EnvironmentFault
 Statement = tuple[str, tuple[Any, ...]]
 
 _ROOM_BYTES = 1 << 20
+_SECONDS_TO_FIND_OUT, _SECONDS_FOR_A_TURN = 2.0, 60.0
 _DISK_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -38,7 +39,9 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+            # Who shares a file waits for its turn, however busy the machine is; who must have it alone finds out soon.
+            patience = _SECONDS_TO_FIND_OUT if is_exclusive else _SECONDS_FOR_A_TURN
+            self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         except OSError as fault:
             raise EnvironmentFault(
                 f"{path} cannot be opened: {fault.strerror or fault}.",
