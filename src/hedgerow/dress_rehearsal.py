@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections import deque
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -39,8 +38,6 @@ _LARGEST = 1 << 16
 """Entries of an answer: beyond, a round is mostly the work of kernels, which are compiled already."""
 _MOST_CHOICES = 20_000
 """Trees times features: beyond, it takes long to choose what the trees of the rehearsal may ask for."""
-_LONGEST_SECONDS = 2.0
-"""A slow machine goes on after that with what it has rehearsed."""
 
 
 def rehearse_run(plan: Plan, n_threads: int = 1) -> int:
@@ -95,13 +92,12 @@ def _made_up_rows(plan: Plan) -> SiteData:
 
 
 def _converse(coordinator: RunSession, nodes: dict[str, NodeSession]) -> None:
-    """Carry messages to and fro until the run is over, or long enough."""
-    deadline = time.monotonic() + _LONGEST_SECONDS
+    """Carry messages to and fro until the run is over: it has few rounds, of few sites."""
     on_the_way: deque[tuple[str, bytes]] = deque()
     for name, node in nodes.items():
         coordinator.joined(name)
         on_the_way.extend((name, message) for message in node.connected())
-    while on_the_way and coordinator.state is not RunState.OVER and time.monotonic() < deadline:
+    while on_the_way and coordinator.state is not RunState.OVER:
         sender, message = on_the_way.popleft()
         for name, request in coordinator.arrived(sender, message):
             on_the_way.extend((name, answer) for answer in nodes[name].receive(request))
