@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
+import resource
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,6 +32,10 @@ WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
 _HEADROOM = 1 << 16
 _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
+_SLICE_SECONDS = 1.0
+_SLICES = 8
+_LATE_SECONDS = 0.05
+"""So late does a thread wake up at times on a machine that is not busy at all."""
 
 Result = TypeVar("Result")
 
@@ -39,20 +46,26 @@ class LinkSettings:
 
     Args: max_message_bytes: largest message taken or sent; outbox_bytes: what may wait to be sent to one peer, beyond
         it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer,
-        beyond it nothing more is read from that peer; ping_seconds: how often a sign of life is asked for;
-        silence_seconds: without any, or with a frame that cannot be written for so long, the peer is disconnected;
-        hello_seconds: for the first frame; duplicate_seconds: for a connected node to answer when a second one of its
-        site appears; backoff_seconds, longest_backoff_seconds: before the node tries again, doubled each time;
+        beyond it nothing more is read from that peer; ping_seconds: one beat, after which a peer that
+        said nothing is asked for a sign of life; silence_seconds: after as many beats without one, or with a frame
+        that cannot be written, the peer is disconnected; handshake_seconds: for TLS, by the clock, since strangers may
+        begin one; hello_seconds: for the first frame; duplicate_seconds: for a
+        connected node to answer when a second one of its site appears; closing_seconds: for a peer to take what was
+        sent before the end; backoff_seconds, longest_backoff_seconds: before the node tries again, doubled each time;
         http_proxy: whether a node dials through the proxy that the environment names.
+
+    All but the back-off and the handshake are seconds in which this process ran: on a busy machine they take longer.
     """
 
     max_message_bytes: int = 64 << 20
     outbox_bytes: int = 128 << 20
     inbox_bytes: int = 128 << 20
     ping_seconds: float = 10.0
-    silence_seconds: float = 30.0
+    silence_seconds: float = 60.0
+    handshake_seconds: float = 10.0
     hello_seconds: float = 10.0
-    duplicate_seconds: float = 2.0
+    duplicate_seconds: float = 10.0
+    closing_seconds: float = 5.0
     backoff_seconds: float = 0.2
     longest_backoff_seconds: float = 30.0
     http_proxy: bool = True
@@ -76,9 +89,54 @@ def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[
         # Two coordinators on one port would share the nodes between them.
         ("grpc.so_reuseport", 0),
         # A stranger who connects and says nothing is sent away.
-        ("grpc.server_handshake_timeout_ms", int(settings.hello_seconds * 1000)),
+        ("grpc.server_handshake_timeout_ms", int(settings.handshake_seconds * 1000)),
         ("grpc.max_concurrent_streams", 4),
     ]
+
+
+def ran_on_time(began: float, now: float, seconds: float) -> bool:
+    """Whether a wait of `seconds` ended when it should have, by the clock: else this process was not running.
+
+    A wait that was too long says nothing about a peer: what it sent meanwhile is still to be read.
+    """
+    return now - began <= 1.5 * seconds + _LATE_SECONDS
+
+
+async def within(work: Awaitable[Result], seconds: float) -> Result:
+    """What `work` gives; raises TimeoutError, and cancels it, after `seconds` in which this process ran."""
+    task = asyncio.ensure_future(work)
+    # What it raises when nobody waits for it any more is no news.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    loop, left = asyncio.get_running_loop(), _SLICES
+    try:
+        while left > 0:
+            began = loop.time()
+            if (await asyncio.wait({task}, timeout=seconds / _SLICES))[0]:
+                return task.result()
+            left -= ran_on_time(began, loop.time(), seconds / _SLICES)
+        raise TimeoutError
+    finally:
+        task.cancel()
+
+
+def next_of(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
+    """The next of a queue, or None after `timeout` seconds in which this process ran, and the queue's writer could."""
+    left = timeout
+    while True:
+        began, part = time.monotonic(), min(max(left, 0.0), _SLICE_SECONDS)
+        try:
+            return events.get(timeout=part) if part > 0 else events.get_nowait()
+        except queue.Empty:
+            left -= part if ran_on_time(began, time.monotonic(), part) else 0.0
+        if left <= 0:
+            return None
+
+
+def allow_many_connections() -> None:
+    """Let this process open as many files as its user may: strangers' connections count until they are closed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def peer_certificate_sha256(context: Any) -> bytes:
@@ -168,8 +226,13 @@ __all__ = [
     "WATCH_SERVICE",
     "Caller",
     "LinkSettings",
+    "allow_many_connections",
     "background",
     "channel_options",
     "grpc",
+    "listen",
+    "next_of",
     "peer_certificate_sha256",
+    "ran_on_time",
+    "within",
 ]

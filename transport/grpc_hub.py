@@ -30,7 +30,9 @@ from hedgerow.transport.grpc_core import (
     channel_options,
     grpc,
     listen,
+    next_of,
     peer_certificate_sha256,
+    within,
 )
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
 from hedgerow.transport.grpc_monitor import Monitors
@@ -39,8 +41,7 @@ from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
-_CLOSING_SECONDS = 3.0
-_STOPPING_SECONDS = 1.0
+_STOPPING_SECONDS = 5.0
 _SENDING_SECONDS = 0.001
 """Without a pause a thread that goes on computing keeps the interpreter's lock, five milliseconds if it likes."""
 
@@ -97,10 +98,10 @@ class GrpcHub:
 
     def receive(self, timeout: float) -> HubEvent | None:
         """See `Hub.receive`; a party that only asks still lets the transport's thread send what it has been given."""
-        try:
-            event, link = self._events.get(timeout=max(timeout, _SENDING_SECONDS))
-        except queue.Empty:
+        found = next_of(self._events, max(timeout, _SENDING_SECONDS))
+        if found is None:
             return None
+        event, link = found
         if link is not None and isinstance(event, Arrived):
             link.taken(event.message)
         return event
@@ -115,7 +116,7 @@ class GrpcHub:
         return Traffic(sum(part.sent for part in parts), sum(part.received for part in parts))
 
     def close(self) -> None:
-        """See `Hub.close`: what was sent before is delivered first, to those who take it within three seconds."""
+        """See `Hub.close`: what was sent before is delivered first, to those who take it within `closing_seconds`."""
         background.start(self._stop()).result()
 
     async def _start(self, address: HubAddress) -> int:
@@ -144,9 +145,10 @@ class GrpcHub:
         links = list(self._links.values())
         for link in links:
             link.end(WireRefusal(WireCode.CLOSED), drain=True)
-        waiting = [asyncio.ensure_future(link.finished.wait()) for link in links]
-        if waiting:
-            await asyncio.wait(waiting, timeout=_CLOSING_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            # A link takes so long itself, and then there is its stream's end.
+            waiting = asyncio.gather(*(link.finished.wait() for link in links))
+            await within(waiting, 2 * self._settings.closing_seconds)
         await self._server.stop(grace=_STOPPING_SECONDS)
 
     async def _join(self, _: object, context: Any) -> None:
@@ -185,7 +187,7 @@ class GrpcHub:
 
     async def _hello(self, reader: FrameReader, context: Stream) -> Hello:
         try:
-            raw = await asyncio.wait_for(context.read(), self._settings.hello_seconds)
+            raw = await within(context.read(), self._settings.hello_seconds)
         except TimeoutError:
             raise WireRefusal(WireCode.HELLO_TIMEOUT) from None
         except (grpc.RpcError, grpc.aio.BaseError) as error:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,12 +16,14 @@ from typing import Any, Protocol
 
 from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Message, Ping, Refused
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.grpc_core import Caller, LinkSettings, grpc
+from hedgerow.transport.grpc_core import Caller, LinkSettings, grpc, ran_on_time, within
 
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
 _MAX_WAITING_PINGS = 64
 _LAST_WORDS_SECONDS = 1.0
+_DEAF = {WireCode.SILENT, WireCode.SLOW_PEER, WireCode.REPLACED}
+"""The peer did not take what was sent before: it will hardly take the last words."""
 
 
 class Stream(Protocol):
@@ -68,9 +72,9 @@ class Link:
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._heard = asyncio.Event()
-        self._heard_at = self._loop.time()
-        self._writing_since: float | None = None
+        self._has_heard = self._is_writing = False
+        self._n_written = 0
+        self._answers: dict[int, asyncio.Future[None]] = {}
         self._ended: asyncio.Future[WireRefusal] = self._loop.create_future()
         self._last_words: WireRefusal | None = None
         self._drains = False
@@ -118,15 +122,21 @@ class Link:
         self._work.set()
 
     async def is_alive(self, seconds: float) -> bool:
-        """Whether anything is heard from the peer within this time, after asking."""
+        """Whether the peer answers within this time.
+
+        Only the answer to what is asked now counts: what was on its way already may be of a process that is gone.
+        """
         if not self._room.is_set():
             return True  # It is we who do not read.
-        self._heard.clear()
-        self._ask()
+        token = self._ask()
+        answer = self._answers[token] = self._loop.create_future()
+        waiting = asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            await asyncio.wait_for(self._heard.wait(), seconds)
+            await within(waiting, seconds)
         except TimeoutError:
             return False
+        finally:
+            del self._answers[token]
         return not self._ended.done()
 
     @property
@@ -147,7 +157,10 @@ class Link:
             if self._last_words is not None:
                 # The other side ends the stream when it has read the last words; cancelled before, it may lose them.
                 last = [writing] if self._hang_up is None else [writing, reading]
-                await asyncio.wait(last, timeout=_LAST_WORDS_SECONDS)
+                is_deaf = why.wire_code in _DEAF and not self._drains
+                seconds = _LAST_WORDS_SECONDS if is_deaf else self._settings.closing_seconds
+                with contextlib.suppress(TimeoutError):
+                    await within(asyncio.wait(last), seconds)
             return why
         finally:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
@@ -166,13 +179,12 @@ class Link:
                 raw = await self._stream.read()
                 if raw is grpc.aio.EOF:
                     return self.end(WireRefusal(WireCode.CLOSED), tell=False)
-                self._heard_at = self._loop.time()
-                self._heard.set()
+                self._has_heard = True
                 self.traffic.received += len(raw)
                 self._take(self._reader.read(raw))
                 if not self._room.is_set():
                     await self._room.wait()
-                    self._heard_at = self._loop.time()
+                    self._has_heard = True
         except WireRefusal as refusal:
             self.end(refusal)
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
@@ -186,7 +198,11 @@ class Link:
                     self._room.clear()
             self._deliver(frame.data)
         elif isinstance(frame, Ping):
-            if not frame.is_answer:
+            if frame.is_answer:
+                answer = self._answers.get(frame.token)
+                if answer is not None and not answer.done():
+                    answer.set_result(None)
+            else:
                 if len(self._pings) >= _MAX_WAITING_PINGS:
                     raise WireRefusal(WireCode.SLOW_PEER, "It asks for signs of life and does not take them.")
                 self._pings.append(Ping(frame.token, is_answer=True))
@@ -200,9 +216,10 @@ class Link:
         try:
             while True:
                 for frame in self._waiting():
-                    self._writing_since = self._loop.time()
+                    self._is_writing = True
                     await self._stream.write(frame)
-                    self._writing_since = None
+                    self._is_writing = False
+                    self._n_written += 1
                     self.traffic.sent += len(frame)
                 if self._ended.done():
                     if self._last_words is not None:
@@ -236,26 +253,33 @@ class Link:
                 self._outbox.popleft()
                 self._outbox_bytes -= len(message) + _PER_MESSAGE
 
-    def _ask(self) -> None:
+    def _ask(self) -> int:
         self._n_pings += 1
         self._pings.append(Ping(self._n_pings))
         self._work.set()
+        return self._n_pings
 
     async def _watch(self) -> None:
-        """Ask for signs of life, and end the stream when there are none."""
-        settings = self._settings
+        """Ask for signs of life, and end the stream when several beats in a row have brought none.
+
+        A beat in which this process did not run counts for nothing: a peer is not silent because nobody listened.
+        """
+        n_silent = n_stuck = n_written = 0
         while True:
-            asked_at = self._loop.time()
+            began, settings = self._loop.time(), self._settings
+            n_beats = max(2, math.ceil(settings.silence_seconds / settings.ping_seconds))
             await asyncio.sleep(settings.ping_seconds)
-            now = self._loop.time()
-            if now - asked_at > settings.ping_seconds + settings.silence_seconds / 2:
-                # It was this process that did not run for a while; that is not the peer's fault.
-                self._heard_at, self._writing_since = now, now if self._writing_since else None
-            if self._writing_since is not None and now - self._writing_since > settings.silence_seconds:
+            counts = ran_on_time(began, self._loop.time(), settings.ping_seconds)
+            is_stuck = self._is_writing and self._n_written == n_written
+            n_stuck, n_written = (n_stuck + counts if is_stuck else 0), self._n_written
+            # While there is no room, it is we who do not read.
+            n_silent = 0 if self._has_heard or not self._room.is_set() else n_silent + counts
+            is_quiet, self._has_heard = not self._has_heard, False
+            if n_stuck > n_beats:
                 return self.end(WireRefusal(WireCode.SLOW_PEER))
-            if self._room.is_set() and now - self._heard_at > settings.silence_seconds:
+            if n_silent > n_beats:
                 return self.end(WireRefusal(WireCode.SILENT))
-            if now - self._heard_at >= settings.ping_seconds and len(self._pings) < _MAX_WAITING_PINGS:
+            if is_quiet and len(self._pings) < _MAX_WAITING_PINGS:
                 self._ask()
 
 

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as TookTooLong
 from typing import Any
 
 from hedgerow.protocol.run_report import EventReport, RunReport
@@ -25,6 +24,7 @@ from hedgerow.transport.grpc_core import (
     background,
     grpc,
     peer_certificate_sha256,
+    within,
 )
 from hedgerow.transport.roster_file import PinnedRoster
 
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 MAX_MONITORS = 16
 """Streams of all monitors together."""
 MAX_PER_IDENTITY = 4
-_LAST_REPORT_SECONDS = 1.0
 _STATUS = {
     WireCode.UNPINNED: grpc.StatusCode.PERMISSION_DENIED,
     WireCode.TOO_MANY_MONITORS: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -61,11 +60,8 @@ class Monitors:
         background.start(self._take(report_bytes(report), events_since))
 
     def close(self) -> None:
-        """Let everybody take the newest report, for a second at most, and hang up."""
-        try:
-            background.start(self._close()).result(2 * _LAST_REPORT_SECONDS)
-        except TookTooLong:
-            _log.warning("The monitors were not told of the end.")
+        """Let everybody take the newest report, for `closing_seconds` at most, and hang up."""
+        background.start(self._close()).result()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What the coordinator's gRPC server adds to its own method."""
@@ -82,8 +78,14 @@ class Monitors:
         async with self._changed:
             self._is_closing = True
             self._changed.notify_all()
-        deadline = asyncio.get_running_loop().time() + _LAST_REPORT_SECONDS
-        while self.is_there() and asyncio.get_running_loop().time() < deadline:
+        try:
+            await within(self._has_gone(), self._settings.closing_seconds)
+        except TimeoutError:
+            _log.warning("The monitors were not told of the end.")
+
+    async def _has_gone(self) -> None:
+        """Wait until nobody watches."""
+        while self.is_there():
             await asyncio.sleep(0.01)
 
     async def _watch(self, raw: bytes, context: Any) -> None:
@@ -128,7 +130,7 @@ class Monitors:
                 n_told, (shared, events_since) = self._n_shown, self._newest
             events, missed = events_since(last_event)
             told = shared + event_bytes(events[-MAX_EVENTS:], missed)
-            await asyncio.wait_for(context.write(told), self._settings.silence_seconds)
+            await within(context.write(told), self._settings.silence_seconds)
             last_event += missed + len(events)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closes(), request.interval)

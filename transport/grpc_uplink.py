@@ -11,7 +11,16 @@ from typing import Any
 from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
-from hedgerow.transport.grpc_core import DEFAULTS, JOIN, LinkSettings, background, channel_options, grpc
+from hedgerow.transport.grpc_core import (
+    DEFAULTS,
+    JOIN,
+    LinkSettings,
+    background,
+    channel_options,
+    grpc,
+    next_of,
+    within,
+)
 from hedgerow.transport.grpc_hub import require_size
 from hedgerow.transport.grpc_link import Link, lost
 from hedgerow.transport.identity import PrivateIdentity
@@ -61,16 +70,16 @@ class GrpcUplink:
 
     def receive(self, timeout: float) -> UplinkEvent | None:
         """See `Uplink.receive`."""
-        try:
-            event, link = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
-        except queue.Empty:
+        found = next_of(self._events, timeout)
+        if found is None:
             return None
+        event, link = found
         if link is not None and isinstance(event, bytes):
             link.taken(event)
         return event
 
     def close(self) -> None:
-        """See `Uplink.close`: what was sent before is delivered first, if the coordinator takes it within a second."""
+        """See `Uplink.close`: what was sent before is delivered first, if it is taken within `closing_seconds`."""
         background.start(self._close()).result()
 
     async def _close(self) -> None:
@@ -115,7 +124,7 @@ class GrpcUplink:
             stream = call()
             try:
                 frames = FrameReader(settings.max_message_bytes), FrameWriter()
-                welcome = await asyncio.wait_for(self._shake_hands(stream, frames), 2 * settings.hello_seconds)
+                welcome = await within(self._shake_hands(stream, frames), 2 * settings.hello_seconds)
                 return await self._carry(stream, frames, welcome)
             except WireRefusal as refusal:
                 return refusal

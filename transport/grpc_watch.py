@@ -11,7 +11,16 @@ from typing import Any
 from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import MAX_REPORT_BYTES, Told, WatchRequest, read_told
-from hedgerow.transport.grpc_core import DEFAULTS, WATCH, LinkSettings, background, channel_options, grpc
+from hedgerow.transport.grpc_core import (
+    DEFAULTS,
+    WATCH,
+    LinkSettings,
+    background,
+    channel_options,
+    grpc,
+    next_of,
+    within,
+)
 from hedgerow.transport.grpc_link import lost
 from hedgerow.transport.grpc_uplink import why_not_connected
 from hedgerow.transport.identity import PrivateIdentity
@@ -61,10 +70,7 @@ class GrpcWatch:
 
     def receive(self, timeout: float) -> WatchEvent | None:
         """The next event, or None after `timeout` seconds without one."""
-        try:
-            return self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
-        except queue.Empty:
-            return None
+        return next_of(self._events, timeout)
 
     def close(self) -> None:
         """Stop trying and disconnect."""
@@ -118,7 +124,7 @@ class GrpcWatch:
         while True:
             # The coordinator reports as long as it lives, whether anything has happened or not.
             patience = self._interval + self._settings.silence_seconds
-            raw = await asyncio.wait_for(call.read(), patience)
+            raw = await within(call.read(), patience)
             if raw is grpc.aio.EOF:
                 return WireRefusal(WireCode.CLOSED)
             told = read_told(raw)

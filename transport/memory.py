@@ -170,12 +170,12 @@ class MemoryNetwork:
             self._connect(site)
             return uplink
 
-    def cut(self, site: str, *, reconnect: bool = True) -> None:
+    def cut(self, site: str, *, reconnect: bool = True, reason: str = "connection-lost") -> None:
         """Lose a site's connection; with `reconnect` False it stays away until `restore`."""
         with self._lock:
             if not reconnect:
                 self._down.add(site)
-            self._disconnect(site, "connection-lost")
+            self._disconnect(site, reason)
             if reconnect:
                 self._connect(site)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import queue
 import random
 import select
@@ -22,10 +24,11 @@ from hedgerow.transport.interface import HubEvent, UplinkEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 QUICK = LinkSettings(
-    ping_seconds=0.2, silence_seconds=1.0, hello_seconds=2.0, duplicate_seconds=0.5, backoff_seconds=0.05,
-    longest_backoff_seconds=0.2, http_proxy=False,
+    ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, duplicate_seconds=600.0,
+    closing_seconds=600.0, backoff_seconds=0.05, longest_backoff_seconds=0.2, http_proxy=False,
 )  # fmt: skip
-PATIENCE = 20.0
+"""Quick where nothing is judged. No peer is given up, however busy the machine is, unless a test asks for it."""
+PATIENCE = 300.0
 """No test measures time; this only bounds a test that fails."""
 
 
@@ -39,7 +42,8 @@ class Relay:
         self._passes = threading.Event()
         self._passes.set()
         self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def _accept(self) -> None:
         while True:
@@ -53,7 +57,9 @@ class Relay:
                 near.close()
                 continue
             self._sockets += [near, far]
-            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+            carrying = threading.Thread(target=self._carry, args=(near, far), daemon=True)
+            self._threads.append(carrying)
+            carrying.start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         other = {near: far, far: near}
@@ -88,9 +94,15 @@ class Relay:
         self._passes.set()
 
     def close(self) -> None:
+        # Closed by itself, it would leave a thread in `accept`.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.thaw()
+        self._threads[0].join(PATIENCE)
         self.cut()
+        for thread in self._threads:
+            thread.join(PATIENCE)
 
 
 class Hostile:
@@ -185,9 +197,12 @@ class Federation:
         return hostile
 
     def close(self) -> None:
-        for thing in reversed(self._open):
+        # First the wires: nobody can take its leave over one that is frozen.
+        for thing in sorted(reversed(self._open), key=lambda thing: not isinstance(thing, Relay)):
             thing.close()
         self._open.clear()
+        # A socket that a test forgot is that test's fault, and not that of the one in which Python finds it.
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
@@ -206,6 +221,19 @@ def federation(_keys: Federation) -> Iterator[Federation]:
 def quick() -> Callable[..., LinkSettings]:
     """The settings of these tests, with changes."""
     return lambda **changes: replace(QUICK, **changes)
+
+
+@pytest.fixture
+def impatient() -> Callable[[GrpcHub | GrpcUplink], None]:
+    """From now on one end gives up soon whom it does not hear: not before a test has made its peer fall silent."""
+
+    def give_up(end: GrpcHub | GrpcUplink) -> None:
+        links = end._links.values() if isinstance(end, GrpcHub) else [end._link]
+        for link in list(links):
+            if link is not None:
+                link._settings = replace(QUICK, silence_seconds=0.5)
+
+    return give_up
 
 
 @pytest.fixture

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
 import pytest
 
-from hedgerow.protocol.wire.frames import FrameReader, FrameWriter
+from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Ping
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.grpc_core import DEFAULTS, Caller
+from hedgerow.transport import grpc_core
+from hedgerow.transport.grpc_core import DEFAULTS, Caller, next_of, within
 from hedgerow.transport.grpc_link import Link
 
 
@@ -40,7 +43,7 @@ def test_a_stream_that_the_peer_ended_first_is_no_fault(is_closing: bool) -> Non
             link.end(WireRefusal(WireCode.CLOSED), drain=True)
         else:
             link.offer(b"a message")
-        return await asyncio.wait_for(running, 10)
+        return await running
 
     why = asyncio.run(scene())
     assert why.wire_code is (WireCode.CLOSED if is_closing else WireCode.CONNECTION_LOST)
@@ -68,9 +71,208 @@ def test_what_is_asked_of_the_loop_comes_in_order_and_one_wake_up_serves_many() 
         for turn in (0, 10):
             for number in range(turn, turn + 10):
                 caller.soon(partial(called.append, number) if number != 3 else partial(divmod, 1, 0))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            while len(called) + len(complaints) < turn + 10:
+                await asyncio.sleep(0)
         return wake_ups
 
     assert asyncio.run(scene()) == 2
     assert called == [number for number in range(20) if number != 3]
     assert len(complaints) == 1
+
+
+class Minutes(asyncio.SelectorEventLoop):
+    """An event loop in which waiting takes no time: its clock goes on by what is waited for, and by `late` more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.late = 0.0, 0.0
+        look = self._selector.select  # type: ignore[attr-defined]
+
+        def passing(timeout: float | None) -> Any:
+            if timeout:
+                self.now += timeout + self.late
+            return look(0)
+
+        self._selector.select = passing  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self.now
+
+
+def played(scene: Coroutine[Any, Any, Any]) -> Any:
+    """What a scene gives, played in a loop of that kind."""
+    with asyncio.Runner(loop_factory=Minutes) as runner:
+        return runner.run(scene)
+
+
+class Pipe:
+    """One end of a stream in memory; a peer that is `stuck` takes nothing."""
+
+    def __init__(self, inward: asyncio.Queue[bytes], outward: asyncio.Queue[bytes]) -> None:
+        self.inward, self.outward, self.is_stuck = inward, outward, False
+
+    async def read(self) -> bytes:
+        return await self.inward.get()
+
+    async def write(self, frame: bytes) -> None:
+        if self.is_stuck:
+            await asyncio.Event().wait()
+        await self.outward.put(frame)
+
+
+def link_over(pipe: Pipe) -> Link:
+    reader, writer = FrameReader(DEFAULTS.max_message_bytes), FrameWriter()
+    reader.version = writer.version = 1
+    return Link(pipe, (reader, writer), DEFAULTS, lambda message: None)
+
+
+def pair() -> tuple[Pipe, Pipe]:
+    one, other = asyncio.Queue[bytes](), asyncio.Queue[bytes]()
+    return Pipe(one, other), Pipe(other, one)
+
+
+def clock() -> Minutes:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Minutes)
+    return loop
+
+
+async def ended(*running: asyncio.Future[Any]) -> None:
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+def test_an_idle_link_stays() -> None:
+    """Signs of life keep a connection that has nothing to say, for days."""
+
+    async def scene() -> bool:
+        running = [asyncio.ensure_future(link_over(pipe).run()) for pipe in pair()]
+        await asyncio.sleep(3 * 24 * 3600)
+        are_there = not any(task.done() for task in running)
+        await ended(*running)
+        return are_there
+
+    assert played(scene())
+
+
+def test_a_silent_peer_is_named_after_several_signs_of_life_were_asked_for() -> None:
+    """One sign that is late or lost ends nothing; a peer that gives none at all is given up, by name."""
+
+    async def scene() -> tuple[WireRefusal, float, int]:
+        near, _ = pair()
+        why = await link_over(near).run()
+        return why, clock().now, near.outward.qsize()
+
+    why, seconds, n_frames = played(scene())
+    assert why.wire_code is WireCode.SILENT
+    assert DEFAULTS.silence_seconds <= seconds <= 2 * DEFAULTS.silence_seconds
+    assert n_frames > DEFAULTS.silence_seconds / DEFAULTS.ping_seconds, "the questions, and why it ends"
+
+
+@pytest.mark.parametrize("late", [8.0, 30.0])
+def test_a_peer_is_not_silent_because_this_process_did_not_run(late: float) -> None:
+    """On a busy machine every wait takes too long: what has arrived is read first, and only then is a peer judged."""
+
+    async def scene() -> tuple[bool, WireRefusal]:
+        near, _ = pair()
+        running = asyncio.ensure_future(link_over(near).run())
+        clock().late = late
+        await asyncio.sleep(20 * DEFAULTS.silence_seconds)
+        was_there = not running.done()
+        clock().late = 0.0
+        return was_there, await running
+
+    was_there, why = played(scene())
+    assert was_there and why.wire_code is WireCode.SILENT
+
+
+def test_a_peer_that_takes_nothing_is_named_though_it_talks() -> None:
+    """A frame that cannot be written for too long ends the stream, though the peer itself sends signs of life."""
+
+    async def scene() -> WireRefusal:
+        near, far = pair()
+        near.is_stuck = True
+        link, writer = link_over(near), FrameWriter()
+        writer.version = 1
+
+        async def chatter() -> None:
+            for _ in range(10**6):
+                await far.write(writer.ping(Ping(1, is_answer=True)))
+                await asyncio.sleep(1)
+
+        talking = asyncio.ensure_future(chatter())
+        link.offer(b"a message")
+        why = await link.run()
+        await ended(talking)
+        return why
+
+    assert played(scene()).wire_code is WireCode.SLOW_PEER
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_only_an_answer_to_the_question_shows_that_a_node_lives(answers: bool) -> None:
+    """What a dead connection still held must not keep the place from the node that dials again: it would stop for good.
+
+    A stream of the same node may be gone while its last frames wait to be read.
+    """
+
+    async def scene() -> bool:
+        near, far = pair()
+        link, writer = link_over(near), FrameWriter()
+        writer.version = 1
+        running = asyncio.ensure_future(link.run())
+        asking = asyncio.ensure_future(link.is_alive(DEFAULTS.duplicate_seconds))
+        other = asyncio.ensure_future(link_over(far).run()) if answers else None
+        for token in range(0 if answers else 5):
+            await far.write(writer.ping(Ping(1000 + token, is_answer=True)))
+        lives = await asking
+        await ended(running, *([other] if other else []))
+        return lives
+
+    assert played(scene()) is answers
+
+
+def test_a_wait_counts_the_seconds_in_which_this_process_ran() -> None:
+    """A greeting is not too late because this machine was busy; one that never comes ends the wait."""
+
+    async def scene() -> tuple[str, bool]:
+        clock().late = 100.0
+
+        async def greeting() -> str:
+            await asyncio.sleep(900)
+            return "hello"
+
+        heard = await within(greeting(), 10.0)
+        clock().late = 0.0
+        try:
+            await within(asyncio.Event().wait(), 10.0)
+        except TimeoutError:
+            return heard, True
+        return heard, False
+
+    assert played(scene()) == ("hello", True)
+
+
+def test_a_queue_is_waited_for_as_long_as_this_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that was stopped for an hour lets its transport read before it calls anybody silent."""
+    now = [0.0]
+    stops = [3600.0, 3600.0, 0.0, 0.0, 0.0]
+    events: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    class Stopped:
+        def get(self, timeout: float) -> str:
+            now[0] += timeout + stops.pop(0)
+            if not stops:
+                return "an answer"
+            raise queue.Empty
+
+        get_nowait = events.get_nowait
+
+    monkeypatch.setattr(grpc_core.time, "monotonic", lambda: now[0])
+    assert next_of(Stopped(), 10.0) == "an answer"  # type: ignore[arg-type]
+    assert next_of(events, 0.0) is None
+    stops += [0.0] * 20
+    assert next_of(Stopped(), 10.0) is None  # type: ignore[arg-type]
+    assert len(stops) == 10

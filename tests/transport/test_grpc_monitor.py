@@ -27,7 +27,7 @@ from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected, Joined
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, parse_roster
 
-PATIENCE = 20.0
+PATIENCE = 300.0
 REPORT = RunReport(
     process=b"process1", run_id=bytes(32), plan_digest=bytes(range(32)), release="1.2.3", phase="collecting-vectors",
     rounds_done=3, rounds_planned=10, seconds=1.5, rounds_per_second=2.0, epsilon_spent=0.25, epsilon_limit=1.0,
@@ -215,6 +215,8 @@ def test_one_who_takes_nothing_delays_nobody(scene: Scene, event_of: Callable[..
     """
     stuck = scene.call(scene.watcher, WatchRequest(scene.roster.digest()).to_bytes())
     wait_until(scene.monitors.is_there)
+    # How long they have to take a report. The other one comes back if this is too little for it as well.
+    scene.monitors._settings = replace(scene.settings, silence_seconds=1.0)
     watch = scene.watch()
     many = tuple(SiteReport(f"site-{number:04}" + "x" * 180, "ready", "y" * 60) for number in range(4000))
     large = replace(REPORT, sites=many)

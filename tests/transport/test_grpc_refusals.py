@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def run_beside(federation: Any, event_of: EventOf) -> Any:
             assert hub.send("south", b"question")
             assert event_of(south, bytes, only=True) == b"question"
             south.send(b"answer")
-            while (event := hub.receive(20)) != Arrived("south", b"answer"):
+            while (event := hub.receive(300)) != Arrived("south", b"answer"):
                 assert isinstance(event, others) and event.site != "south", event
 
     Run.hub = hub  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ def test_a_stranger_does_not_get_in(federation: Any, run_beside: Any) -> None:
     stranger = new_identity("stranger", Role.SITE, bytes([77]) * 32)
     roster = build_roster(federation.coordinator.public, [stranger.public])
     node = federation.uplink("stranger", run_beside.port, identity=stranger, roster=roster)
-    assert node.receive(20) == Disconnected("tls-refused")
+    assert node.receive(300) == Disconnected("tls-refused")
     run_beside.is_undisturbed()
     assert not run_beside.hub.refusals
 
@@ -168,9 +168,9 @@ def test_a_removed_site_does_not_get_in(federation: Any, event_of: EventOf) -> N
     try:
         hub = federation.hub()
         west = federation.uplink("west", hub.port, roster=old)
-        assert west.receive(20) == Disconnected("tls-refused")
+        assert west.receive(300) == Disconnected("tls-refused")
         late = federation.uplink("north", hub.port, roster=old)
-        assert late.receive(20) == Disconnected("roster-mismatch", is_final=True)
+        assert late.receive(300) == Disconnected("roster-mismatch", is_final=True)
         federation.uplink("north", hub.port)
         assert event_of(hub, Joined) == Joined("north")
     finally:
@@ -221,7 +221,7 @@ def test_a_wrong_coordinator_is_not_spoken_to(federation: Any, run_beside: Any) 
     other = new_identity("coordinator", Role.COORDINATOR, bytes([79]) * 32)
     roster = build_roster(other.public, federation.roster.sites)
     node = federation.uplink("north", run_beside.port, roster=roster)
-    assert node.receive(20) == Disconnected("wrong-coordinator")
+    assert node.receive(300) == Disconnected("wrong-coordinator")
     run_beside.is_undisturbed()
 
 
@@ -229,7 +229,7 @@ def test_two_plans(federation: Any, event_of: EventOf) -> None:
     """A node whose owner agreed to another plan is told; one that names the same plan joins."""
     hub = federation.hub(plan_digest=bytes(32))
     north = federation.uplink("north", hub.port, plan_digest=bytes([1]) * 32)
-    assert north.receive(20) == Disconnected("plan-mismatch", is_final=True)
+    assert north.receive(300) == Disconnected("plan-mismatch", is_final=True)
     federation.uplink("south", hub.port, plan_digest=bytes(32))
     assert event_of(hub, Joined) == Joined("south")
 
@@ -237,16 +237,16 @@ def test_two_plans(federation: Any, event_of: EventOf) -> None:
 def test_a_living_node_keeps_its_place(federation: Any, run_beside: Any, event_of: EventOf) -> None:
     """A second node of a site is turned away for good; the first one does not even notice."""
     twin = federation.uplink("south", run_beside.port)
-    assert twin.receive(20) == Disconnected("duplicate-node", is_final=True)
+    assert twin.receive(300) == Disconnected("duplicate-node", is_final=True)
     assert twin.receive(0.5) is None
     run_beside.is_undisturbed()
 
 
 def test_a_dead_connection_is_replaced(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
     """A node that comes back while its old connection hangs is let in, after the old one has been reported as gone."""
-    hub = federation.hub(settings=quick(silence_seconds=600.0))
+    hub = federation.hub(settings=quick(duplicate_seconds=0.5))
     relay = federation.relay(hub.port)
-    federation.uplink("north", relay.port, settings=quick(silence_seconds=600.0))
+    federation.uplink("north", relay.port)
     assert event_of(hub, Joined, only=True) == Joined("north")
     relay.freeze()
     new = federation.uplink("north", hub.port)
@@ -259,7 +259,7 @@ def test_a_dead_connection_is_replaced(federation: Any, quick: Callable[..., Any
 
 def test_a_peer_that_reads_nothing(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
     """What waits for it is bounded: one message too many and it is disconnected by name."""
-    hub = federation.hub(settings=quick(outbox_bytes=1 << 20, silence_seconds=600.0))
+    hub = federation.hub(settings=quick(outbox_bytes=1 << 20))
     relay = federation.relay(hub.port)
     hostile = federation.hostile("north", relay.port).greet()
     event_of(hub, Joined)
@@ -272,42 +272,22 @@ def test_a_peer_that_reads_nothing(federation: Any, quick: Callable[..., Any], e
     hostile.close()
 
 
-def test_a_peer_that_takes_too_long(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
-    """A frame that cannot be written for too long ends the stream, though the peer itself sends signs of life."""
-    hub = federation.hub(settings=quick(silence_seconds=0.5))
-    hostile = federation.hostile("north", hub.port).greet()
-    event_of(hub, Joined)
-    stop = threading.Event()
-
-    def chatter() -> None:
-        while not stop.wait(0.05):
-            hostile.write(hostile.writer.ping(Ping(1, is_answer=True)))
-
-    talking = threading.Thread(target=chatter)
-    talking.start()
-    # The client's library buffers a little; this is far more.
-    hub.send("north", bytes(30 << 20))
-    assert event_of(hub, Left) == Left("north", "slow-peer")
-    stop.set()
-    talking.join()
-
-
 def test_a_flood_is_not_read(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
     """While nobody takes a site's messages, no more of them are read; once they are taken, all come, in order."""
-    hub = federation.hub(settings=quick(inbox_bytes=1 << 20, silence_seconds=600.0))
-    north = federation.uplink("north", hub.port, settings=quick(silence_seconds=600.0))
+    hub = federation.hub(settings=quick(inbox_bytes=1 << 20))
+    north = federation.uplink("north", hub.port)
     event_of(hub, Joined)
     event_of(north, Connected)
     messages = [bytes([number]) * 200_000 for number in range(200)]
     assert all(north.send(message) for message in messages)
-    assert hub.receive(1.0) is not None
+    assert hub.receive(300) is not None
     assert hub.traffic().received < 20 << 20
     assert [messages[0], *(event_of(hub, Arrived).message for _ in messages[1:])] == messages
 
 
-def test_a_flood_of_pings(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
+def test_a_flood_of_pings(federation: Any, event_of: EventOf) -> None:
     """Asking for signs of life without taking them fills no memory."""
-    hub = federation.hub(settings=quick(silence_seconds=600.0))
+    hub = federation.hub()
     hostile = federation.hostile("north", hub.port).greet()
     event_of(hub, Joined)
     hub.send("north", bytes(30 << 20))
@@ -315,27 +295,25 @@ def test_a_flood_of_pings(federation: Any, quick: Callable[..., Any], event_of: 
         hostile.write(*(hostile.writer.ping(Ping(token)) for token in range(50)))
         if (event := hub.receive(0.02)) is not None:
             break
-    assert event == Left("north", "slow-peer")
+    assert (event or hub.receive(300)) == Left("north", "slow-peer")
 
 
 def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> None:
     """Strangers who send random bytes, or nothing, or half a handshake, cost the run nothing but time."""
     source = random.Random(3)
     greeting = bytes.fromhex("16030100c8010000c40303")
-    silent = []
-    for number in range(10_000):
-        with_what = source.randbytes(source.randrange(1, 60))
-        connection = socket.create_connection(("127.0.0.1", run_beside.port), timeout=20)
-        if number % 100 == 0:
-            silent.append(connection)
-            continue
-        connection.sendall(greeting + with_what if number % 3 == 0 else with_what)
-        connection.close()
-        if number % 1000 == 0:
-            run_beside.is_undisturbed()
-    run_beside.is_undisturbed()
-    for connection in silent:
-        connection.close()
+    with ExitStack() as silent:
+        for number in range(10_000):
+            with_what = source.randbytes(source.randrange(1, 60))
+            connection = socket.create_connection(("127.0.0.1", run_beside.port), timeout=300)
+            if number % 100 == 0:
+                silent.enter_context(connection)
+                continue
+            with connection:
+                connection.sendall(greeting + with_what if number % 3 == 0 else with_what)
+            if number % 1000 == 1:
+                run_beside.is_undisturbed()
+        run_beside.is_undisturbed()
     assert run_beside.hub.connected() == ("south",)
     assert not run_beside.hub.refusals
 
@@ -353,7 +331,7 @@ def test_a_good_first_frame_is_welcome(federation: Any, run_beside: Any) -> None
     hostile.write(hostile.writer.hello(replace(hostile.hello, versions=(1, 99))))
     answer = hostile.read()
     assert isinstance(answer, Welcome) and answer.version == 1
-    assert run_beside.hub.receive(20) == Joined("north")
+    assert run_beside.hub.receive(300) == Joined("north")
     assert run_beside.hub.send("north", b"question")
     while isinstance(answer := hostile.read(), Ping):
         pass

@@ -17,7 +17,7 @@ NUMBERS = RunNumbers(3, 100, 4, 5, 1234, 5678, 0.25, 1.0, {"silent": 2, "unpinne
 def page(server: MetricsServer) -> dict[str, float]:
     """What Prometheus' own parser reads."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://127.0.0.1:{server.port}/metrics", timeout=20) as answer:
+    with direct.open(f"http://127.0.0.1:{server.port}/metrics", timeout=300) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             sample.name + "".join(sample.labels.values()): sample.value

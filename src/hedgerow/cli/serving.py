@@ -26,6 +26,7 @@ from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
 from hedgerow.training.tasks import TrainingTask
+from hedgerow.transport.grpc_core import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity_files import read_private
@@ -100,6 +101,7 @@ def serve(
     if model is None:
         rehearse_run(plan)
     settle_memory()
+    allow_many_connections()
     journal = Journal(check_can_write(str(journal_file)))
     try:
         session = RunSession(setup, journal)
