@@ -13,6 +13,8 @@ from hedgerow.transport.interface import Connected, Disconnected, Uplink, Uplink
 from hedgerow.trees.ensemble import Ensemble
 
 _LONGEST_WAIT = 60.0
+_LEAST_WAIT = 1.0
+"""If the time to give up came while this process did not run, what the coordinator sent meanwhile is read first."""
 _REST_SECONDS = 1.0
 """After an answer, the round is over by then, or does not wait for this node."""
 
@@ -68,7 +70,8 @@ def run_node(
         while session.state is not NodeState.FINISHED:
             limit = patience if session.plan is None else session.plan.federation.idle_timeout
             until = min(clock() + _LONGEST_WAIT, last + limit)
-            event = uplink.receive(max(0.0, (until if since is None else min(until, since + _REST_SECONDS)) - clock()))
+            rest = (until if since is None else min(until, since + _REST_SECONDS)) - clock()
+            event = uplink.receive(_LEAST_WAIT if until <= clock() else max(0.0, rest))
             if event is None and clock() - last >= limit:
                 raise AggregationError(
                     f"Nothing was heard of the coordinator for {limit:.0f} s.",

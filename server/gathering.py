@@ -25,6 +25,7 @@ class Sites:
         silent: who was asked and did not answer in time, and has not spoken since.
         outsiders: who is not in the current epoch, or has lost its state of it.
         members: who takes part in the set-up that is under way.
+        away: in the epoch, but one end has given the connection up; the node dials again, so a round has time for it.
         returning: who was in the epoch before the coordinator was started again, and has not come back.
         asked: whose node was sent the spec of the open slot, on the connection that it has.
         openers: whose node was asked to help to open the slot's sum, on the connection that it has.
@@ -41,6 +42,7 @@ class Sites:
     silent: set[str] = field(default_factory=set)
     outsiders: set[str] = field(default_factory=set)
     members: set[str] = field(default_factory=set)
+    away: set[str] = field(default_factory=set)
     returning: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     openers: set[str] = field(default_factory=set)
@@ -87,11 +89,12 @@ class Sites:
         self.ready.discard(site)
         self.members.discard(site)
         self.returning.discard(site)
+        self.away.discard(site)
 
     def begin_epoch(self, members: set[str]) -> None:
         """A set-up begins with these sites; all others are outside until the next one."""
         self.members, self.n_invited = set(members), len(members)
-        self.outsiders = self.names - members
+        self.outsiders, self.away = self.names - members, set()
 
     @staticmethod
     def least(plan: Plan) -> int:

@@ -14,6 +14,9 @@ from hedgerow.server.session import RunSession
 from hedgerow.training.rehearsal import rehearse
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
+_LEAST_WAIT = 1.0
+"""Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
+
 
 def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: Callable[[], float]) -> Outcome:
     """Carry a run out.
@@ -43,7 +46,9 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
                 if event is None:
                     session.work_ahead()
             deadline = clock() + _timeout(session, timeouts)
-        event = event or hub.receive(max(0.0, deadline - clock()))
+        if event is None:
+            rest = deadline - clock()
+            event = hub.receive(rest if rest > 0 else _LEAST_WAIT)
         if event is None and clock() < deadline:
             continue
         for site, message in session.timed_out() if event is None else _react(session, event):

@@ -23,6 +23,7 @@ from hedgerow.protocol.run_messages import (
     kind_of,
 )
 from hedgerow.protocol.run_script import RunState, is_expected
+from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.unmasking import weights_at_zero
 from hedgerow.server.events import RunEventKind
@@ -55,7 +56,14 @@ class RunSession(RunPhases):
         self._tell(RunEventKind.JOINED, site)
 
     def left(self, site: str, reason: str = "") -> list[Outgoing]:
-        """A site's connection is gone; it is not waited for."""
+        """A site's connection is gone; it is not waited for, unless it was only given up.
+
+        A broken connection says that the node's process has ended. One that was given up says no more than that
+        something was too slow, perhaps this machine: the node dials again, and a round has as much time for it as for
+        every other site.
+        """
+        if reason in _GIVEN_UP and self._view is not None and self._view.is_ready(self.sites.number(site)):
+            self.sites.away.add(site)
         self.sites.leave(site)
         self._tell(RunEventKind.LEFT, site, reason)
         return self._flush()
@@ -145,6 +153,7 @@ class RunSession(RunPhases):
 
     def _greet(self, site: str, hello: Hello) -> None:
         self.sites.returning.discard(site)
+        self.sites.away.discard(site)
         self.sites.refusals.pop(site, None)
         self.sites.connected.add(site)
         self._send(site, Welcome(hello.connection))
@@ -206,6 +215,7 @@ class RunSession(RunPhases):
             self._tell(RunEventKind.COMPLAINT, site, complaint.code)
 
     def _fall_silent(self, site: str) -> None:
+        self.sites.away.discard(site)
         self.sites.silent.add(site)
         self._tell(RunEventKind.SILENT, site)
         if self.state is RunState.SETTING_UP:
@@ -229,12 +239,12 @@ class RunSession(RunPhases):
         if self._slot is None or self._view is None:
             return set()
         nodes: Iterable[int] = self._view.ready
-        asked = sites.asked
+        asked, waited = sites.asked, sites.returning | sites.away
         if self.state is not RunState.COLLECTING_VECTORS:
-            nodes, asked = self._slot.uploads, sites.openers
+            nodes, asked, waited = self._slot.uploads, sites.openers, sites.returning
         among = {sites.name(node) for node in nodes} - sites.outsiders
-        among &= asked | sites.returning
-        return sites.heard(among) | (sites.returning & among)
+        among &= asked | waited
+        return sites.heard(among) | (waited & among)
 
     def _keep_enough_openers(self) -> None:
         """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
@@ -283,6 +293,8 @@ class RunSession(RunPhases):
             self._end()
 
 
+_GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value, WireCode.REPLACED.value}
+"""Why either end gives up a connection that did not break."""
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 """A node that cannot resume its epoch says so, and takes part in the next one."""
 

@@ -17,6 +17,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.server import rounds
 from hedgerow.server.session import RunSession
+from hedgerow.transport.interface import Arrived
 from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
@@ -340,3 +341,64 @@ def test_work_ahead_takes_nobodys_time_to_answer(federate: Builder, monkeypatch:
     assert worked
     assert "silent" not in {event.kind for event in federation.events}
     assert federation.model_bytes(outcome) == local_bytes(federation)
+
+
+@pytest.mark.parametrize("reason", ["silent", "slow-peer", "replaced"])
+@pytest.mark.parametrize("kind", [MessageKind.ROUND_REQUEST, MessageKind.UNMASK])
+def test_a_node_whose_connection_was_given_up_keeps_its_place(
+    federate: Builder, kind: MessageKind, reason: str
+) -> None:
+    """A machine that is too busy to hear a node may give its connection up: it dials again, and is in all sums."""
+    federation = federate(5)
+    victim, network = federation.parties["site-2"], federation.network
+    receive = victim.uplink.receive
+
+    def losing(timeout: float) -> object:
+        event = receive(timeout)
+        if isinstance(event, bytes) and event[4] == kind and not federation.codes("left"):
+            network.cut("site-2", reconnect=False, reason=reason)
+        return event
+
+    victim.uplink.receive = losing
+    # It is back when all others have said what they had to say.
+    federation.while_waiting = lambda _: bool("site-2" in network._down and (network.restore("site-2") or True))
+    outcome = federation.run()
+    assert "site-2" not in network._down and federation.codes("left") == [reason]
+    assert federation.session.survivors == [tuple(federation.parties)] * len(federation.session.survivors)
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+
+
+def test_a_node_that_does_not_come_back_costs_one_timeout(federate: Builder) -> None:
+    """Its connection was given up with good reason: the round is closed without it, and the next ones do not wait."""
+    federation = federate(5)
+    victim, network = federation.parties["site-2"], federation.network
+    victim.after(12, lambda: network.cut("site-2", reconnect=False, reason="silent"))
+    outcome = federation.run()
+    assert federation.codes("left") == ["silent"]
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert federation.now <= federation.plan.federation.round_timeout
+
+
+def test_what_came_while_the_coordinator_did_not_run_counts(federate: Builder) -> None:
+    """Stopped for longer than a round may take, it reads what the sites have sent before it calls them silent."""
+    federation = federate(4)
+    late, note = federation.parties["site-3"], federation.note
+    pump, uploads = late.pump, [0]
+
+    def stopped(event: Arrived) -> None:
+        note(event)
+        uploads[0] += event.message[4] == MessageKind.UPLOAD
+        if uploads[0] == 1:
+            federation.now += 10 * federation.plan.federation.round_timeout
+
+    federation.note = stopped
+
+    def on_its_way() -> bool:
+        """Its vector is not there yet when the coordinator is stopped, and not read when it wakes up."""
+        is_asked = any(message[4] == MessageKind.ROUND_REQUEST for _, message in federation.sent)
+        return (uploads[0] > 0 or not is_asked) and pump()
+
+    late.pump = on_its_way
+    outcome = federation.run()
+    assert uploads[0] > 0 and federation.codes("silent") == []
+    assert federation.model_bytes(outcome) == federation.survivors_model()
