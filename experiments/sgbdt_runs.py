@@ -159,7 +159,7 @@ class _StaticNoise:
     written as the pair of sums whose quotient is the noisy value.
     """
 
-    honest_group = None
+    cohort = None
 
     def __init__(self, plan: Plan, node: ArrivingNode, random: np.random.Generator) -> None:
         self._plan, self._node, self._random = plan, node, random

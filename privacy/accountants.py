@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
@@ -18,7 +19,7 @@ from hedgerow.privacy.pld import epsilon_pld
 from hedgerow.privacy.pure import PURE_EVENTS, all_pure, epsilon_pure
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
 from hedgerow.privacy.renyi import SAMPLED_EVENTS, epsilon_renyi, has_samples
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.errors import EnvironmentFault, PrivacyError
 
 
 class Accountant(Protocol):
@@ -139,3 +140,32 @@ def get_accountant(name: str) -> Accountant:
             code="unknown-accountant",
         )
     return _ACCOUNTANTS[name]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What events cost: `epsilon`, the accountant that found it, and why it is another one than was asked."""
+
+    epsilon: float
+    by: str
+    why: str = ""
+
+
+def account_of(name: str, events: Iterable[Event], delta: float) -> Account:
+    """What events cost by an accountant, or by `gdp` where that one cannot tell: always a true bound.
+
+    A run whose plan is accounted for by `pure` may be followed by an evaluation, whose noise is Gaussian; and a model
+    of a plan with `pld` may be read where dp_accounting is not installed.
+
+    Raises PrivacyError as `get_accountant` and `Accountant.epsilon` of `gdp` do.
+    """
+    events, judge, fallback = list(events), get_accountant(name), get_accountant("gdp")
+    if not all(judge.supports(event) for event in events):
+        return Account(fallback.epsilon(events, delta), "gdp", f'"{name}" cannot account for releases of these kinds')
+    try:
+        return Account(judge.epsilon(events, delta), name)
+    except EnvironmentFault as absent:
+        if absent.code != "missing-extra":
+            raise
+        why = f'"{name}" needs the extra hedgerow[{name}], which is not installed here'
+        return Account(fallback.epsilon(events, delta), "gdp", why)

@@ -11,8 +11,11 @@ from typing import Any
 
 from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent, event_from_dict
 from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.queries import NoiseCohort
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
+"""Version 1 did not know `Release.cohort`, `seeded` and `approximate`; a ledger without any is still written as 1."""
+_SINCE_2 = ("cohort", "seeded", "approximate")
 
 # An event may claim no more noise than sigma / sensitivity; the tolerance covers the rounding of a square root.
 _MULTIPLIER_TOLERANCE = 1e-12
@@ -32,9 +35,12 @@ class Release:
             differential privacy the one that the event's type names.
         sigma: standard deviation of the whole noise in grid units, >= 0 (0 only with an UnnoisedEvent); for events of
             pure differential privacy the scale of the noise.
+        cohort: with noise of the sites, those that could be in the sum; None for other noise, and in old ledgers.
+        seeded: whether the noise came from a seed; approximate: whether it was a rounded floating-point Gaussian.
 
     Raises:
-        PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity.
+        PrivacyError: if a field is out of range or the event claims more noise than sigma / sensitivity, or other
+            shares of it than the cohort promises.
     """
 
     purpose: str
@@ -44,12 +50,20 @@ class Release:
     length: int
     sensitivity: float
     sigma: float
+    cohort: NoiseCohort | None = None
+    seeded: bool = False
+    approximate: bool = False
 
     def __post_init__(self) -> None:
         if not self.purpose or self.round < 0 or self.length < 1:
             raise _malformed(f"The release {self.purpose!r} has round {self.round} and length {self.length}.")
         if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
             raise _malformed(f"The release {self.purpose!r} has sensitivity {self.sensitivity!r}; it must be above 0.")
+        shares = getattr(self.event, "n_shares", 0)
+        if self.cohort is not None and self.cohort.n_shares != shares:
+            raise _malformed(
+                f"The release {self.purpose!r} counts {shares} shares of noise; its cohort has {self.cohort.n_shares}."
+            )
         if isinstance(self.event, UnnoisedEvent):
             return
         if not (math.isfinite(self.sigma) and self.sigma > 0):
@@ -69,7 +83,7 @@ class Release:
 
     def to_dict(self) -> dict[str, Any]:
         """The release as a dictionary of JSON values."""
-        return {
+        content: dict[str, Any] = {
             "purpose": self.purpose,
             "round": self.round,
             "kind": self.kind,
@@ -78,14 +92,23 @@ class Release:
             "sensitivity": self.sensitivity,
             "sigma": self.sigma,
         }
+        if self.cohort is not None:
+            content["cohort"] = self.cohort.to_dict()
+        # Left out where they say nothing, so that old ledgers keep their bytes.
+        return content | {name: True for name in ("seeded", "approximate") if getattr(self, name)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Release:
         """The inverse of `to_dict`; raises PrivacyError on an unknown event or a malformed release."""
         try:
-            values = {name: data[name] for name in cls.__dataclass_fields__}
-            return cls(**{**values, "event": event_from_dict(data["event"])})
-        except (KeyError, TypeError, AttributeError) as fault:
+            values = {name: data[name] for name in cls.__dataclass_fields__ if name not in _SINCE_2}
+            flags = {name: data.get(name, False) for name in ("seeded", "approximate")}
+            if not all(isinstance(flag, bool) for flag in flags.values()):
+                raise TypeError("a flag is no boolean")
+            told = data.get("cohort")
+            cohort = None if told is None else NoiseCohort.from_dict(told)
+            return cls(**{**values, "event": event_from_dict(data["event"]), "cohort": cohort, **flags})
+        except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
 
 
@@ -134,7 +157,9 @@ class Ledger:
 
     def to_json(self) -> str:
         """The ledger as one JSON text, versioned, the same bytes for the same ledger."""
-        content = {"version": LEDGER_VERSION, "releases": [release.to_dict() for release in self.releases]}
+        releases = [release.to_dict() for release in self.releases]
+        is_new = any(name in release for release in releases for name in _SINCE_2)
+        content = {"version": LEDGER_VERSION if is_new else 1, "releases": releases}
         return json.dumps(content, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -144,9 +169,9 @@ class Ledger:
             content = json.loads(text)
         except ValueError as fault:
             raise _malformed(f"The ledger is not JSON ({fault}).") from fault
-        if not isinstance(content, dict) or content.get("version") != LEDGER_VERSION:
+        if not isinstance(content, dict) or content.get("version") not in range(1, LEDGER_VERSION + 1):
             version = content.get("version") if isinstance(content, dict) else None
-            raise _malformed(f"The ledger has version {version!r}; this hedgerow reads version {LEDGER_VERSION}.")
+            raise _malformed(f"The ledger has version {version!r}; this hedgerow reads 1 to {LEDGER_VERSION}.")
         releases = content.get("releases")
         if not isinstance(releases, list):
             raise _malformed("The ledger has no list of releases.")

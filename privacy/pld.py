@@ -14,7 +14,7 @@ from typing import Any
 
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import Event, PureEvent
-from hedgerow.privacy.gdp import check_delta
+from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.pure import PURE_EVENTS, amplified_epsilon
 from hedgerow.protocol.errors import missing_extra
 
@@ -51,6 +51,21 @@ def epsilon_pld(events: Iterable[Event], delta: float) -> float:
         return math.inf
     loss = _composed(pure, math.sqrt(cost.gdp_weight))
     return _epsilon_of(loss, twin_delta, cost.total_variation) * _ROUND_UP + 2 * cost.log_ratio
+
+
+def least_epsilon_pld(events: Iterable[Event], delta: float) -> float:
+    """A number that `epsilon_pld` is never below: the exact cost of the Gaussian releases alone.
+
+    It needs no extra and no time, so that a figure read from a file can be told to be too small at once.
+
+    Raises:
+        PrivacyError: code "unknown-event".
+    """
+    check_delta(delta)
+    cost = cost_of(event for event in events if type(event) not in PURE_EVENTS)
+    if cost.zcdp_weight in (0.0, math.inf):
+        return cost.zcdp_weight
+    return epsilon_of_mu(math.sqrt(cost.zcdp_weight), delta) / _ROUND_UP
 
 
 def _composed(pure: Counter[float], mu: float) -> Any:

@@ -1,16 +1,24 @@
-"""What a run promises, in numbers for machines and in plain words for people."""
+"""What a run promises, in numbers for machines and in plain words for people.
+
+A report is its ledger and its context, and every number in it is computed from these, so that none can say less than
+its ledger. A report that was stored is only compared with what is computed again.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
-from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.accountants import Account, account_of, get_accountant
+from hedgerow.privacy.events import DiscreteGaussianSumEvent, Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
+from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.pld import least_epsilon_pld
 from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
@@ -19,7 +27,11 @@ NOISE_MODES = ("server", "distributed", "local")
 
 # JSON has no infinity.
 _INFINITE = "infinite"
-_FLOATS = ("epsilon_requested", "epsilon_gdp", "epsilon_rdp", "epsilon_own", "delta")
+_FLOATS = ("epsilon", "epsilon_requested", "epsilon_gdp", "epsilon_rdp", "epsilon_own", "delta")
+_TOLERANCE = 1e-6
+"""Relative, for what another machine's arithmetic computed; what is shown is always computed here."""
+LARGE_EPSILON = 10.0
+"""Beyond this a promise is next to none: odds may change by a factor of 22,000."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -34,11 +46,11 @@ class PrivacyContext:
         unit: ``record``, or the column that names the person or thing that is protected.
         max_rows_per_unit: rows of one unit that were used at most, >= 1.
         noise_mode: ``server``, ``distributed`` or ``local``.
-        honest_sites: with distributed noise, the sites whose shares were counted; None with server noise.
         seeded: whether the noise came from a seed.
         approximate_noise: whether the noise was a rounded floating-point Gaussian.
         bounds_from_data: whether bounds or categories were read off the data.
         candidates_from_data: whether split candidates were; the counts that they came from are in the ledger.
+        n_records: the number of records that the plan declares; None when it is not known.
     """
 
     delta: float
@@ -47,44 +59,11 @@ class PrivacyContext:
     unit: str = "record"
     max_rows_per_unit: int = 1
     noise_mode: str = "server"
-    honest_sites: int | None = None
     seeded: bool = False
     approximate_noise: bool = False
     bounds_from_data: bool = False
     candidates_from_data: bool = False
-
-
-@dataclass(frozen=True)
-class PrivacyReport:
-    """The privacy of one run; the fields of `PrivacyContext` and what the accountants found.
-
-    Args:
-        epsilon_gdp: spent at delta, by exact accounting of Gaussian noise, or by the Renyi bound of all releases when
-            some were over samples; infinity if something left un-noised.
-        epsilon_rdp: the same by Renyi differential privacy.
-        epsilon_own: the same by the plan's accountant, if it is neither of these; else None.
-        n_choices: releases that are choices which the coordinator made from exact sums.
-        n_releases: noisy vectors that left the aggregation.
-        adjacency: what neighbouring data sets are.
-    """
-
-    epsilon_requested: float | None
-    epsilon_gdp: float
-    epsilon_rdp: float
-    delta: float
-    n_releases: int
-    accountant: str = "gdp"
-    unit: str = "record"
-    max_rows_per_unit: int = 1
-    adjacency: str = ADJACENCY
-    noise_mode: str = "server"
-    honest_sites: int | None = None
-    seeded: bool = False
-    approximate_noise: bool = False
-    bounds_from_data: bool = False
-    epsilon_own: float | None = None
-    n_choices: int = 0
-    candidates_from_data: bool = False
+    n_records: int | None = None
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -96,18 +75,114 @@ class PrivacyReport:
                 code="unknown-noise-mode",
             )
 
+    @classmethod
+    def of(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
+        """The context of a plan's training; `seeded` and `approximate` as `NoiseSource` says them."""
+        privacy = plan.privacy
+        return cls(
+            delta=privacy.delta,
+            epsilon_requested=privacy.epsilon,
+            accountant=privacy.accountant,
+            unit=privacy.unit,
+            max_rows_per_unit=privacy.max_rows_per_unit,
+            noise_mode=privacy.noise,
+            seeded=seeded,
+            approximate_noise=approximate,
+            bounds_from_data=privacy.bounds_from_data,
+            candidates_from_data=plan.reads_quantiles,
+            n_records=privacy.n_records,
+        )
+
+    def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
+        """The context of a model and its evaluation together: at the model's delta, void if either is.
+
+        What was requested is their sum, or None where it was for another delta: such figures cannot be added.
+        """
+        mine, other = self.epsilon_requested, evaluation.epsilon_requested
+        can_add = mine is not None and other is not None and self.delta == evaluation.delta
+        return replace(
+            self,
+            epsilon_requested=mine + other if can_add and mine is not None and other is not None else None,
+            seeded=self.seeded or evaluation.seeded,
+            approximate_noise=self.approximate_noise or evaluation.approximate_noise,
+            bounds_from_data=self.bounds_from_data or evaluation.bounds_from_data,
+            candidates_from_data=self.candidates_from_data or evaluation.candidates_from_data,
+        )
+
+
+@dataclass(frozen=True)
+class PrivacyReport(PrivacyContext):
+    """The privacy of one run: its context, and what the accountants find in its ledger. Made by `report_of`.
+
+    Args:
+        ledger: all releases.
+    """
+
+    ledger: Ledger = field(kw_only=True, repr=False)
+
+    @cached_property
+    def epsilon_gdp(self) -> float:
+        """Spent at delta, by exact accounting of Gaussian noise, or by the Renyi bound of all releases when some were
+        over samples; infinity if something left un-noised.
+        """
+        return get_accountant("gdp").epsilon(self.ledger.events(), self.delta)
+
+    @cached_property
+    def epsilon_rdp(self) -> float:
+        """The same by Renyi differential privacy."""
+        return get_accountant("rdp").epsilon(self.ledger.events(), self.delta)
+
+    @cached_property
+    def _account(self) -> Account:
+        if self.accountant in _OWN_WORDS:
+            return account_of(self.accountant, self.ledger.events(), self.delta)
+        return Account(self.epsilon_gdp if self.accountant == "gdp" else self.epsilon_rdp, self.accountant)
+
     @property
     def epsilon(self) -> float:
-        """The epsilon spent, by the accountant of the plan."""
-        if self.epsilon_own is not None:
-            return self.epsilon_own
-        return self.epsilon_gdp if self.accountant == "gdp" else self.epsilon_rdp
+        """The epsilon spent, by the accountant of the plan, or by `gdp` where that one cannot tell (`accounted_by`)."""
+        return self._account.epsilon
+
+    @property
+    def accounted_by(self) -> str:
+        """The accountant that `epsilon` is by."""
+        return self._account.by
+
+    @property
+    def epsilon_own(self) -> float | None:
+        """`epsilon`, if it is by an accountant that is neither `gdp` nor `rdp`; else None."""
+        return self.epsilon if self.accounted_by in _OWN_WORDS else None
+
+    @property
+    def n_releases(self) -> int:
+        """Noisy vectors that left the aggregation."""
+        return len(self.ledger)
+
+    @property
+    def n_choices(self) -> int:
+        """Releases that are choices which the coordinator made from exact sums."""
+        return sum(isinstance(event, SelectionEvent) for event in self.ledger.events())
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbouring data sets are."""
+        return LOCAL_ADJACENCY if self.noise_mode == "local" else ADJACENCY
+
+    @property
+    def cohorts(self) -> dict[NoiseCohort, int]:
+        """With noise of the sites: the cohorts of sites that releases were made in, with the number of releases."""
+        counts: dict[NoiseCohort, int] = {}
+        for release in self.ledger:
+            if release.cohort is not None:
+                counts[release.cohort] = counts.get(release.cohort, 0) + 1
+        return counts
 
     @property
     def voided_by(self) -> tuple[str, ...]:
         """Why the guarantee does not hold; empty when it does."""
         reasons = []
-        if self.epsilon == math.inf:
+        # Not `epsilon`: privacy loss distributions take seconds, and are infinite only where this one is.
+        if (self.epsilon_rdp if self.accountant == "rdp" else self.epsilon_gdp) == math.inf:
             reasons.append("something left the aggregation without noise")
         if self.seeded:
             reasons.append("the noise came from a seed and can be drawn again (experimental)")
@@ -123,6 +198,11 @@ class PrivacyReport:
     def guarantee(self) -> str:
         """``holds`` or ``void``."""
         return "void" if self.voided_by else "holds"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with a promise that is kept."""
+        return warnings_of(self.epsilon, self.delta, self.n_records)
 
     @property
     def trust(self) -> str:
@@ -143,55 +223,72 @@ class PrivacyReport:
                 "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves "
                 "it: there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
             )
-        sites = f"at least {self.honest_sites} sites" if self.honest_sites else "enough sites"
         return (
-            f"The sites add the noise: the guarantee holds against the coordinator as well, as long as {sites} follow "
-            "the protocol and do not tell others their share of the noise."
+            "The sites add the noise: the guarantee holds against the coordinator as well, as long as "
+            f"{self._colluders()}."
+        )
+
+    def _colluders(self) -> str:
+        """The condition under which noise of the sites keeps the promise."""
+        parts = []
+        several = len(self.cohorts) > 1
+        for cohort, count in self.cohorts.items():
+            most = f"at most {cohort.n_colluders}" if cohort.n_colluders else "none"
+            parts.append(f"{most} of the {cohort.n_sites} sites" + (f" in {count} release(s)" if several else ""))
+        told = (
+            f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} works together "
+            "with it, or departs from the protocol (who falls silent does not)"
+        )
+        unknown = sorted({_shares(release) for release in self.ledger if _has_lost_cohort(release)})
+        if not unknown:
+            return told if parts else "few enough sites work together with it"
+        told = f"{told}; and, in releases of an older version, " if parts else ""
+        return (
+            f"{told}the shares of at least {' or '.join(map(str, unknown))} sites that follow the protocol and work "
+            "together with nobody are in every sum. Among how many sites, an older version did not write down"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as a dictionary of JSON values, with ``guarantee``, ``voided_by`` and ``trust`` spelled out."""
-        content = asdict(self)
-        if self.epsilon_own is None:
-            del content["epsilon_own"]
-        if self.n_choices == 0:
-            del content["n_choices"]
+        """The report as a dictionary of JSON values, with what follows from the rest spelled out."""
+        content: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "accounted_by": self.accounted_by,
+            "epsilon_gdp": self.epsilon_gdp,
+            "epsilon_rdp": self.epsilon_rdp,
+            "n_releases": self.n_releases,
+            "adjacency": self.adjacency,
+            **{part.name: getattr(self, part.name) for part in fields(PrivacyContext)},
+        }
+        optional = {
+            "epsilon_own": self.epsilon_own,
+            "n_choices": self.n_choices,
+            "cohorts": self._cohorts_told(),
+        }
+        content |= {name: value for name, value in optional.items() if value}
         if not self.candidates_from_data:
             del content["candidates_from_data"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
-        return {**content, "guarantee": self.guarantee, "voided_by": list(self.voided_by), "trust": self.trust}
+        judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
+        return {**content, **judged, "trust": self.trust}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PrivacyReport:
-        """The inverse of `to_dict`; what follows from the rest is derived again, not read. Raises PrivacyError."""
-        try:
-            # These are left out where they say nothing, as in every report before there were others.
-            optional = {"epsilon_own": None, "n_choices": 0, "candidates_from_data": False}
-            values = {field.name: data[field.name] for field in fields(cls) if field.name not in optional}
-            values |= {name: data.get(name, default) for name, default in optional.items()}
-        except KeyError as missing:
-            raise PrivacyError(
-                f"The privacy report lacks {missing}.",
-                cause="It was cut off or written by another version.",
-                remedy="Read it with the version that wrote it.",
-                code="malformed-report",
-            ) from missing
-        for name in _FLOATS:
-            values[name] = math.inf if values[name] == _INFINITE else values[name]
-        return cls(**values)
+    def _cohorts_told(self) -> list[dict[str, int]]:
+        return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
     def text(self) -> str:
         """The report for a person: some lines of plain words, without a newline at the end."""
         lines = [f"Privacy guarantee: {'HOLDS' if self.guarantee == 'holds' else 'VOID'}"]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
+        lines += [f"  ! Warning: {warning}." for warning in self.warnings]
         lines.append(f"  epsilon spent     {_number(self.epsilon)} at delta {self.delta:.3g}{self._requested()}")
         exact, renyi = _number(self.epsilon_gdp), _number(self.epsilon_rdp)
         if self.epsilon_own is not None:
             own = _number(self.epsilon_own)
             lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
             told = f"{exact} by gdp and {renyi} by rdp, both bounds"
+        elif self.accounted_by != self.accountant:
+            told = f"a bound by {self.accounted_by}: {self._account.why}"
         elif self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
             # Only a ledger with sampled or pure releases gives both the same: one bound for all of it.
             told = "by Renyi accounting, which bounds releases of all kinds together"
@@ -217,33 +314,149 @@ class PrivacyReport:
 
 
 def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
-    """The report of a run: the accountants read the whole ledger.
+    """The report of a run: the accountants read the whole ledger. The one way to a report.
 
     Raises:
-        PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported.
+        PrivacyError: code "noise-mode-unsupported": a release's event is not of the noise mode that is reported;
+            code "unknown-event".
     """
-    is_local = context.noise_mode == "local"
-    if any(isinstance(event, LocalGaussianEvent) != is_local for event in ledger.events() if _is_noised(event)):
-        raise PrivacyError(
-            f"The run is reported with {context.noise_mode} noise, but its ledger holds a release of another kind.",
-            cause="Noise of single records and noise of sums do not protect from the same people.",
-            remedy="Do not publish the model; report the plan to the maintainers.",
-            code="noise-mode-unsupported",
+    report = unread_report_of(ledger, context)
+    # Whatever cannot be accounted for is told here, and not when somebody reads the number.
+    _ = report.epsilon_gdp, report.epsilon_rdp, report.epsilon
+    return report
+
+
+def unread_report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
+    """`report_of`, but each number is computed when it is first asked for: one of them takes seconds."""
+    for release in ledger:
+        if not _is_of_mode(release, context.noise_mode):
+            raise PrivacyError(
+                f"The run is reported with {context.noise_mode} noise, but its ledger holds a release of another kind.",
+                cause="Noise of single records, of sites and of the coordinator do not protect from the same people.",
+                remedy="Do not publish the model; report the plan to the maintainers.",
+                code="noise-mode-unsupported",
+            )
+    values = {part.name: getattr(context, part.name) for part in fields(PrivacyContext)}
+    # A run that was stopped and taken up again may have had another source of noise before: the ledger knows.
+    values["seeded"] |= any(release.seeded for release in ledger)
+    values["approximate_noise"] |= any(release.approximate for release in ledger)
+    return PrivacyReport(**values, ledger=ledger)
+
+
+def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool = True) -> None:
+    """Refuse a report that was stored beside a ledger, if it says less than is computed from that ledger.
+
+    Args:
+        told: as `PrivacyReport.to_dict` wrote it, in this version or one before.
+        report: what is computed.
+        exact: False leaves out what takes seconds: a figure by `pld` is then only compared with the least it can be.
+
+    Raises:
+        PrivacyError: code "report-untrue"; "malformed-report" for what is no report.
+    """
+    numbers = _numbers_told(told)
+    for name in ("delta", "accountant", "unit", "max_rows_per_unit", "noise_mode", "adjacency", "n_releases"):
+        if told[name] != getattr(report, name):
+            raise _untrue(f"{name} is {told[name]!r}", f"{getattr(report, name)!r}")
+    if told.get("n_choices", 0) != report.n_choices:
+        raise _untrue(f"{told.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
+    if report.cohorts and told.get("cohorts") != report._cohorts_told():
+        raise _untrue("the sites that added noise are others", "every release names its own")
+    for name in ("seeded", "approximate_noise", "bounds_from_data", "candidates_from_data"):
+        if getattr(report, name) and not told.get(name, False):
+            raise _untrue(f"{name} is false", "it is true")
+    if report.guarantee == "void" and told.get("guarantee", "void") != "void":
+        raise _untrue("the guarantee holds", f"it does not, for {report.voided_by[0]}")
+    # Each of the others is a bound, so the one that was told as the whole may be any of them, and no less.
+    whole = numbers.pop("epsilon", math.inf)
+    if whole < min(numbers.values()) * (1 - _TOLERANCE):
+        raise _untrue(f"epsilon is {_number(whole)}", f"no accountant found less than {_number(min(numbers.values()))}")
+    for name, value in numbers.items():
+        least = _least(name, report, exact=exact)
+        if value < least * (1 - _TOLERANCE):
+            raise _untrue(f"{name} is {_number(value)}", f"it is {_number(least)}")
+
+
+def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:
+    if name != "epsilon_own":
+        return float(getattr(report, name))
+    if report.accountant == "pld" and (not exact or report.epsilon_own is None):
+        return least_epsilon_pld(report.ledger.events(), report.delta)
+    return report.epsilon
+
+
+def _numbers_told(told: Mapping[str, Any]) -> dict[str, float]:
+    """The epsilons of a stored report; raises PrivacyError (code "malformed-report")."""
+    needed = {"epsilon_gdp", "epsilon_rdp", "delta", "accountant", "unit", "max_rows_per_unit", "noise_mode"}
+    needed |= {"adjacency", "n_releases", "epsilon_requested", "seeded", "approximate_noise", "bounds_from_data"}
+    if missing := sorted(needed - set(told)):
+        raise _malformed(f"The privacy report lacks {', '.join(missing)}.")
+    flags = ("seeded", "approximate_noise", "bounds_from_data", "candidates_from_data")
+    if not all(isinstance(told.get(name, False), bool) for name in flags):
+        raise _malformed("The privacy report has a flag that is neither true nor false.")
+    numbers = {}
+    for name in ("epsilon", "epsilon_gdp", "epsilon_rdp", "epsilon_own"):
+        value = math.inf if told.get(name) == _INFINITE else told.get(name, 0.0)
+        if type(value) not in (int, float) or not value >= 0:
+            raise _malformed(f"The privacy report's {name} is {value!r}, which is no epsilon.")
+        if name in told:
+            numbers[name] = float(value)
+    return numbers
+
+
+def warnings_of(epsilon: float, delta: float, n_records: int | None) -> tuple[str, ...]:
+    """What is wrong with a promise of (epsilon, delta) even where it is kept, in words without a full stop.
+
+    Args: n_records: records that the plan declares; None if that is not known.
+    """
+    found = []
+    if n_records is not None and delta * n_records >= 1:
+        found.append(
+            f"delta is not below 1 / n_records ({delta:.3g}, 1 / {n_records}): the promise may fail for somebody"
         )
-    own = context.accountant in _OWN_WORDS
-    return PrivacyReport(
-        epsilon_own=get_accountant(context.accountant).epsilon(ledger.events(), context.delta) if own else None,
-        epsilon_gdp=get_accountant("gdp").epsilon(ledger.events(), context.delta),
-        epsilon_rdp=get_accountant("rdp").epsilon(ledger.events(), context.delta),
-        adjacency=LOCAL_ADJACENCY if is_local else ADJACENCY,
-        n_releases=len(ledger),
-        n_choices=sum(isinstance(event, SelectionEvent) for event in ledger.events()),
-        **{field.name: getattr(context, field.name) for field in fields(context)},
+    if LARGE_EPSILON < epsilon < math.inf:
+        found.append(f"epsilon is above {LARGE_EPSILON:g}: so weak a promise hides next to nothing about anybody")
+    return tuple(found)
+
+
+def _is_of_mode(release: Release, mode: str) -> bool:
+    """Whether a release can be of a run with that noise; one without noise can be of any."""
+    event: Event = release.event
+    if isinstance(event, UnnoisedEvent):
+        return True
+    if isinstance(event, LocalGaussianEvent) or mode == "local":
+        return isinstance(event, LocalGaussianEvent) and mode == "local"
+    has_shares = hasattr(event, "n_shares")
+    if mode == "distributed":
+        return has_shares
+    return release.cohort is None and not isinstance(event, DiscreteGaussianSumEvent)
+
+
+def _shares(release: Release) -> int:
+    return int(getattr(release.event, "n_shares", 0))
+
+
+def _has_lost_cohort(release: Release) -> bool:
+    """Whether a release with noise of the sites is of a version that did not keep among how many sites."""
+    return release.cohort is None and _shares(release) > 0
+
+
+def _untrue(told: str, found: str) -> PrivacyError:
+    return PrivacyError(
+        f"The privacy report does not fit what it is stored with: it says that {told}, and there {found}.",
+        cause="It was changed, or a version wrote it that forgot to count an evaluation.",
+        remedy="Do not rely on it: use the file as the run wrote it. What the ledger says is what was spent.",
+        code="report-untrue",
     )
 
 
-def _is_noised(event: Event) -> bool:
-    return not isinstance(event, UnnoisedEvent)
+def _malformed(what: str) -> PrivacyError:
+    return PrivacyError(
+        what,
+        cause="It was cut off or written by another version.",
+        remedy="Read it with the version that wrote it.",
+        code="malformed-report",
+    )
 
 
 def _number(value: float) -> str:

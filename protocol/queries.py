@@ -7,6 +7,7 @@ record's contribution to one entry, and the squared L2 sensitivity in integer un
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,40 @@ class Purpose:
 
     def __str__(self) -> str:
         return f"{self.round}/{self.kind}/{self.subject}"
+
+
+@dataclass(frozen=True)
+class NoiseCohort:
+    """The sites that a sum with noise of the sites was agreed among, and what its noise is counted by.
+
+    Attributes:
+        n_sites: members, also those that fall silent later, >= 1.
+        n_colluders: how many of them may work together against the others' rows, 0 to n_sites - 1.
+        n_shares: shares of noise that are in every sum over them, and unknown to so many colluders: 1 to
+            n_sites - n_colluders.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    n_sites: int
+    n_colluders: int
+    n_shares: int
+
+    def __post_init__(self) -> None:
+        numbers = (self.n_sites, self.n_colluders, self.n_shares)
+        is_possible = all(type(number) is int for number in numbers) and self.n_colluders >= 0 and self.n_shares >= 1
+        if not is_possible or self.n_shares > self.n_sites - self.n_colluders:
+            raise ValueError(f"no cohort has {self}")
+
+    def to_dict(self) -> dict[str, int]:
+        """The cohort as a dictionary of JSON values."""
+        return {"sites": self.n_sites, "colluders": self.n_colluders, "shares": self.n_shares}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> NoiseCohort:
+        """The inverse of `to_dict`; raises KeyError or ValueError."""
+        return cls(data["sites"], data["colluders"], data["shares"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +175,8 @@ class FilterTerms:
     budget: float
     costs: NDArray[np.int64]
     limit: int
+
+
 SAMPLING_STEPS = 2**32
 """A record is drawn with a chance of a query's `sampling_threshold` in so many."""
 

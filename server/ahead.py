@@ -14,7 +14,7 @@ from hedgerow.privacy.report import PrivacyReport
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.coordinator import checked_report, entry_of
 
 
@@ -68,27 +68,27 @@ class Ahead:
 
     def __init__(self, plan: Plan, noise: NoiseSource) -> None:
         self._plan, self.noise = plan, DrawnAhead(noise)
-        self._report: tuple[Ledger, int | None, PrivacyReport] | None = None
+        self._report: tuple[Ledger, PrivacyReport] | None = None
 
-    def prepare(self, query: Query, ledger: Ledger, groups: tuple[int | None, int | None], *, is_last: bool) -> None:
+    def prepare(self, query: Query, ledger: Ledger, cohort: NoiseCohort | None, *, is_last: bool) -> None:
         """Draw the noise for a query's release, word its line of the ledger, and account for the run if it is the last.
 
-        Args: ledger: of all releases before it; groups: the shares of noise that are counted in this sum, and the
-            fewest that were in any; is_last: whether the plan asks for no further release.
+        Args: ledger: of all releases before it; cohort: the sites whose noise is in the sum, None for the others;
+            is_last: whether the plan asks for no further release.
         """
         is_local = self._plan.privacy.noise == "local"
         # What is wrong with a release is said when it is made, and by the part that makes it.
         with contextlib.suppress(HedgerowError):
-            entry, noise = entry_of(query, groups[0], is_local=is_local)
+            entry, noise = entry_of(query, cohort, self.noise, is_local=is_local)
             release_to_json(entry)
             if noise.central_sigma and not isinstance(query, PureQuery):
                 self.noise.draw(noise.central_sigma, query.length, entry.purpose)
             if is_last:
                 longer = ledger.append(entry)
-                self._report = longer, groups[1], checked_report(self._plan, longer, self.noise, groups[1])
+                self._report = longer, checked_report(self._plan, longer, self.noise)
 
-    def report_on(self, ledger: Ledger, group: int | None) -> PrivacyReport:
+    def report_on(self, ledger: Ledger) -> PrivacyReport:
         """`checked_report`, at once if it was prepared for this very ledger; raises PrivacyError as that does."""
-        if self._report is not None and self._report[:2] == (ledger, group):
-            return self._report[2]
-        return checked_report(self._plan, ledger, self.noise, group)
+        if self._report is not None and self._report[0] == ledger:
+            return self._report[1]
+        return checked_report(self._plan, ledger, self.noise)

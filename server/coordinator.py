@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
@@ -21,7 +21,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
@@ -53,24 +53,24 @@ class Releaser:
 
     Args:
         noise: where noise comes from.
-        honest_group: None when the noise is added here; else the sums hold it already, in so many shares at least.
         is_local: whether every record's noise is in the sums already.
     """
 
-    def __init__(self, noise: NoiseSource, honest_group: int | None = None, *, is_local: bool = False) -> None:
+    def __init__(self, noise: NoiseSource, *, is_local: bool = False) -> None:
         self._noise = noise
-        self._honest_group = honest_group
         self._is_local = is_local
         self.ledger = Ledger()
 
-    def release(self, query: Query, total: IntVector) -> IntVector:
+    def release(self, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
         """What is released, int64 [query.release_length]: the noisy sum, or choices; one event in the ledger.
+
+        Args: cohort: None when the noise is added here; else the sites whose noise is in the sum already.
 
         Raises:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        entry, noise = entry_of(query, self._honest_group, is_local=self._is_local)
+        entry, noise = entry_of(query, cohort, self._noise, is_local=self._is_local)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(entry)
         if isinstance(query, SplitSelection):
@@ -92,9 +92,11 @@ class Releaser:
         return np.array(picked, dtype=np.int64)
 
 
-def entry_of(query: Query, honest_group: int | None, *, is_local: bool) -> tuple[Release, QueryNoise]:
-    """What the ledger says of a query's release, and the noise that the release needs."""
-    noise = noise_of(query, honest_group, is_local=is_local)
+def entry_of(
+    query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
+) -> tuple[Release, QueryNoise]:
+    """What the ledger says of a query's release, and the noise that the release needs; `cohort` as in `release`."""
+    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=is_local)
     entry = Release(
         purpose=str(query.purpose),
         round=query.purpose.round,
@@ -103,6 +105,9 @@ def entry_of(query: Query, honest_group: int | None, *, is_local: bool) -> tuple
         length=query.release_length,
         sensitivity=_sensitivity(query),
         sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
+        cohort=cohort if noise.share_sigma else None,
+        seeded=source.seeded,
+        approximate=source.approximate,
     )
     return entry, noise
 
@@ -134,23 +139,24 @@ def run_program(
             the aggregation disagree about who adds the noise.
     """
     check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, aggregation.honest_group, is_local=plan.privacy.noise == "local")
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
     try:
         query = next(program)
         while True:
-            released = releaser.release(query, aggregation.sum_of(query))
+            total = aggregation.sum_of(query)
+            released = releaser.release(query, total, aggregation.cohort)
             if progress is not None:
                 progress(query, releaser.ledger)
             query = program.send(released)
     except StopIteration as finished:
         ensemble: Ensemble = finished.value
-    report = checked_report(plan, releaser.ledger, noise, aggregation.honest_group)
+    report = checked_report(plan, releaser.ledger, noise)
     return Outcome(plan, ensemble, releaser.ledger, report)
 
 
 def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
     """Raise PrivacyError when the plan and the aggregation disagree about who adds the noise."""
-    if (plan.privacy.noise == "distributed") != (aggregation.honest_group is not None):
+    if (plan.privacy.noise == "distributed") != (aggregation.cohort is not None):
         raise PrivacyError(
             f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
             cause="Noise from the sites needs nodes that add their shares before the secure sum.",
@@ -159,32 +165,17 @@ def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
         )
 
 
-def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource, honest_group: int | None) -> PrivacyReport:
+def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
     """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
 
     A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
     """
     privacy = plan.privacy
-    report = report_of(
-        ledger,
-        PrivacyContext(
-            delta=privacy.delta,
-            epsilon_requested=privacy.epsilon,
-            accountant=privacy.accountant,
-            unit=privacy.unit,
-            max_rows_per_unit=privacy.max_rows_per_unit,
-            noise_mode=privacy.noise,
-            honest_sites=honest_group,
-            seeded=noise.seeded,
-            approximate_noise=noise.approximate,
-            bounds_from_data=privacy.bounds_from_data,
-            candidates_from_data=plan.reads_quantiles,
-        ),
-    )
+    report = report_of(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
     spent = report.epsilon
     if plan.reads_quantiles:
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
-        spent = get_accountant(privacy.accountant).epsilon(noised, privacy.delta)
+        spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
     if spent > privacy.epsilon:
         raise PrivacyError(
             f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome, Releaser, check_noise_mode
@@ -49,16 +48,18 @@ def run_evaluation(
             aggregation disagree about who adds the noise.
     """
     check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, aggregation.honest_group, is_local=plan.privacy.noise == "local")
+    # A ledger that this evaluation cannot be added to is found before anything is released.
+    unread_report_of(ledger, context)
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
     releaser.ledger = ledger
     try:
         query = next(program)
         while True:
-            query = program.send(releaser.release(query, aggregation.sum_of(query)))
+            total = aggregation.sum_of(query)
+            query = program.send(releaser.release(query, total, aggregation.cohort))
     except StopIteration as finished:
         evaluation: Evaluation = finished.value
-    own = Ledger(releaser.ledger.releases[len(ledger) :])
-    cost = checked_cost(own, replace(context, honest_sites=aggregation.honest_group))
+    cost = checked_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
     return EvaluationOutcome(evaluation, cost, releaser.ledger)
 
 
@@ -78,17 +79,9 @@ def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
 
 def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
     """What an evaluation's report says beside its releases."""
-    return PrivacyContext(
-        delta=delta,
-        epsilon_requested=epsilon,
-        accountant=plan.privacy.accountant,
-        unit=plan.privacy.unit,
-        max_rows_per_unit=plan.privacy.max_rows_per_unit,
-        noise_mode=plan.privacy.noise,
-        seeded=noise.seeded,
-        approximate_noise=noise.approximate,
-        bounds_from_data=plan.privacy.bounds_from_data,
-    )
+    context = PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate)
+    # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
+    return replace(context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,37 +97,17 @@ class EvaluatedModel:
     ledger: Ledger
     report: PrivacyReport
 
-    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource, honest_group: int | None) -> Outcome:
-        """The model with the evaluation on its account.
+    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource) -> Outcome:
+        """The model with the evaluation, whose releases are `own`, on its account.
 
-        Args: own: the evaluation's releases; honest_group: fewest shares of noise in them, None for central noise.
         Raises PrivacyError: as `checked_cost`, or for a purpose that is on the account already.
         """
         task = self.task
-        context = evaluation_context(task.plan, task.epsilon, task.delta, noise)
-        cost = checked_cost(own, replace(context, honest_sites=honest_group))
+        cost = checked_cost(own, evaluation_context(task.plan, task.epsilon, task.delta, noise))
         ledger = self.ledger
         for release in own:
             ledger = ledger.append(release)
-        return Outcome(task.plan, task.ensemble, ledger, joint_report(self.report, cost, ledger), evaluation, cost)
-
-
-def joint_report(model: PrivacyReport, cost: PrivacyReport, ledger: Ledger) -> PrivacyReport:
-    """The model's report after an evaluation: all releases together, at the model's delta.
-
-    The same units may be in the training rows and in the held-out rows, so the costs add up (sequential composition).
-    """
-    events = list(ledger.events())
-    requested = None
-    if model.epsilon_requested is not None and cost.epsilon_requested is not None:
-        requested = model.epsilon_requested + cost.epsilon_requested
-    return replace(
-        model,
-        epsilon_requested=requested,
-        epsilon_gdp=get_accountant("gdp").epsilon(events, model.delta),
-        epsilon_rdp=get_accountant("rdp").epsilon(events, model.delta),
-        n_releases=len(ledger),
-        seeded=model.seeded or cost.seeded,
-        approximate_noise=model.approximate_noise or cost.approximate_noise,
-        bounds_from_data=model.bounds_from_data or cost.bounds_from_data,
-    )
+        # The same units may be in the training rows and in the held-out rows, so the costs add up (sequential
+        # composition), and the report reads the ledger of both.
+        report = report_of(ledger, self.report.with_evaluation(cost))
+        return Outcome(task.plan, task.ensemble, ledger, report, evaluation, cost)

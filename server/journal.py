@@ -34,22 +34,19 @@ create table if not exists run (
 create table if not exists slots (run_id blob primary key, next_slot integer not null, slot blob);
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
-    honest_group integer, survivors text not null
+    survivors text not null
 )
 """
-_VERSION = 4
+_VERSION = 5
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
 @dataclass(frozen=True)
 class JournalledRelease:
-    """A release, its line in the ledger, how many shares of noise were counted for it (None: central noise), and the
-    sites whose vectors are in it.
-    """
+    """A release, its line in the ledger, and the sites whose vectors are in it."""
 
     release: IntVector
     entry: Release
-    honest_group: int | None
     survivors: tuple[str, ...]
 
 
@@ -154,8 +151,8 @@ class Journal:
         entry, survivors = release_to_json(release.entry), json.dumps(release.survivors)
         self._database.write(
             (
-                "insert into releases values (?, ?, ?, ?, ?, ?)",
-                (number, release.entry.purpose, content, entry, release.honest_group, survivors),
+                "insert into releases values (?, ?, ?, ?, ?)",
+                (number, release.entry.purpose, content, entry, survivors),
             ),
             _close_slot() if following is None else _slot_statement(following),
             *([] if result_digest is None else [_result_statement(result_digest)]),
@@ -174,15 +171,14 @@ class Journal:
         self._database.close()
 
     def _releases(self) -> tuple[JournalledRelease, ...]:
-        rows = self._database.rows("select content, entry, honest_group, survivors from releases order by round")
+        rows = self._database.rows("select content, entry, survivors from releases order by round")
         return tuple(
             JournalledRelease(
                 np.frombuffer(content, dtype="<i8").astype(np.int64),
                 Release.from_dict(json.loads(entry)),
-                group,
                 tuple(json.loads(survivors)),
             )
-            for content, entry, group, survivors in rows
+            for content, entry, survivors in rows
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.query_round import VECTOR_ID, expected_round, mode_of
@@ -19,6 +19,7 @@ from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.step import Entropy
+from hedgerow.server.rounds import cohort_of, shares_of
 from hedgerow.transport.local import Answering, answer_of
 
 MAX_SLOTS = 1024
@@ -58,9 +59,9 @@ class MaskedAggregation:
         self._epoch = self._new_epoch()
 
     @property
-    def honest_group(self) -> int | None:
-        """Shares of noise guaranteed in every sum; None when the nodes add none."""
-        return self._epoch.view.guarantees.honest_group if self._mode is NoiseMode.DISTRIBUTED else None
+    def cohort(self) -> NoiseCohort | None:
+        """The sites that add noise in this epoch; None when the nodes add none."""
+        return cohort_of(self._plan, self._epoch.view)
 
     @property
     def public_seed(self) -> int:
@@ -72,7 +73,7 @@ class MaskedAggregation:
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch
-        noise = noise_of(query, self.honest_group, is_local=self._mode is NoiseMode.LOCAL)
+        noise = noise_of(query, shares_of(self.cohort), is_local=self._mode is NoiseMode.LOCAL)
         expected = expected_round(query, self._plan, self._mode, noise.variance, len(self._nodes), NO_MODEL)
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
         vectors = {site: {VECTOR_ID: answer_of(node, query)} for site, node in self._nodes.items()}

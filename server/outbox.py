@@ -35,7 +35,6 @@ class RunOutbox:
         self.run_id = b""
         self._replica = Replica(self._task)
         self._releases: list[IntVector] = []
-        self._honest_groups: list[int] = []
         self._ledger = Ledger()
         self._ahead = Ahead(setup.plan, setup.noise)
         self.state = RunState.GATHERING
@@ -72,8 +71,6 @@ class RunOutbox:
         self._replica.feed(line.release)
         self._releases.append(line.release)
         self.survivors.append(line.survivors)
-        if line.honest_group is not None:
-            self._honest_groups.append(line.honest_group)
 
     def _survivors_heard(self, slot: Aggregator) -> dict[int, str]:
         """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""

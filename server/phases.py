@@ -30,7 +30,7 @@ from hedgerow.server.rounds import (
     COLLECTIONS,
     Following,
     certificate_of,
-    honest_group_of,
+    cohort_of,
     open_slot,
     parameters_of,
     slots_for,
@@ -259,12 +259,11 @@ class RunPhases(RunOutbox):
                 raise
             self._stall()
             return
-        group = honest_group_of(self._setup.plan, self._view)
-        releaser = Releaser(self._ahead.noise, group, is_local=self._setup.plan.privacy.noise == "local")
-        release = releaser.release(query, opened.sums[VECTOR_ID])
+        releaser = Releaser(self._ahead.noise, is_local=self._setup.plan.privacy.noise == "local")
+        release = releaser.release(query, opened.sums[VECTOR_ID], cohort_of(self._setup.plan, self._view))
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
-        line = JournalledRelease(release, entry, group, survivors)
+        line = JournalledRelease(release, entry, survivors)
         self._take(line)
         self._slot = None
         self._open_round(line)
@@ -282,11 +281,11 @@ class RunPhases(RunOutbox):
 
     def _conclude(self) -> Outcome:
         """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
-        group, model = min(self._honest_groups, default=None), self._setup.evaluation
+        model = self._setup.evaluation
         if model is not None and isinstance(self._replica.result, Evaluation):
-            self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise, group)
+            self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise)
             return self.outcome
-        report = self._ahead.report_on(self._ledger, group)
+        report = self._ahead.report_on(self._ledger)
         self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
         return self.outcome
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import Query
+from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
@@ -50,9 +50,17 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
     return Invitation(run_id, plan)
 
 
-def honest_group_of(plan: Plan, view: EpochView) -> int | None:
-    """Shares of noise that are counted in every sum; None when the coordinator adds the noise."""
-    return view.guarantees.honest_group if mode_of(plan) is NoiseMode.DISTRIBUTED else None
+def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
+    """The sites that add the noise in an epoch; None when they add none."""
+    if mode_of(plan) is not NoiseMode.DISTRIBUTED:
+        return None
+    promised = view.guarantees
+    return NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group)
+
+
+def shares_of(cohort: NoiseCohort | None) -> int | None:
+    """Shares of noise that are counted in every sum; None when the sites add none."""
+    return None if cohort is None else cohort.n_shares
 
 
 def slots_for(task: Task, n_released: int) -> int:
@@ -72,12 +80,10 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
 
-def open_slot(
-    plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]
-) -> Aggregator:
+def open_slot(plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]) -> Aggregator:
     """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
     slot, history = place
-    noise = noise_of(query, honest_group_of(plan, view), is_local=mode_of(plan) is NoiseMode.LOCAL)
+    noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
     expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
     spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
     return Aggregator.open(view, coordinator, spec)

@@ -28,7 +28,7 @@ from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.unmasking import weights_at_zero
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
-from hedgerow.server.rounds import honest_group_of
+from hedgerow.server.rounds import cohort_of
 
 
 class RunSession(RunPhases):
@@ -90,10 +90,9 @@ class RunSession(RunPhases):
             if len(holders) == self._view.guarantees.threshold:
                 # Remembered where the release will look for them.
                 weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
-            group = honest_group_of(self._setup.plan, self._view)
-            fewest = None if group is None else min([*self._honest_groups, group])
+            cohort = cohort_of(self._setup.plan, self._view)
             is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
-            self._ahead.prepare(query, self._ledger, (group, fewest), is_last=is_last)
+            self._ahead.prepare(query, self._ledger, cohort, is_last=is_last)
 
     def timed_out(self) -> list[Outgoing]:
         """The phase has taken as long as it may: go on without whoever has not answered, or give up."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hedgerow import __version__
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_report import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
@@ -147,9 +147,7 @@ class RunBoard:
         # A node that refuses hangs up: why it refused says more than that it left.
         has_refused = event.kind is RunEventKind.LEFT and site.state == SiteState.REFUSED
         is_dropout = event.kind in _DROPOUTS and self._ended is None and not has_refused
-        site = replace(
-            site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS)
-        )
+        site = replace(site, dropouts=site.dropouts + is_dropout, refusals=site.refusals + (event.kind in _REFUSALS))
         if event.kind in _STATE_AFTER and not has_refused:
             code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
             site = replace(site, state=_STATE_AFTER[event.kind], code=code)
@@ -193,7 +191,7 @@ class RunBoard:
             return math.inf if ledger.releases else 0.0
         began = self._clock()
         if len(ledger) != self._epsilon_of and (is_last or began >= self._epsilon_again):
-            self._epsilon = get_accountant(self._accountant).epsilon(ledger.events(), delta)
+            self._epsilon = account_of(self._accountant, ledger.events(), delta).epsilon
             ended = self._clock()
             self._epsilon_of, self._epsilon_again = len(ledger), ended + _IDLE_PER_WORK * (ended - began)
         return self._epsilon
@@ -209,5 +207,3 @@ def _pace(paces: Sequence[float], now: float) -> float:
 def _word(code: str) -> str:
     """A code that fits into a report: a site may have sent it."""
     return "".join(letter for letter in code[:_LONGEST_WORD] if letter.isascii() and letter.isprintable())
-
-

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from hedgerow.cli.main import main
+from hedgerow.model_file import to_bytes
 
 TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
 
@@ -127,6 +128,14 @@ class Scene:
 def changed(**values: object) -> Callable[[bytes], bytes]:
     """Set top-level values of a model file."""
     return lambda data: json.dumps({**json.loads(data), **values}).encode()
+
+
+def promising_less(data: bytes) -> bytes:
+    """A model file whose report has half the epsilon that was spent, with a checksum that fits."""
+    content = json.loads(data)
+    content["report"]["epsilon_gdp"] /= 2
+    del content["checksum"]
+    return to_bytes(content)
 
 
 Case = Callable[[Scene], list[str]]
@@ -287,6 +296,7 @@ CASES: dict[str, Case] = {
     "JSON that is no model": lambda s: s.model(lambda data: b"{}"),
     "a newer version of the model": lambda s: s.model(changed(version=99)),
     "a model that somebody edited": lambda s: s.model(changed(created_with="another")),
+    "a model whose report says less than its ledger": lambda s: s.model(promising_less),
     "probabilities of a regression": regression_probabilities,
     "an unknown command": lambda s: ["trian"],
     "an unknown option": lambda s: [*s.train(), "--epsilon", "3"],

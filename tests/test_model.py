@@ -181,7 +181,7 @@ BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-truncated", lambda path: path.write_bytes(path.read_bytes()[:10])),
     ("model-wrong-kind", lambda path: path.write_text("[1, 2]")),
     ("model-wrong-kind", lambda path: path.write_text('{"learner": {}}')),
-    ("model-newer-version", _change("version", value=2)),
+    ("model-newer-version", _change("version", value=3)),
     ("model-newer-version", _change("ensemble", "version", value=2)),
     ("model-newer-version", _change("plan", "version", value=2)),
     ("model-invalid", _change("version", value="one")),
@@ -194,9 +194,20 @@ BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-invalid", _change("ledger", value=None)),
     ("model-invalid", _change("ledger", "releases", 0, "event", value={"type": "magic"})),
     ("model-invalid", _change("ledger", "releases", value=[])),
+    ("model-invalid", _change("ledger", "releases", 0, "round", value=7)),
+    ("model-invalid", _change("report", "epsilon_requested", value=0.25)),
+    ("model-report-untrue", _change("report", "epsilon_gdp", value=0.5)),
+    ("model-report-untrue", _change("report", "epsilon_rdp", value=0.5)),
+    ("model-report-untrue", _change("report", "epsilon", value=0.5)),
+    ("model-report-untrue", _change("report", "delta", value=0.5)),
+    ("model-report-untrue", _change("report", "unit", value="patient")),
+    ("model-report-untrue", _change("report", "noise_mode", value="local")),
+    ("model-report-untrue", _change("report", "seeded", value=False)),
+    ("model-report-untrue", _change("report", "guarantee", value="holds")),
+    ("model-report-untrue", lambda path: _rewritten(path, lambda content: content["report"].update(n_choices=1))),
     ("model-invalid", _change("report", value=None)),
     ("model-invalid", _change("report", "epsilon_gdp", value="little")),
-    ("model-invalid", _change("report", "accountant", value="none")),
+    ("model-report-untrue", _change("report", "accountant", value="none")),
     ("model-unknown-feature", _change("ensemble", "trees", 0, "features", 0, value=77)),
     ("model-leaf-range", _change("ensemble", "trees", 0, "values", 0, value=2**40)),
     ("model-grid-changed", _change("plan", "features", 0, "max", value=9.0)),
@@ -295,3 +306,27 @@ def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         check_xgboost_file(model, path)
     assert caught.value.code == "export-differs"
+
+
+def test_a_report_that_says_more_than_its_ledger_is_put_right(saved: Path) -> None:
+    """What is shown is computed from the ledger: a figure that is too large is not repeated either."""
+    expected = Model.load(saved)
+    _rewritten(saved, lambda content: content["report"].update(epsilon=9.0, epsilon_gdp=9.0, epsilon_rdp=9.5))
+    assert Model.load(saved).report == expected.report and Model.load(saved).to_bytes() == expected.to_bytes()
+
+
+def test_a_file_of_the_first_version_is_read(saved: Path) -> None:
+    """Its report had other words, and its ledger no flags: what the report says of seeds still counts."""
+
+    def as_it_was(content: dict[str, Any]) -> None:
+        content["version"], content["ledger"]["version"] = 1, 1
+        for release in content["ledger"]["releases"]:
+            del release["seeded"]
+        for name in ("epsilon", "accounted_by", "warnings", "n_records"):
+            del content["report"][name]
+        content["report"]["honest_sites"] = None
+
+    expected = Model.load(saved).report
+    _rewritten(saved, as_it_was)
+    found = Model.load(saved).report
+    assert found.to_dict() == expected.to_dict() and found.guarantee == "void"

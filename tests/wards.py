@@ -87,7 +87,7 @@ def survivors_of(journal: Path) -> list[list[str]]:
 class SumOverSurvivors:
     """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
 
-    honest_group = None
+    cohort = None
 
     def __init__(self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]]) -> None:
         self._nodes, self._survivors = nodes, survivors

@@ -173,7 +173,9 @@ def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float,
     if math.isinf(epsilon):
         return 0.0, 0.0
     demands = _demands(plan)
-    sigmas = calibrate_sigmas(epsilon, delta, demands, plan.privacy.accountant)
+    # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
+    accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
+    sigmas = calibrate_sigmas(epsilon, delta, demands, accountant)
     first, second = (
         sigma / math.sqrt(demand.sensitivity_squared) for sigma, demand in zip(sigmas, demands, strict=True)
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from hedgerow.protocol.errors import RemoteProtocolError
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 
 
 class Answering(Protocol):
@@ -24,8 +24,8 @@ class Aggregation(Protocol):
     """One secure sum: the integer sum of all sites' vectors, and nothing else about them."""
 
     @property
-    def honest_group(self) -> int | None:
-        """None for exact sums; else the sums hold noise already, at least so many sites' shares of it."""
+    def cohort(self) -> NoiseCohort | None:
+        """None for exact sums; else the last sum held noise already, by these sites (before any sum: the next one)."""
 
     def sum_of(self, query: Query) -> IntVector:
         """Ask every site and add up: int64 [query.length]."""
@@ -34,7 +34,7 @@ class Aggregation(Protocol):
 class PlainAggregation:
     """Sums in the clear, in this process: for simulations where every site's rows are here anyway."""
 
-    honest_group = None
+    cohort = None
 
     def __init__(self, nodes: Sequence[Answering]) -> None:
         self._nodes = list(nodes)

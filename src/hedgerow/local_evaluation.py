@@ -12,8 +12,8 @@ from hedgerow.local_training import build_aggregation, check_sites
 from hedgerow.model import Model
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.report import PrivacyReport
-from hedgerow.server.evaluation import evaluation_context, joint_report, run_evaluation
+from hedgerow.privacy.report import PrivacyReport, report_of
+from hedgerow.server.evaluation import evaluation_context, run_evaluation
 from hedgerow.training.evaluation import N_EXCHANGES, evaluate_ensemble
 from hedgerow.training.evaluation_estimates import Evaluation
 
@@ -68,5 +68,5 @@ def evaluate_federated(
     program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
     aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
-    report = joint_report(model.report, outcome.cost, outcome.ledger)
+    report = report_of(outcome.ledger, model.report.with_evaluation(outcome.cost))
     return FederatedEvaluation(outcome.evaluation, outcome.cost, replace(model, ledger=outcome.ledger, report=report))

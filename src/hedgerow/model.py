@@ -16,7 +16,7 @@ from hedgerow import __version__
 from hedgerow.client.records import records_from_columns
 from hedgerow.model_file import check_checksum, read_content, to_bytes, write_atomically
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.report import PrivacyReport
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.ensemble import Ensemble
@@ -26,6 +26,9 @@ from hedgerow.trees.grid import CodeArray
 
 Columns = Mapping[str, Any]
 """Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
+
+_OF_EVALUATIONS = ("ScoreHistogram", "ErrorMoments")
+"""Kinds of releases that no training makes."""
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
@@ -76,17 +79,24 @@ class Model:
         write_atomically(Path(path), self.to_bytes())
 
     @classmethod
-    def load(cls, path: str | Path) -> Model:
+    def load(cls, path: str | Path, *, exact: bool = False) -> Model:
         """Read a model file and check all of it.
+
+        The report is computed from the ledger; the one in the file is compared with it, and refused if it says less.
+
+        Args:
+            path: the file.
+            exact: whether to compare the stored figure of the accountant `pld` as well, which takes seconds. `report`
+                never repeats it: it computes that figure too, when it is asked for it.
 
         Raises:
             ModelError: with one of the codes of docs/errors.md: "model-not-found", "model-empty", "model-not-json",
                 "model-truncated", "model-wrong-kind", "model-newer-version", "model-grid-changed",
-                "model-unknown-feature", "model-leaf-range", "model-invalid", "model-checksum".
+                "model-unknown-feature", "model-leaf-range", "model-invalid", "model-report-untrue", "model-checksum".
             EnvironmentFault: the file is there but cannot be read.
         """
         content = read_content(Path(path))
-        model = _from_content(content)
+        model = _from_content(content, exact=exact)
         check_checksum(content)
         return model
 
@@ -186,7 +196,7 @@ def label_bounds(plan: Plan) -> tuple[float, float]:
     return plan.label.min, plan.label.max
 
 
-def _from_content(content: dict[str, Any]) -> Model:
+def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     sites, created_with = content.get("sites"), content.get("created_with")
     if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
         raise invalid("its sites are not a list of names")
@@ -195,13 +205,17 @@ def _from_content(content: dict[str, Any]) -> Model:
     try:
         plan = _plan_from_dict(content.get("plan"))
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
-        report = _report_from_dict(content.get("report"), ledger)
+        report = _report_of(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
         damaged = invalid(fault.what.rstrip("."))
         if fault.code == "plan-newer-version":
             damaged.code, damaged.remedy = "model-newer-version", fault.remedy
+        if fault.code == "report-untrue":
+            damaged.code, damaged.cause, damaged.remedy = "model-report-untrue", fault.cause, fault.remedy
         raise damaged from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
+    if ensemble.n_trees and all(release.kind in _OF_EVALUATIONS for release in ledger):
+        raise invalid("it has trees, and its ledger no release that they could be made from")
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with)
 
 
@@ -221,13 +235,37 @@ def _plan_from_dict(table: Any) -> Plan:
     return Plan.from_dict(table)
 
 
-def _report_from_dict(table: Any, ledger: Ledger) -> PrivacyReport:
-    if not isinstance(table, dict):
+def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
+    """The report that follows from plan and ledger; raises PrivacyError or ModelError if `told` does not fit it."""
+    if not isinstance(told, dict):
         raise invalid("it has no privacy report")
-    report = PrivacyReport.from_dict(table)
-    numbers = (report.epsilon_gdp, report.epsilon_rdp, report.delta, report.epsilon_requested or 0.0, report.epsilon)
-    if not all(type(number) in (int, float) and number >= 0 for number in numbers):
-        raise invalid("its privacy report has an epsilon or a delta that is no number")
-    if report.n_releases != len(ledger):
-        raise invalid(f"its privacy report speaks of {report.n_releases} releases and its ledger of {len(ledger)}")
+    if told.get("n_releases") != len(ledger):
+        raise invalid(f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}")
+    if [release.round for release in ledger] != list(range(len(ledger))):
+        raise invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
+    context = PrivacyContext.of(plan)
+    # What neither plan nor ledger knows: what the evaluations were given, and flags that old ledgers do not have.
+    context = replace(
+        context,
+        epsilon_requested=_requested(told, plan, ledger),
+        seeded=told.get("seeded") is True,
+        approximate_noise=told.get("approximate_noise") is True,
+        bounds_from_data=context.bounds_from_data or told.get("bounds_from_data") is True,
+        candidates_from_data=context.candidates_from_data or told.get("candidates_from_data") is True,
+    )
+    report = unread_report_of(ledger, context)
+    check_claims(told, report, exact=exact)
     return report
+
+
+def _requested(told: Mapping[str, Any], plan: Plan, ledger: Ledger) -> float | None:
+    """The plan's epsilon, and with evaluations the sum of theirs and it, or None if they cannot be added."""
+    value = told.get("epsilon_requested")
+    requested: Any = math.inf if value == _INFINITE else value
+    planned, is_evaluated = plan.privacy.epsilon, any(release.kind in _OF_EVALUATIONS for release in ledger)
+    if requested is None and is_evaluated:
+        return None
+    is_number = isinstance(requested, int | float) and not isinstance(requested, bool)
+    if not is_number or not (requested >= planned if is_evaluated else requested == planned):
+        raise invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
+    return float(requested)

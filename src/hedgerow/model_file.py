@@ -18,7 +18,8 @@ from hedgerow.protocol.errors import EnvironmentFault, ModelError
 from hedgerow.trees.ensemble_json import invalid, newer
 
 FORMAT = "hedgerow-model"
-FILE_VERSION = 1
+FILE_VERSION = 2
+"""Version 1 had another report, and is read; its ledger says what the report is compared with."""
 
 
 def canonical_bytes(content: dict[str, Any]) -> bytes:

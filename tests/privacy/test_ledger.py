@@ -181,7 +181,7 @@ def test_an_unnoised_release_may_have_no_sigma() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 2, "releases": []}', '{"version": 1}', '{"version": 1, "releases": [{}]}',
+    ["", "[]", "{}", '{"version": 3, "releases": []}', '{"version": 1}', '{"version": 1, "releases": [{}]}',
      '{"version": 1, "releases": [3]}', '{"version": 1, "releases": ['],
 )
 def test_broken_ledgers_are_refused(text: str) -> None:

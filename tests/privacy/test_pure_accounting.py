@@ -25,7 +25,7 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.pure import amplified_epsilon, epsilon_pure, mu_of_pure
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.protocol.errors import EnvironmentFault, PrivacyError
 
 epsilons = st.floats(1e-6, 40.0)
@@ -227,10 +227,10 @@ def test_a_report_is_by_the_plans_accountant(accountant: str) -> None:
     ledger = Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0))
     report = report_of(ledger, PrivacyContext(delta=1e-6, epsilon_requested=0.5, accountant=accountant))
     assert report.epsilon == pytest.approx(0.5, rel=1e-3)
-    assert PrivacyReport.from_dict(report.to_dict()) == report
+    check_claims(report.to_dict(), report)
     assert f"({accountant})" in report.text()
     old = report_of(ledger, PrivacyContext(delta=1e-6))
-    assert "epsilon_own" not in old.to_dict() and PrivacyReport.from_dict(old.to_dict()) == old
+    assert "epsilon_own" not in old.to_dict()
 
 
 def test_a_report_says_who_chooses_from_exact_sums() -> None:
@@ -238,7 +238,7 @@ def test_a_report_says_who_chooses_from_exact_sums() -> None:
     ledger = Ledger().append(release(SelectionEvent(0.5), 100.0, 200.0))
     report = report_of(ledger, PrivacyContext(delta=1e-6, accountant="pure"))
     assert report.n_choices == 1 and "exponential mechanism" in report.trust and "choices" in report.text()
-    assert PrivacyReport.from_dict(report.to_dict()) == report
+    check_claims(report.to_dict(), report)
     plain = report_of(Ledger().append(release(DiscreteLaplaceEvent(0.5), 100.0, 200.0)), PrivacyContext(delta=1e-6))
     assert "n_choices" not in plain.to_dict() and "exponential mechanism" not in plain.trust
 

@@ -10,10 +10,11 @@ import re
 import pytest
 
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.events import GaussianEvent, UnnoisedEvent
+from hedgerow.privacy.events import DiscreteGaussianSumEvent, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
+from hedgerow.privacy.report import PrivacyContext, check_claims, report_of, warnings_of
 from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.queries import NoiseCohort
 
 CONTEXT = PrivacyContext(delta=1e-5, epsilon_requested=1.0)
 
@@ -63,10 +64,11 @@ def test_a_report_survives_json(unnoised: bool) -> None:
     """Protects the model file: strict JSON, infinity included, and derived fields are derived again."""
     report = report_of(_ledger(unnoised=unnoised), dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3))
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert PrivacyReport.from_dict(stored) == report
-    stored["guarantee"] = "holds"
-    stored["voided_by"] = []
-    assert PrivacyReport.from_dict(stored).guarantee == report.guarantee
+    check_claims(stored, report)
+    if unnoised:
+        stored["guarantee"] = "holds"
+        with pytest.raises(PrivacyError, match="does not fit"):
+            check_claims(stored, report)
 
 
 def test_a_cut_report_is_refused() -> None:
@@ -74,7 +76,7 @@ def test_a_cut_report_is_refused() -> None:
     stored = report_of(_ledger(), CONTEXT).to_dict()
     del stored["seeded"]
     with pytest.raises(PrivacyError) as caught:
-        PrivacyReport.from_dict(stored)
+        check_claims(stored, report_of(_ledger(), CONTEXT))
     assert caught.value.code == "malformed-report"
 
 
@@ -85,16 +87,16 @@ def test_the_text_says_whom_it_protects_and_whom_one_trusts() -> None:
     assert "each patient_id, of whom at most 3 row(s)" in text
     assert "add or remove one patient_id" in text
     assert "trusted to add" in text
-    distributed = dataclasses.replace(context, noise_mode="distributed", honest_sites=5)
-    assert "at least 5 sites" in report_of(_ledger(), distributed).text()
     with pytest.raises(PrivacyError):
         report_of(_ledger(), dataclasses.replace(context, noise_mode="none"))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.123456789, 0.9999999, 1.0, 2.0000049, 12345.678, 1e-7])
-def test_the_text_never_shows_less_than_was_spent(epsilon: float) -> None:
+@pytest.mark.parametrize("noise_multiplier", [0.01, 0.1234567, 1.0, 4.999, 37.3, 1000.1, 1e5])
+def test_the_text_never_shows_less_than_was_spent(noise_multiplier: float) -> None:
     """Protects against flattering rounding: the printed epsilon is at least the accounted one, and close to it."""
-    text = PrivacyReport(None, epsilon, epsilon, 1e-6, 1).text()
+    entry = Release("run/0", 0, "LeafSums", GaussianEvent(noise_multiplier), 32, 1.0, noise_multiplier)
+    report = report_of(Ledger((entry,)), PrivacyContext(delta=1e-6))
+    epsilon, text = report.epsilon, report.text()
     found = re.search(r"epsilon spent\s+(\S+) at", text)
     assert found is not None
     shown = float(found.group(1))
@@ -102,3 +104,70 @@ def test_the_text_never_shows_less_than_was_spent(epsilon: float) -> None:
     if epsilon > 20:
         assert "says little" in text
     assert math.isfinite(shown)
+
+
+def _shared(*cohorts: NoiseCohort | None) -> Ledger:
+    """One release in each of these cohorts; None for one of a version that did not keep it."""
+    releases = []
+    for index, cohort in enumerate(cohorts):
+        event = DiscreteGaussianSumEvent.of(8000, 4 if cohort is None else cohort.n_shares, 10**6, 32)
+        sigma = 8000 * math.sqrt(event.n_shares)
+        releases.append(Release(f"run/{index}", index, "LeafSums", event, 32, 1000.0, sigma, cohort))
+    return Ledger(tuple(releases))
+
+
+DISTRIBUTED = dataclasses.replace(CONTEXT, noise_mode="distributed")
+SMALL, LARGE = NoiseCohort(5, 1, 3), NoiseCohort(10, 2, 4)
+
+
+def test_noise_of_the_sites_names_the_colluders_that_it_withstands() -> None:
+    """Who reads the report must know which coalition breaks the promise, in every set of sites that it was made in."""
+    report = report_of(_shared(LARGE, LARGE), DISTRIBUTED)
+    assert "as long as at most 2 of the 10 sites that agreed on a sum works" in report.trust
+    assert report.to_dict()["cohorts"] == [{"sites": 10, "colluders": 2, "shares": 4, "releases": 2}]
+    both = report_of(_shared(LARGE, SMALL, SMALL), DISTRIBUTED)
+    assert "at most 2 of the 10 sites in 1 release(s), and at most 1 of the 5 sites in 2 release(s)" in both.trust
+    assert both.cohorts == {LARGE: 1, SMALL: 2}
+    old = report_of(_shared(None, None), DISTRIBUTED)
+    assert "shares of at least 4 sites" in old.trust and "did not write down" in old.trust
+    assert "cohorts" not in old.to_dict()
+    mixed = report_of(_shared(SMALL, None), DISTRIBUTED)
+    assert "at most 1 of the 5 sites" in mixed.trust and "did not write down" in mixed.trust
+
+
+def test_a_cohort_is_kept_in_the_ledger_and_old_ledgers_keep_their_bytes() -> None:
+    """An older version refuses a ledger whose lines it would read half; what has none of them is written as before."""
+    ledger = _shared(SMALL)
+    assert json.loads(ledger.to_json())["version"] == 2 and Ledger.from_json(ledger.to_json()) == ledger
+    plain = json.loads(_ledger().to_json())
+    assert plain["version"] == 1
+    assert set(plain["releases"][0]) == {"purpose", "round", "kind", "event", "length", "sensitivity", "sigma"}
+    for change in ({"shares": 4}, {"shares": 2}, {"colluders": 5}, {"sites": "5"}, {"colluders": None}):
+        content = json.loads(ledger.to_json())
+        content["releases"][0]["cohort"] |= change
+        with pytest.raises(PrivacyError) as caught:
+            Ledger.from_json(json.dumps(content))
+        assert caught.value.code == "malformed-ledger"
+
+
+@pytest.mark.parametrize("mode", ["server", "distributed", "local"])
+def test_a_report_is_of_the_noise_that_is_in_its_ledger(mode: str) -> None:
+    """Noise of the coordinator reported as the sites' would promise protection from the coordinator."""
+    for ledger, right in ((_ledger(), "server"), (_shared(SMALL), "distributed"), (_shared(None), "distributed")):
+        if mode != right:
+            with pytest.raises(PrivacyError) as caught:
+                report_of(ledger, dataclasses.replace(CONTEXT, noise_mode=mode))
+            assert caught.value.code == "noise-mode-unsupported"
+
+
+def test_a_promise_that_holds_and_says_nothing_comes_with_a_warning() -> None:
+    """Delta 0.5 lets the promise fail for every other person; HOLDS alone would be taken for safety."""
+    report = report_of(_ledger(), dataclasses.replace(CONTEXT, delta=0.5, n_records=1000))
+    text = report.text().splitlines()
+    assert text[0] == "Privacy guarantee: HOLDS"
+    assert text[1].startswith("  ! Warning: delta is not below 1 / n_records (0.5, 1 / 1000)")
+    assert report.to_dict()["warnings"] == [report.warnings[0]] and len(report.warnings) == 1
+    assert not report_of(_ledger(), dataclasses.replace(CONTEXT, n_records=1000)).warnings
+    (weak,) = warnings_of(100.0, 1e-9, 1000)
+    assert "epsilon is above 10" in weak
+    assert len(warnings_of(100.0, 0.5, 1000)) == 2 and not warnings_of(10.0, 1e-9, None)

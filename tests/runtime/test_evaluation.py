@@ -15,6 +15,7 @@ import pytest
 from hedgerow.client.policy import Policy
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.model import Model
+from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import AggregationError, UsageError
 from hedgerow.protocol.run_messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
@@ -84,7 +85,52 @@ def test_the_sites_can_add_the_noise_of_an_evaluation(federate: Builder, factory
     plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 2000})
     federation = federate(5, plan, noise=SystemNoise(os.urandom))
     outcome = evaluated(federation, trained(federation))
-    assert outcome.cost.epsilon <= EPSILON and outcome.cost.honest_sites and outcome.report.guarantee == "holds"
+    assert outcome.cost.epsilon <= EPSILON and outcome.cost.cohorts and outcome.report.guarantee == "holds"
+
+
+@pytest.mark.parametrize("of_training", [False, True])
+def test_a_seed_before_a_restart_is_not_forgotten(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], of_training: bool
+) -> None:
+    """A run that began with seeded noise and was taken up with real noise has releases that a seed undoes."""
+    federation = federate(4, factory.make_plan(model={"n_trees": 3, "batch_size": 1}), noise=SeededNoise(1))
+    if not of_training:
+        federation.noise = SystemNoise(os.urandom)
+        model = trained(federation)
+        federation.prepare_evaluation(model, EPSILON)
+        federation.noise = SeededNoise(1)
+    with pytest.raises(killed):
+        federation.run(kill_after=6)
+    federation.noise = SystemNoise(os.urandom)
+    outcome = federation.run()
+    assert outcome.report.seeded and outcome.report.guarantee == "void"
+    assert {release.seeded for release in outcome.ledger} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("accountant", "algorithm"),
+    [("pure", "dp-xgboost"), ("gdp", "dp-xgboost"), ("rdp", "boosting")],
+)
+def test_every_account_of_an_evaluation_over_the_network_is_the_ledgers(
+    federate: Builder, factory: ModuleType, accountant: str, algorithm: str
+) -> None:
+    """Also under an accountant that cannot hold an evaluation's noise: a bound that can is said, and its name."""
+    model = {"n_trees": 1, "algorithm": algorithm}
+    plan = factory.make_plan(model=model, privacy={"accountant": accountant, "n_records": 2000})
+    federation = federate(4, plan)
+    first = trained(federation)
+    for _ in range(2):
+        outcome = evaluated(federation, first)
+        assert outcome.report.epsilon_gdp == get_accountant("gdp").epsilon(outcome.ledger.events(), plan.privacy.delta)
+        assert outcome.report.epsilon_rdp == get_accountant("rdp").epsilon(outcome.ledger.events(), plan.privacy.delta)
+        named = "gdp" if accountant == "pure" else accountant
+        assert outcome.report.accounted_by == named and outcome.cost.accounted_by == named
+        expected = get_accountant(named).epsilon(outcome.ledger.events(), plan.privacy.delta)
+        assert outcome.report.epsilon == expected > first.report.epsilon
+        for party in federation.parties.values():
+            book = get_accountant("gdp").epsilon(outcome.ledger.events(), 1e-5)
+            assert party.book.spent("test", 1e-5) == pytest.approx(book, rel=1e-6)
+        first = Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
 
 
 def test_an_evaluation_is_charged_to_every_account(federate: Builder) -> None:

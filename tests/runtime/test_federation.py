@@ -83,7 +83,7 @@ def test_sites_add_the_noise_when_the_plan_says_so(federate: Builder, factory: M
     plan = factory.make_plan(privacy={"noise": "distributed"})
     outcome = federate(5, plan, noise=SystemNoise(os.urandom)).run()
     assert outcome.report.guarantee == "holds" and outcome.report.noise_mode == "distributed"
-    assert outcome.report.honest_sites and outcome.report.epsilon <= plan.privacy.epsilon
+    assert outcome.report.cohorts and outcome.report.epsilon <= plan.privacy.epsilon
 
 
 def test_a_coordinator_that_counts_every_share_of_noise_is_refused(

@@ -88,7 +88,8 @@ def test_sites_can_add_the_noise_themselves(factory: ModuleType, n_sites: int) -
     events = list(model.ledger.events())
     assert all(isinstance(event, DiscreteGaussianSumEvent) for event in events) and len(events) == 4
     assert model.report.noise_mode == "distributed" and model.report.guarantee == "holds"
-    assert model.report.honest_sites == events[0].n_shares
+    ((cohort, count),) = model.report.cohorts.items()
+    assert (cohort.n_sites, cohort.n_shares, count) == (n_sites, events[0].n_shares, 4) and cohort.n_colluders >= 1
     assert get_accountant("gdp").epsilon(events, plan.privacy.delta) <= plan.privacy.epsilon
 
 
@@ -128,7 +129,7 @@ def test_the_noise_is_never_less_than_accounted_whoever_drops_out(factory: Modul
     nodes = [Silence(f"s{i}") for i in range(10)]
     aggregation = MaskedAggregation(nodes, plan, 1, os.urandom, SeededNoise(5), drops=lambda _: drops)
     query = next(program_for(plan))
-    noise = noise_of(query, aggregation.honest_group)
+    noise = noise_of(query, aggregation.cohort.n_shares if aggregation.cohort else None)
     n_shares = 10 - len(drops.vectors)
     assert n_shares * noise.share_sigma**2 >= noise.variance >= noise_of(query).variance
     total = aggregation.sum_of(query)

@@ -49,7 +49,7 @@ def test_a_prepared_release_is_the_release(factory: ModuleType) -> None:
     counting = factory.CountingNoise(5)
     ahead = Ahead(plan, counting)
     for _ in range(2):
-        ahead.prepare(query, Ledger(), (None, None), is_last=False)
+        ahead.prepare(query, Ledger(), None, is_last=False)
     total = np.arange(query.length)
     released = Releaser(ahead.noise).release(query, total)
     np.testing.assert_array_equal(released, Releaser(SeededNoise(5)).release(query, total))
@@ -60,10 +60,10 @@ def test_a_report_is_of_the_ledger_that_it_was_made_for(factory: ModuleType) -> 
     """The prepared report is the one that would have been made, and it is never given for another ledger."""
     plan, query = first_query(factory)
     ahead = Ahead(plan, factory.CountingNoise(5))
-    ahead.prepare(query, Ledger(), (None, None), is_last=True)
-    ledger = Ledger().append(entry_of(query, None, is_local=False)[0])
-    assert ahead.report_on(ledger, None) == checked_report(plan, ledger, factory.CountingNoise(5), None)
-    assert ahead.report_on(Ledger(), None) == checked_report(plan, Ledger(), factory.CountingNoise(5), None)
+    ahead.prepare(query, Ledger(), None, is_last=True)
+    ledger = Ledger().append(entry_of(query, None, SeededNoise(5), is_local=False)[0])
+    assert ahead.report_on(ledger) == checked_report(plan, ledger, factory.CountingNoise(5))
+    assert ahead.report_on(Ledger()) == checked_report(plan, Ledger(), factory.CountingNoise(5))
 
 
 def test_a_run_beyond_its_budget_is_told_at_its_end_and_not_before(factory: ModuleType) -> None:
@@ -71,9 +71,9 @@ def test_a_run_beyond_its_budget_is_told_at_its_end_and_not_before(factory: Modu
     _, query = first_query(factory)
     poor = factory.make_plan(privacy={"epsilon": 1e-6})
     ahead = Ahead(poor, factory.CountingNoise(5))
-    ahead.prepare(query, Ledger(), (None, None), is_last=True)
-    ledger = Ledger().append(entry_of(query, None, is_local=False)[0])
+    ahead.prepare(query, Ledger(), None, is_last=True)
+    ledger = Ledger().append(entry_of(query, None, SeededNoise(5), is_local=False)[0])
     with pytest.raises(PrivacyError) as caught:
-        ahead.report_on(ledger, None)
+        ahead.report_on(ledger)
     assert caught.value.code == "budget-exceeded"
-    ahead.prepare(query, ledger, (None, None), is_last=True)
+    ahead.prepare(query, ledger, None, is_last=True)

@@ -335,8 +335,11 @@ def test_sites_can_add_the_noise_of_an_evaluation(
 ) -> None:
     """With noise from the sites an evaluation keeps its promise, and its cost says whose noise it was."""
     model, data = cases["binary"]
-    shared = replace(model, plan=replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed")))
+    shared = replace(model.plan, privacy=replace(model.plan.privacy, noise="distributed"))
     sites = {name: data for name in ("a", "b", "c")}
-    found = evaluate_federated(shared, sites, epsilon=1.0, noise=SeededNoise(1))
-    assert found.cost.noise_mode == "distributed" and found.cost.honest_sites
+    found = evaluate_federated(train(shared, sites, noise=SeededNoise(1)), sites, epsilon=1.0, noise=SeededNoise(1))
+    assert found.cost.noise_mode == "distributed" and sum(found.cost.cohorts.values()) == 2
+    with pytest.raises(PrivacyError) as caught:
+        evaluate_federated(replace(model, plan=shared), sites, epsilon=1.0, noise=SeededNoise(1))
+    assert caught.value.code == "noise-mode-unsupported"
     assert 0.9 < found.cost.epsilon <= 1.0

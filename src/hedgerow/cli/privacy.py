@@ -11,6 +11,7 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
 from hedgerow.forecasting import Forecast, forecast
 from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.s_gbdt_rule import SGbdtSettings
 
@@ -52,13 +53,16 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if privacy.accountant in ("pure", "pld"):
         facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
-    if privacy.delta * privacy.n_records >= 1:
-        facts.append(("warning", "delta is not below 1 / n_records: the promise may fail for somebody"))
+    facts += [("warning", warning) for warning in _warnings(plan)]
     if privacy.bounds_from_data:
         facts.append(("warning", "bounds were read off private data: the guarantee is void"))
     if plan.reads_quantiles:
         facts.append(("warning", "split candidates are read off private data: the guarantee is void"))
     return facts
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
 
 
 def _whom(plan: Plan) -> str:
@@ -98,6 +102,7 @@ def _content(plan: Plan, expected: Forecast) -> dict[str, Any]:
         "delta": plan.privacy.delta,
         "epsilon_gdp": expected.epsilon_gdp,
         "epsilon_rdp": expected.epsilon_rdp,
+        "warnings": list(_warnings(plan)),
         "settings": dataclasses.asdict(expected.settings),
         "exchanges": expected.n_exchanges,
         "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],

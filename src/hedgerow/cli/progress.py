@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from hedgerow.cli.output import WIDEST
 from hedgerow.forecasting import count_exchanges
-from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
@@ -95,7 +95,7 @@ class TrainingProgress:
         privacy = self._plan.privacy
         if math.isinf(privacy.epsilon):
             return math.inf
-        return get_accountant(privacy.accountant).epsilon(ledger.events(), privacy.delta)
+        return account_of(privacy.accountant, ledger.events(), privacy.delta).epsilon
 
     def _epsilon_text(self, plain: bool = False) -> str:
         total = self._plan.privacy.epsilon
