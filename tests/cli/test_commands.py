@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import math
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,37 @@ def test_plot_draws(model: Path, tmp_path: Path, hedgerow: Run) -> None:
     hedgerow("plot", model, "--out", tmp_path / "shapes.png")
     assert (tmp_path / "shapes.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot", str(model), "--out", str(tmp_path / "shapes.doc")]) == 2
+
+
+def test_without_out_the_names_are_usual_ones(
+    study: Path, sites: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run
+) -> None:
+    """Commands work as the documents show them, and a model that has cost privacy is never written over unasked."""
+    monkeypatch.chdir(tmp_path)
+    hedgerow("train", study / "plan.toml", *sites)
+    hedgerow("plot", "model.json")
+    hedgerow("export", "model.json")
+    assert {path.name for path in tmp_path.iterdir()} == {"model.json", "shapes.png", "model.xgboost.json"}
+    trained = (tmp_path / "model.json").read_bytes()
+    assert main(["train", str(study / "plan.toml"), *sites]) == 2
+    assert (tmp_path / "model.json").read_bytes() == trained
+    hedgerow("train", study / "plan.toml", *sites, "--out", "model.json")
+    assert (tmp_path / "model.json").read_bytes() != trained
+
+
+def test_what_the_demonstration_shows_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run
+) -> None:
+    """What stands under Next is one line each, with the folder of the program where no PATH leads to it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    commands = hedgerow("demo", "--out", "my results").partition("\nNext\n")[2].strip().splitlines()
+    assert len(commands) == 3
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert Path(program).resolve() == (Path(sys.executable).parent / "hedgerow").resolve()
+        hedgerow(*words)
 
 
 def test_site_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from rich.text import Text
 from hedgerow.cli.compare import compare
 from hedgerow.cli.evaluate import evaluate
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.output import WIDEST, number, print_json, wrapped
+from hedgerow.cli.output import WIDEST, number, print_json, typed, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.client.reading import read_records
@@ -142,7 +143,8 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
     console.print(Padding(table, (0, 0, 0, 2)))
     if not result.others:
-        console.print(Text("  hedgerow demo --compare trains without privacy as well.\n", style="dim"))
+        line = f"  {typed('hedgerow demo --compare')} trains without privacy as well.\n"
+        console.print(Text(line, style="dim"), soft_wrap=True)
     _print_files(console, result, folder)
 
 
@@ -151,16 +153,20 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
     for name, path in result.files.items():
         console.print(Text(f"  {name:<10} {path}", overflow="fold"))
     if "shapes" not in result.files:
-        console.print(Text('  (for shapes.png: pip install "hedgerow[plots]")', style="dim"))
+        line = f"""  (for shapes.png: {typed('pip install "hedgerow[plots]"')})"""
+        console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
     console.print(Text("Next", style="bold"))
     model, plan = folder / "model.json", result.files["plan"]
-    for line in (
-        f"hedgerow predict {model} {result.files['test data']} --proba",
-        f"hedgerow privacy {plan}",
-        "hedgerow plan init YOUR.csv --label COLUMN",
-    ):
-        console.print(Text(f"  {line}", overflow="fold", no_wrap=True))
+    commands: tuple[tuple[str | Path, ...], ...] = (
+        ("hedgerow predict", model, result.files["test data"], "--proba"),
+        ("hedgerow privacy", plan),
+        ("hedgerow plan init", plan.parent / "site-1.csv", "--label visited"),
+    )
+    for command in commands:
+        words = [shlex.quote(str(word)) if isinstance(word, Path) else word for word in command]
+        # Broken by us, a line could not be copied and typed.
+        console.print(Text(f"  {typed(' '.join(words))}"), soft_wrap=True)
     console.print()
 
 

@@ -11,7 +11,7 @@ from hedgerow.model import Model
 
 def run(arguments: argparse.Namespace) -> None:
     """Write XGBoost's JSON."""
-    out = check_can_write(arguments.out)
+    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.xgboost.json")
     model = Model.load(arguments.model)
     model.export_xgboost(out)
     if arguments.json:

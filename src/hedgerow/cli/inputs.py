@@ -9,6 +9,7 @@ from pathlib import Path
 from hedgerow.protocol.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.protocol.plan import Plan, parse_plan
 
+DEFAULT_MODEL = "model.json"
 _ENDINGS = (".csv.gz", ".csv", ".parquet", ".pq")
 
 
@@ -87,6 +88,22 @@ def check_can_write(path: str) -> Path:
             f"{file.parent}: this user may not write there.", remedy="Choose another folder.", code="file-not-written"
         )
     return file
+
+
+def new_model(path: str | None) -> Path:
+    """Where a trained model goes: as told, else model.json here, which must not be there yet.
+
+    Raises:
+        UsageError, EnvironmentFault: as `check_can_write`; code "model-exists" when the name that nobody gave is taken.
+    """
+    if path is None and Path(DEFAULT_MODEL).exists():
+        raise UsageError(
+            f"{DEFAULT_MODEL} exists already.",
+            cause="Without --out the model goes there, and another model, which has cost privacy, would be lost.",
+            remedy=f"Give another name, --out MODEL, or --out {DEFAULT_MODEL} to write over it.",
+            code="model-exists",
+        )
+    return check_can_write(path or DEFAULT_MODEL)
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

@@ -11,7 +11,7 @@ from hedgerow.protocol.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
 example:
-  hedgerow train plan.toml --site north=north.csv --site south=south.csv.gz --out model.json
+  hedgerow train plan.toml --site north=north.csv --site south=south.csv
 
 A site's name stands before "="; without one it is the file's name. Files are .csv, .csv.gz or .parquet.
 """
@@ -19,9 +19,9 @@ A site's name stands before "="; without one it is the file's name. Files are .c
 _EVALUATE_EXAMPLE = """\
 examples:
   hedgerow evaluate model.json test.csv
-  hedgerow evaluate model.json --federated --site north=north.csv --site south=south.csv --epsilon 0.1
+  hedgerow evaluate model.json --federated --site north=north-test.csv --site south=south-test.csv --epsilon 0.1
   hedgerow evaluate model.json --federated --roster roster.toml --identity hub.private.json \\
-      --listen 0.0.0.0:7443 --epsilon 0.1          (the sites run: hedgerow node --held-out TABLE ...)
+      --listen 0.0.0.0:7443 --epsilon 0.1          # as for `hedgerow node --held-out`, see there
 
 The last two add noise to sums over the sites, and write what that costs into the model's ledger and report.
 """
@@ -138,7 +138,7 @@ def _add_train(commands: Any) -> None:
     train.add_argument(
         "--site", action="append", required=True, dest="sites", metavar="[NAME=]FILE", help="one site's table; repeat"
     )
-    train.add_argument("--out", required=True, metavar="MODEL", help="the model file to write")
+    train.add_argument("--out", metavar="MODEL", help="the model file to write (default: a new model.json)")
     train.add_argument(
         "--seed", type=_seed, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
     )
@@ -193,7 +193,9 @@ def _add_report(commands: Any) -> None:
 def _add_plot(commands: Any) -> None:
     plot = _command(commands, "plot", "hedgerow.cli.plot", "draw how each feature moves a model's prediction")
     plot.add_argument("model", metavar="MODEL")
-    plot.add_argument("--out", required=True, metavar="PNG", help="picture to write: .png, .svg or .pdf")
+    plot.add_argument(
+        "--out", default="shapes.png", metavar="PNG", help="picture to write: .png, .svg or .pdf (%(default)s)"
+    )
     _add_json(plot)
 
 
@@ -201,7 +203,9 @@ def _add_export(commands: Any) -> None:
     export = _command(commands, "export", "hedgerow.cli.export", "write a model for another program")
     export.add_argument("model", metavar="MODEL")
     export.add_argument("--to", choices=["xgboost"], default="xgboost", help="whose format (%(default)s)")
-    export.add_argument("--out", required=True, metavar="FILE", help="file to write; XGBoost wants .json")
+    export.add_argument(
+        "--out", metavar="FILE", help="file to write; XGBoost wants .json (model.xgboost.json for model.json)"
+    )
     _add_json(export)
 
 
@@ -236,7 +240,9 @@ def _add_roster(commands: Any) -> None:
         help="the .public.toml of somebody who may watch runs; repeat",
     )  # fmt: skip
     build.add_argument("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
-    build.add_argument("--out", required=True, metavar="ROSTER", help="file to write; an existing one is kept")
+    build.add_argument(
+        "--out", default="roster.toml", metavar="ROSTER", help="file to write; an existing one is kept (%(default)s)"
+    )
     _add_json(build)
     show = _command(actions, "show", "hedgerow.cli.roster_show", "say who is in a roster, and its fingerprint")
     show.add_argument("roster", metavar="ROSTER")

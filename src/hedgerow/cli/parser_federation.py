@@ -17,17 +17,17 @@ example:
 """
 _NODE_EXAMPLE = """\
 example:
-  hedgerow node north.csv --roster roster.toml --identity north.private.json \\
-      --policy policy.toml --connect hub.example.org:7443
-  hedgerow node --held-out north-test.csv --roster roster.toml --identity north.private.json \\
-      --policy policy.toml --connect hub.example.org:7443
+  hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hedgerow.example.org:7443
+  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hedgerow.example.org:7443
 
 A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows.
 """
 _MONITOR_EXAMPLE = """\
 example:
-  hedgerow identity new watch --monitor        (its public file goes into the roster: roster build --monitor FILE)
-  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hub.example.org:7443
+  hedgerow identity new watch --monitor        # its public file goes into the roster: `roster build --monitor`
+  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hedgerow.example.org:7443
 
 A monitor is told public numbers only, and can change nothing.
 """

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 
-from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
+from hedgerow.cli.inputs import listed, named_sites, new_model, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.local_training import check_sites, without_secure_aggregation
@@ -18,7 +18,7 @@ from hedgerow.training.settings import resolve
 def run(arguments: argparse.Namespace) -> None:
     """Train, write the model, print what it promises."""
     plan = read_plan(arguments.plan)
-    out = check_can_write(arguments.out)
+    out = new_model(arguments.out)
     files = named_sites(arguments.sites)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
