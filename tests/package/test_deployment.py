@@ -9,6 +9,7 @@ import pytest
 
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
+from hedgerow.protocol.plan import parse_plan
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
 
@@ -27,10 +28,16 @@ def commands_of(text: str) -> list[list[str]]:
 
 def test_the_policy_to_begin_with_is_one() -> None:
     """The example is copied to start from, so it must be read, also with the lines that are commented out."""
-    (text,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL) if "max_epsilon" in block]
     assert parse_policy(text).min_sites == 3
     everything = parse_policy(re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE))
     assert everything.requires_echo and everything.query_kinds and everything.coordinators
+
+
+def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
+    """An operator who follows the document is not refused by the document's own policy."""
+    plan, policy = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    parse_policy(policy).check_plan(parse_plan(plan))
 
 
 @pytest.mark.parametrize("words", commands_of(DOCUMENT), ids=" ".join)

@@ -1,0 +1,344 @@
+"""What README, docs/deploy.md, docs/monitor.md and `--help` print is typed word for word, with the installed wheel.
+
+The commands are read out of the documents. Only ports, the coordinator's host and the name of a site are put in their
+place: each site does what the document says for `north`.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plan import parse_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+SITES = ("north", "south", "west")
+PATIENCE = 900.0
+"""Seconds after which a command is taken to hang; far beyond what any of them takes on a busy machine."""
+NOT_WALKED = {
+    r"^python3\.11 -m venv |^\. \.venv/bin/activate$": "the environment of this test stands for it",
+    r"pip install ": "needs the package index",
+    r"^docker ": "needs a container engine; deploy/compose-check runs the same",
+    r"^(systemctl|systemd-analyze|journalctl) ": "needs systemd",
+    r"^(useradd|chown|ln|install) ": "needs root",
+    r"/etc/(hedgerow|systemd)/|/var/lib/hedgerow/": "needs root",
+}
+"""What no test can type, and why; anything else that a document prints is run."""
+NETWORK = re.compile(r"^hedgerow (coordinator|node|monitor|evaluate .*--roster)(?!.*--help)")
+
+
+def fenced(name: str, language: str) -> list[str]:
+    """The fenced blocks of a document in one language."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def statements(text: str) -> list[str]:
+    """A block's commands: continued lines joined, here-documents whole, remarks left out."""
+    found: list[str] = []
+    lines = iter(text.replace("\\\n", " ").splitlines())
+    for line in lines:
+        if (opened := re.search(r"<<'?(\w+)'?$", line)) is not None:
+            for more in lines:
+                line += f"\n{more}"
+                if more == opened[1]:
+                    break
+        command = re.sub(r"\s+#\s.*$", "", " ".join(line.split(" ")).strip()) if "\n" not in line else line
+        if command and not command.startswith("#"):
+            found.append(re.sub(r"(?<=\S) +(?=-)", " ", command))
+    return found
+
+
+def is_walked(command: str) -> bool:
+    return not any(re.search(pattern, command) for pattern in NOT_WALKED)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with the wheel of this checkout; other packages come from the running one."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"
+    left_out = shutil.ignore_patterns(".*", "build", "tests", "docs", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=left_out)
+    build = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    shutil.rmtree(source)
+    (wheel,) = folder.glob("*.whl")
+    environment = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = [environment / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    quiet = {"PATH": os.defpath, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    subprocess.run([str(word) for word in pip], check=True, env=quiet)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    # Plain folders: what makes a checkout importable in the running environment has no effect from here.
+    (packages / "dependencies.pth").write_text("".join(f"{place}\n" for place in site.getsitepackages()))
+    _lend_kernels(packages / "hedgerow")
+    return environment
+
+
+def _lend_kernels(package: Path) -> None:
+    """Kernels that numba has compiled here are taken along, if their source is the same; else they are compiled."""
+    for stored in ROOT.glob("*/__pycache__/*.nb[ci]"):
+        room = stored.parent.parent
+        for own in room.glob("*.py"):
+            os.utime(package / room.name / own.name, ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
+        target = package / room.name / "__pycache__"
+        target.mkdir(exist_ok=True)
+        shutil.copy2(stored, target)
+
+
+class Walk:
+    """Types commands in a folder, as a reader would; those of a network run beside each other until all have ended."""
+
+    def __init__(self, environment: Path, folder: Path) -> None:
+        self.folder, self._port = folder, 0
+        # The documents say `.venv/bin/hedgerow` after `make demo`, and `hedgerow` elsewhere.
+        (folder / ".venv").symlink_to(environment)
+        self._environment = {
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.defpath}", "HOME": str(folder), "COLUMNS": "100",
+            "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        self._running: list[tuple[str, subprocess.Popen[bytes], Path]] = []
+
+    def type(self, commands: Sequence[str]) -> str:
+        """Run the commands in order, as in one shell; returns what they printed."""
+        printed, group = "", list[str]()
+        for command in [*commands, ""]:
+            kind = NETWORK.match(command)
+            if group and (kind is None or _listens(command)):
+                printed += self._federation(group)
+                group = []
+            if kind is not None:
+                group.append(command)
+            elif command.startswith("cd "):
+                self.folder = self.folder / command.removeprefix("cd ")
+            elif command:
+                printed += self._run(command)
+        return printed
+
+    def _run(self, command: str) -> str:
+        names = SITES if re.match(r"hedgerow identity new north\b", command) else ("north",)
+        printed = ""
+        for name in names:
+            done = subprocess.run(
+                ["bash", "-c", command.replace("north", name)], cwd=self.folder, env=self._environment,
+                capture_output=True, text=True, timeout=PATIENCE,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            printed += done.stdout + done.stderr
+        return printed
+
+    def _federation(self, commands: Sequence[str]) -> str:
+        """A run: who listens first, then who watches, then every site."""
+        order = ["coordinator", "evaluate", "monitor", "node"]
+        try:
+            for command in sorted(commands, key=lambda line: order.index(line.split()[1])):
+                if _listens(command):
+                    self._start(re.sub(r"(--listen \S+?:\d+|$)", " --listen 127.0.0.1:0", command, count=1))
+                    self._port = int(self._wait_for(r"Listening on \S+:(\d+)")[1])
+                    continue
+                here = re.sub(r"--connect \S+", f"--connect 127.0.0.1:{self._port}", command)
+                if here.startswith("hedgerow monitor"):
+                    self._start(here)
+                    self._wait_until_connected()
+                    continue
+                for name in SITES:
+                    self._start(here.replace("north", name))
+            return self._end()
+        finally:
+            for _, process, _ in self._running:
+                process.kill()
+                process.wait()
+            self._running = []
+
+    def _start(self, command: str) -> None:
+        said = self.folder / f"said-{len(self._running)}"
+        with open(said, "wb") as stream:
+            process = subprocess.Popen(
+                shlex.split(command), cwd=self.folder, env=self._environment, stdout=stream, stderr=stream,
+                executable=shutil.which(shlex.split(command)[0], path=self._environment["PATH"]),
+            )  # fmt: skip
+        self._running.append((command, process, said))
+
+    def _wait_for(self, pattern: str) -> re.Match[str]:
+        said = self._running[-1][2]
+        while (found := re.search(pattern, said.read_text(encoding="utf-8"))) is None:
+            self._pause()
+        return found
+
+    def _wait_until_connected(self) -> None:
+        """A monitor that comes when the run is over would wait for another one."""
+        port = f":{self._port:04X}"
+        tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+        while not any(
+            words[2].endswith(port) and words[3] == "01"
+            for table in tables if table.exists()
+            for words in map(str.split, table.read_text(encoding="ascii").splitlines()[1:])
+        ):  # fmt: skip
+            self._pause()
+
+    def _pause(self) -> None:
+        command, process, said = self._running[-1]
+        assert process.poll() is None, f"{command}\n{said.read_text(encoding='utf-8')}"
+        time.sleep(0.05)
+
+    def _end(self) -> str:
+        printed = ""
+        for command, process, said in self._running:
+            code = process.wait(PATIENCE)
+            text = said.read_text(encoding="utf-8")
+            assert code == 0, f"{command}\n{text}"
+            printed += text
+        return printed
+
+
+def _listens(command: str) -> bool:
+    return command.startswith(("hedgerow coordinator", "hedgerow evaluate")) and "--roster" in command
+
+
+@pytest.fixture
+def walk(installed: Path, tmp_path: Path) -> Walk:
+    """A reader in an empty folder."""
+    return Walk(installed, tmp_path)
+
+
+def write_tables(folder: Path) -> None:
+    """What the documents take for granted: each site's table, and rows that it holds out."""
+    generator = np.random.default_rng(21)
+    for name in ("north", "south", "west", "north-test", "south-test", "west-test", "test"):
+        age, income = generator.integers(0, 100, 900), generator.uniform(0, 90_000, 900).round(2)
+        ward = generator.choice(["surgery", "medicine"], 900)
+        outcome = np.where(age + generator.normal(0, 20, 900) > 55, "yes", "no")
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["age", "income", "ward", "outcome"])
+            writer.writerows(zip(age, income, ward, outcome, strict=True))
+
+
+def filled_in(draft: str, plan: dict[str, object]) -> str:
+    """A draft after a person has written the plan's values into the lines that errors name."""
+    lines = draft.splitlines()
+    while True:
+        try:
+            parse_plan("\n".join(lines))
+        except PlanError as error:
+            (number,) = re.findall(r"Line (\d+) waits for it", error.remedy)
+            section, index, field = re.findall(r"^(\w+)(?:\[(\d+)\])?.*?\.(\w+)(?: is missing|: \[\])", error.what)[0]
+            table = plan[section] if not index else plan[section][int(index)]  # type: ignore[index]
+            value = table[field]  # type: ignore[index]
+            lines[int(number) - 1] = f"{field} = {value if isinstance(value, int | float | list) else repr(value)}"
+        else:
+            # That a column holds whole numbers only is a guess that may be left; the document's plan has confirmed it.
+            return re.sub(r"^# (integer = true) .*$", r"\1", "\n".join(lines), flags=re.MULTILINE)
+
+
+def local_keys(walk: Walk) -> None:
+    """Plan, policy and keys, as docs/deploy.md has them made, for a reader who begins elsewhere."""
+    write_tables(walk.folder)
+    for name, block in zip(("plan.toml", "policy.toml"), fenced("docs/deploy.md", "toml"), strict=True):
+        (walk.folder / name).write_text(block, encoding="utf-8")
+    walk.type([line for line in DEPLOY if re.match(r"hedgerow identity new (north|hub)", line)])
+
+
+README = [line for block in fenced("README.md", "sh") for line in statements(block)]
+DEPLOY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
+MONITOR = [line for block in fenced("docs/monitor.md", "sh") for line in statements(block)]
+(DEMO, *_) = fenced("README.md", "text")
+NEXT = re.findall(r"^  (\.venv/bin/hedgerow .*)$", DEMO.partition("\nNext\n")[2], re.MULTILINE)
+
+
+def test_what_is_installed_is_the_wheel(installed: Path) -> None:
+    """Else these tests would say nothing about what a user gets."""
+    code = "import hedgerow, hedgerow.trees.kernels as k; print(hedgerow.__file__); print(k.__file__)"
+    python = installed / "bin" / "python"
+    printed = subprocess.run([python, "-c", code], cwd="/", capture_output=True, text=True, check=True).stdout
+    assert all(Path(line).is_relative_to(installed) for line in printed.splitlines())
+
+
+def test_the_list_of_what_is_not_walked_is_short_and_needed() -> None:
+    """A pattern that no command needs any more would one day hide a command that fails."""
+    everything = [*README, *DEPLOY, *MONITOR]
+    for pattern in NOT_WALKED:
+        assert any(re.search(pattern, command) for command in everything), pattern
+    assert sum(map(is_walked, everything)) > 25
+
+
+def test_the_readme_can_be_typed(walk: Walk, installed: Path) -> None:
+    """From the demonstration, and from what it prints under Next, to a model that predicts, is drawn and exported."""
+    home = walk.folder
+    walk.type([line for line in README if is_walked(line)])
+    for name in ("model.json", "predictions.csv", "shapes.png", "model.xgboost.json", "draft.toml"):
+        assert (home / "hedgerow-demo" / "data" / name).stat().st_size > 0
+    walk.folder = home
+    assert len(NEXT) == 3
+    assert "probability_1" in walk.type(NEXT)
+    (snippet,) = fenced("README.md", "python")
+    (home / "snippet.py").write_text(snippet, encoding="utf-8")
+    assert "HOLDS" in walk.type([".venv/bin/python snippet.py"])
+
+
+def test_the_deployment_can_be_typed(walk: Walk) -> None:
+    """An operator goes from keys to a model, an evaluation and an account, with the document's own plan and policy."""
+    write_tables(walk.folder)
+    plan, policy = fenced("docs/deploy.md", "toml")
+    (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
+    commands = [line for line in DEPLOY if is_walked(line)]
+    until = next(number for number, line in enumerate(commands) if line.startswith("hedgerow privacy"))
+    # Sites that come later make their keys in the same way.
+    walk.type([line.replace("north", "east") for line in commands if line == "hedgerow identity new north"])
+    walk.type(commands[:until])
+    draft = walk.folder / "plan.toml"
+    draft.write_text(filled_in(draft.read_text(encoding="utf-8"), tomllib.loads(plan)), encoding="utf-8")
+    assert parse_plan(draft.read_text(encoding="utf-8")) == parse_plan(plan)
+    printed = walk.type(commands[until:])
+    assert "3 of 3: north, south, west" in printed and "FINISHED" in printed
+    assert (walk.folder / "backup" / "ledger.json").stat().st_size > 0
+
+
+def test_watching_can_be_typed(walk: Walk) -> None:
+    """A monitor that is set up as its document says sees a run to its end."""
+    local_keys(walk)
+    run = [line for line in DEPLOY if NETWORK.match(line)][:2]
+    here = [line for line in MONITOR if is_walked(line)]
+    assert "FINISHED" in walk.type([*here[:-1], *run, here[-1]])
+
+
+def helped(walk: Walk) -> list[str]:
+    """The examples of all commands' help, in the order of the overview."""
+    found: list[str] = []
+    overview = walk.type(["hedgerow --help"])
+    names = re.findall(r"^    (\w[\w-]*)(?:$| )", overview, re.MULTILINE)
+    assert {"train", "node", "monitor", "ledger", "roster"} <= set(names)
+    pages = [*names, "plan init", "plan preset", "identity new", "identity show", "roster build", "roster show"]
+    for page in pages:
+        text = walk.type([f"hedgerow {page} --help"]).replace("\\\n", " ")
+        found += [one for line in re.findall(r"^  (hedgerow .*)$", text, re.MULTILINE) for one in statements(line)]
+    return found
+
+
+def test_the_examples_of_the_help_can_be_typed(walk: Walk) -> None:
+    """What `--help` shows is what works: training, evaluating, and a run over nodes that somebody watches."""
+    local_keys(walk)
+    examples = helped(walk)
+    assert len(examples) >= 9 and len(set(examples)) == len(examples)
+    alone = [line for line in examples if not NETWORK.match(line)]
+    walk.type(sorted(alone, key=lambda line: line.startswith("hedgerow evaluate")))
+    walk.type([line for line in MONITOR if line.startswith("hedgerow roster build")])
+    together = [line for line in examples if NETWORK.match(line)]
+    over_rows = [line for line in together if "--held-out" in line or "evaluate" in line]
+    training = [line for line in together if line not in over_rows]
+    assert "FINISHED" in walk.type([*training, *sorted(over_rows)])
