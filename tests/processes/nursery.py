@@ -21,6 +21,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import hedgerow.cli.coordinator
@@ -71,8 +72,10 @@ def strike_coordinator(wanted: dict[str, Any]) -> None:
     """Wrap the journal: the process is struck after a number of writes, the disk is full before one."""
     begin, written = Journal.__init__, [0]
 
-    def wrapped(self: Journal, *arguments: Any) -> None:
-        begin(self, *arguments)
+    def wrapped(self: Journal, path: Path) -> None:
+        begin(self, path)
+        if path.suffix != ".journal":
+            return  # The rehearsal's, which is over when the run begins.
         write: Callable[..., None] = self._database.write
 
         def counted(*statements: Any) -> None:
