@@ -16,7 +16,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, scoped
 from hedgerow.protocol.errors import PolicyRefusal
 from hedgerow.protocol.plan import Plan
-from hedgerow.storage.database import Database
+from hedgerow.storage.database import Database, Statement
 
 _SCHEMA = """
 create table if not exists runs (
@@ -25,12 +25,15 @@ create table if not exists runs (
 )"""
 _VERSION = 1
 
-RESERVED, FINISHED, STOPPED = "reserved", "finished", "stopped"
+RESERVED, FINISHED, STOPPED, LEFT = "reserved", "finished", "stopped", "left"
 
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """One run: `status` is "reserved" while it runs (the events are the plan's), else the events are what it used."""
+    """One run: `status` is "reserved" while it may go on (the events are the plan's), else the events are what it used.
+
+    It is "finished", "stopped" by its coordinator, or "left" by this node before its end.
+    """
 
     run_id: str
     data_set: str
@@ -66,7 +69,12 @@ class BudgetBook:
 
     def has(self, run_id: bytes) -> bool:
         """Whether a run stands in the book."""
-        return bool(self._database.rows("select 1 from runs where run_id = ?", (run_id.hex(),)))
+        return self.status_of(run_id) is not None
+
+    def status_of(self, run_id: bytes) -> str | None:
+        """The status of a run's line; None for a run that does not stand in the book."""
+        rows = self._database.rows("select status from runs where run_id = ?", (run_id.hex(),))
+        return rows[0][0] if rows else None
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
         """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book.
@@ -87,19 +95,34 @@ class BudgetBook:
         return _epsilon((event for line in self.lines(data_set) for event in line.events), delta)
 
     def reserve(
-        self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]
+        self,
+        run_id: bytes,
+        data_set: str,
+        plan: Plan,
+        events: Sequence[Event],
+        limit: tuple[float, float],
+        leaving: tuple[bytes, Sequence[Event] | None] | None = None,
     ) -> None:
         """Reserve a run's whole cost; nothing changes for a run that is reserved already.
 
-        Args: limit: the owner's (epsilon, delta).
-        Raises PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
-        the data set protected another unit, for then their costs cannot be added.
+        A run that was left before it cost anything may be reserved again.
+
+        Args:
+            limit: the owner's (epsilon, delta).
+            leaving: the run that the node leaves for this one, and what it has used, as `settle` takes it. It is
+                settled in the same write; where this run is refused, it stays reserved.
+
+        Raises:
+            PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
+                the data set protected another unit, for then their costs cannot be added.
         """
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction() as execute:
+            if leaving is not None:
+                execute(*_settled(*leaving, LEFT))
             if self._has_room(run_id, data_set, plan, events, limit):
                 execute(
-                    "insert into runs values (?, ?, ?, ?, ?, ?, ?)",
+                    "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?)",
                     (run_id.hex(), data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
                 )
 
@@ -110,10 +133,11 @@ class BudgetBook:
         lines = self.lines(data_set)
         for line in lines:
             if line.run_id == run_id.hex():
-                if line.status != RESERVED:
+                if line.status == RESERVED:
+                    return False
+                if line.status != LEFT or line.events:
                     raise closed_run(line.status)
-                return False
-            if line.unit != plan.privacy.unit:
+            if line.events and line.unit != plan.privacy.unit:
                 raise PolicyRefusal(
                     f"The plan protects each {plan.privacy.unit}; earlier runs protected each {line.unit}.",
                     cause="Costs for different units of privacy cannot be added up.",
@@ -138,12 +162,7 @@ class BudgetBook:
 
         A line that is closed stays as it is.
         """
-        self._database.write(
-            (
-                "update runs set status = ?, events = coalesce(?, events) where run_id = ? and status = ?",
-                (status, None if events is None else _written(events), run_id.hex(), RESERVED),
-            )
-        )
+        self._database.write(_settled(run_id, events, status))
 
     def close(self) -> None:
         """Close the file."""
@@ -154,9 +173,16 @@ def closed_run(status: str) -> PolicyRefusal:
     """The refusal of a run that this node has seen the end of."""
     return PolicyRefusal(
         f"This run has ended here already ({status}).",
-        cause="The coordinator lost its journal, or asks a second time for what was released.",
-        remedy="Start a new run, which is counted anew.",
+        cause="This node left it or saw its end; or the coordinator asks a second time for what was released.",
+        remedy="Let the coordinator begin a new run (--new-run), which is counted by itself.",
         code="run-closed",
+    )
+
+
+def _settled(run_id: bytes, events: Iterable[Event] | None, status: str) -> Statement:
+    return (
+        "update runs set status = ?, events = coalesce(?, events) where run_id = ? and status = ?",
+        (status, None if events is None else _written(events), run_id.hex(), RESERVED),
     )
 
 

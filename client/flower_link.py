@@ -163,6 +163,8 @@ class FlowerNode:
                 self._report(fault)
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""
+            if session.set_aside is not None and is_greeting:
+                self._report(session.set_aside)
             answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
             answers += session.settle()
             if session.failure is not None:

@@ -295,6 +295,20 @@ def check_task(task: Task, setup: NodeSetup) -> None:
         require_moderate(task.plan, task.settings, setup.policy.secure_sums.max_length)
 
 
+def check_own_plan(setup: NodeSetup) -> None:
+    """Whether the owner's own rules allow the plan that the owner gave, before anyone is dialled; raises PolicyRefusal.
+
+    What an evaluation of the plan's model may cost is in its invitation, and is checked then.
+    """
+    setup.policy.check_roster(setup.roster)
+    if setup.plan is None:
+        return
+    if setup.load_held_out is no_held_out_rows:
+        check_task(TrainingTask(setup.plan), setup)
+    else:
+        setup.policy.check_plan(setup.plan, 0.0)
+
+
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
     """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that nobody here vouches for.
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import FINISHED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import FINISHED, LEFT, STOPPED, BudgetBook, closed_run
+from hedgerow.client.cohort import Cohort
+from hedgerow.client.evaluation_node import EvaluationNode
+from hedgerow.client.node import Node
 from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
@@ -20,7 +23,7 @@ from hedgerow.client.node_run import (
     require_same_plan,
     task_of,
 )
-from hedgerow.client.store import NodeStep, NodeStore, StoredRun
+from hedgerow.client.store import JOINING, OPEN, NodeStep, NodeStore, StoredRun
 from hedgerow.protocol.errors import (
     AggregationError,
     DataError,
@@ -74,6 +77,7 @@ class NodeSession:
         ensemble: the model, once a run that trains one has finished.
         evaluation: what was found, once an evaluation has finished.
         failure: why it has stopped, if it has.
+        set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
@@ -87,10 +91,14 @@ class NodeSession:
         self._run: NodeRun | None = None
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
+        self.set_aside: PolicyRefusal | None = None
+        self._kept: bytes | None = None
+        """A run that stays in the store and is not gone on with: it is left when this node joins another one."""
         book.require_runs(store.run_ids())
+        _reconcile(store, book)
         stored = store.load()
         if stored is not None:
-            self._resume(stored)
+            self._take_up(stored)
 
     def connected(self) -> list[bytes]:
         """What to send first on a new connection."""
@@ -163,7 +171,8 @@ class NodeSession:
             case Finished():
                 return self._finish(message)
             case Stop(code):
-                self._end(STOPPED)
+                if self._run is not None:
+                    self._end(STOPPED)
                 raise AggregationError(
                     f"The coordinator has given the run up: {code}.",
                     remedy="Its operator knows more; what this site's rounds have cost is in the budget book.",
@@ -210,9 +219,9 @@ class NodeSession:
     def _join(self, run_id: bytes, task: Task) -> None:
         """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
         status = self._store.status_of(run_id)
-        if status is not None:
+        if status in (FINISHED, STOPPED) or (status == LEFT and self._store.has_masked(run_id)):
             raise closed_run(status)
-        if self._book.has(run_id) and not self._store.knows(run_id):
+        if status is None and self._book.has(run_id) and not self._store.knows(run_id):
             raise PolicyRefusal(
                 "This node was in this run already, but its state is lost.",
                 cause="Its folder was removed or replaced, and with it what was answered already.",
@@ -222,29 +231,66 @@ class NodeSession:
         check_task(task, self._setup)
         require_known_model(task, self._setup.models | self._store.models())
         node, data_digest = answering_node(task, self._setup)
+        if status == OPEN:
+            raise closed_run(OPEN)
         replica = Replica(task)
         policy = self._setup.policy
-        limit = (policy.max_epsilon, policy.delta)
-        self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), limit)
-        if self._run is not None:
-            self._end(STOPPED)
+        self._store.note_joining(run_id, task, data_digest)
+        old = self._kept if self._run is None else self._run.run_id
+        room = (policy.max_epsilon, policy.delta), None if old is None else (old, self._store.spent(old))
+        self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), *room)
+        if old is not None:
+            self._store.close_run(old, LEFT)
+            self._run = self._kept = None
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
-        self._run = NodeRun(run_id, task, node, replica, 0, answered, set(), set(), self._store.last_masked(run_id))
+        past = self._store.attempt_of(run_id), answered, set[int](), set[tuple[int, Cohort]]()
+        self._run = NodeRun(run_id, task, node, replica, *past, self._store.last_masked(run_id))
         self.plan = task.plan
 
-    def _resume(self, stored: StoredRun) -> None:
-        """Rebuild scores and state from the store; raises PolicyRefusal or DataError when plan or rows have changed."""
-        task, run_id = stored.task, stored.run_id
-        check_task(task, self._setup)
-        node, data_digest = answering_node(task, self._setup)
+    def _take_up(self, stored: StoredRun) -> None:
+        """Go on with the run in the store, or set it aside when its owner has decided otherwise; raises DataError."""
+        try:
+            check_task(stored.task, self._setup)
+            node, data_digest = answering_node(stored.task, self._setup)
+        except PolicyRefusal as why:
+            self._set_aside(stored, why)
+            return
         if data_digest != stored.data_digest:
-            raise DataError(
-                "The rows are not those with which this node began the run.",
-                cause="The table was changed between two starts.",
-                remedy="Give the same table again, or remove the node from this run.",
-                code="data-changed",
-            )
+            if self._store.has_masked(stored.run_id):
+                raise DataError(
+                    "The rows are not those with which this node began the run.",
+                    cause="The table was changed between two starts.",
+                    remedy="Give the same table again; or start the node once with --leave: it then leaves this run, "
+                    "is charged for what it has answered, and takes part in the next one.",
+                    code="data-changed",
+                )
+            self._store.renew_rows(stored.run_id, data_digest)
+        self._resume(stored, node)
+
+    def _set_aside(self, stored: StoredRun, why: PolicyRefusal) -> None:
+        """Do not go on with a run: it is left at once where it has cost nothing, else when another run is joined.
+
+        Until then an owner who took the wrong file can go back.
+        """
+        run_id, name = stored.run_id, stored.task.plan.name
+        if self._store.has_masked(run_id):
+            self._kept = run_id
+            became = "It is kept until this node joins another run, and then charged for what it has answered; --leave "
+            became += "does so at once."
+        else:
+            leave(self._store, self._book)
+            became = "It is left: this node has answered nothing in it, so it costs nothing."
+        self.set_aside = PolicyRefusal(
+            f"This node does not go on with the run {run_id.hex()[:12]} ({name}) that its state holds.",
+            cause=f"Its owner's plan, policy or tables have changed since: {why.what}",
+            remedy=became,
+            code="run-set-aside",
+        )
+
+    def _resume(self, stored: StoredRun, node: Node | EvaluationNode) -> None:
+        """Rebuild scores and state from the store."""
+        task, run_id = stored.task, stored.run_id
         replica, facts = Replica(task), (set(stored.answered), set(stored.witnessed), set(stored.masked))
         is_stale = stored.fault is not None and not stored.releases
         if stored.structure_seed is not None and not is_stale:
@@ -389,6 +435,35 @@ class NodeSession:
             self._store.keep_model(digest_of_model(run.replica.result))
         self._end(FINISHED)
         return [Done(message.result_digest)]
+
+
+def leave(store: NodeStore, book: BudgetBook) -> bytes | None:
+    """Leave the run that a node's store holds, if any: settled at what it has cost, and never gone on with.
+
+    One in which the node has answered nothing costs nothing, and may be joined again. Returns the run that was left.
+    """
+    _reconcile(store, book)
+    stored = store.load()
+    if stored is None:
+        return None
+    book.settle(stored.run_id, store.spent(stored.run_id), LEFT)
+    store.close_run(stored.run_id, LEFT)
+    return stored.run_id
+
+
+def _reconcile(store: NodeStore, book: BudgetBook) -> None:
+    """Finish what a crash between the node's store and its budget book has interrupted."""
+    for run_id in store.run_ids(OPEN):
+        status = book.status_of(run_id)
+        if status in (LEFT, STOPPED):
+            # What is answered from here on would not be charged.
+            store.close_run(run_id, status)
+    for run_id in store.run_ids(JOINING):
+        if not book.has(run_id):
+            store.forget_joining(run_id)
+        elif not store.has_masked(run_id):
+            book.settle(run_id, [], LEFT)
+            store.close_run(run_id, LEFT)
 
 
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}

@@ -60,7 +60,8 @@ create table if not exists models (digest blob primary key)
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION, OPEN = 5, "open"
+_VERSION, OPEN, JOINING = 5, "open", "joining"
+"""A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
 _LOST_ROUND = -1
@@ -143,29 +144,65 @@ class NodeStore:
         self._counter_file = CounterFile(self.folder / "counter.json")
         self._counter = self._counter_file.read()
 
+    def note_joining(self, run_id: bytes, task: Task, data_digest: bytes) -> None:
+        """Note that a run is about to be taken up, before anything else tells of it; nothing of it is answered yet.
+
+        Without this a node that was stopped between its two files would take a run that it never answered for one whose
+        state it has lost.
+        """
+        values = (run_id, task_to_text(task), data_digest, JOINING)
+        self.database.write(("insert or ignore into run values (?, ?, ?, ?, 0, null, null)", values))
+
+    def forget_joining(self, run_id: bytes) -> None:
+        """Such a run was not taken up."""
+        self.database.write(("delete from run where run_id = ? and status = ?", (run_id, JOINING)))
+
     def open_run(self, run_id: bytes, task: Task, data_digest: bytes) -> frozenset[int]:
-        """Begin a run; any other open one must have been closed. Returns the rounds that may not be answered again."""
+        """Begin a run, or one again that was left before anything of it was answered; any other open one must have been
+        closed. Returns the rounds that may not be answered again.
+        """
         barred = self._counter.last_barred if self.knows(run_id) else -1
-        self.database.write(
-            ("insert into run values (?, ?, ?, ?, 0, null, null)", (run_id, task_to_text(task), data_digest, OPEN)),
-            ("insert into steps values (?, 0, null, ?)", (run_id, barred)),
-        )
-        lost = Counter(run_id.hex())
+        is_lost = self.knows(run_id) and self.has_masked(run_id)
+        attempt = self.attempt_of(run_id)
+        counter = Counter(run_id.hex(), attempt)
         if self.knows(run_id):
-            self._forget_spent(run_id)
-            lost = replace(self._counter, attempt=0, sequence=0, answered=barred)
-        self._start(lost)
+            counter = replace(self._counter, attempt=attempt, sequence=0, answered=barred)
+        # The counter goes first: a database without it would be taken for an old copy.
+        self._start(counter)
+        values = (run_id, task_to_text(task), data_digest, OPEN, attempt)
+        self.database.write(
+            ("insert or replace into run values (?, ?, ?, ?, ?, null, null)", values),
+            ("insert or replace into steps values (?, 0, null, ?)", (run_id, barred)),
+            ("delete from arrivals where run_id = ?", (run_id,)),
+            *([_spending_lost(run_id)] if is_lost else []),
+        )
         self._barred = barred
         return frozenset(range(barred + 1))
+
+    def renew_rows(self, run_id: bytes, data_digest: bytes) -> None:
+        """The owner gave other rows before anything of the run was answered."""
+        self.database.write(("update run set data_digest = ? where run_id = ?", (data_digest, run_id)))
 
     def status_of(self, run_id: bytes) -> str | None:
         """Whether a run is "open", how it ended, or None for one that is not here."""
         rows = self.database.rows("select status from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else None
 
-    def run_ids(self) -> list[bytes]:
-        """All runs that this node has ever been in."""
-        return [row[0] for row in self.database.rows("select run_id from run")]
+    def attempt_of(self, run_id: bytes) -> int:
+        """The attempt of the last epoch of a run that this node enrolled in; 0 for none."""
+        rows = self.database.rows("select attempt from run where run_id = ?", (run_id,))
+        return rows[0][0] if rows else 0
+
+    def has_masked(self, run_id: bytes) -> bool:
+        """Whether a masked vector of this run may have left; False only where both files say that none has."""
+        is_counted = self.knows(run_id) and self._counter.masked != -1
+        return is_counted or self.spent(run_id) != []
+
+    def run_ids(self, status: str | None = None) -> list[bytes]:
+        """All runs that this node has ever been in, or those of one status; one that it is joining is of that only."""
+        if status is None:
+            return [row[0] for row in self.database.rows("select run_id from run where status != ?", (JOINING,))]
+        return [row[0] for row in self.database.rows("select run_id from run where status = ?", (status,))]
 
     def knows(self, run_id: bytes) -> bool:
         """Whether the counter file speaks of this run, though the database may have been lost."""
@@ -286,10 +323,13 @@ class NodeStore:
 
     def _forget_spent(self, run_id: bytes) -> None:
         """Note for good that steps of this run were lost, and with them what rounds have cost."""
-        self.database.write(("insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)))
+        self.database.write(_spending_lost(run_id))
 
     def close_run(self, run_id: bytes, status: str) -> None:
-        """The run has ended here; its secrets are forgotten and it is never opened again."""
+        """The run has ended here and its secrets are forgotten.
+
+        It is never opened again, unless it was left before a masked vector of it had left.
+        """
         self.database.write(
             ("update run set status = ?, epoch = null where run_id = ?", (status, run_id)),
             ("delete from steps where run_id = ?", (run_id,)),
@@ -380,6 +420,10 @@ def _dearest(events: Sequence[Event]) -> Event:
     if len(events) == 1:
         return events[0]
     return max(events, key=lambda event: get_accountant("gdp").epsilon([event], _DELTA))
+
+
+def _spending_lost(run_id: bytes) -> Statement:
+    return "insert or ignore into spent values (?, ?, 'null')", (run_id, _LOST_ROUND)
 
 
 def _following(key: str) -> str:

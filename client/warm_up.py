@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hedgerow.client.node import Node, SiteData
-from hedgerow.protocol.errors import DataError, HedgerowError
+from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.rehearsal import rehearse
 from hedgerow.training.tasks import TrainingTask
@@ -50,14 +50,11 @@ def warm_up(plan: Plan | None, n_threads: int = 1) -> None:
 
 
 def read_early(load: Callable[[Plan], SiteData], plan: Plan | None) -> Callable[[Plan], SiteData]:
-    """`load`, with the rows of `plan` read already.
+    """`load`, with the rows of `plan` read already; raises DataError when they do not fit.
 
-    Rows that do not fit are read again when the coordinator asks, so that it is told as well as the owner.
+    A table that cannot be used is for the owner alone to hear of, and at once: the node does not dial then.
     """
     if plan is None:
         return load
-    try:
-        rows = load(plan)
-    except DataError:
-        return load
+    rows = load(plan)
     return lambda offered: rows if offered.digest == plan.digest else load(offered)

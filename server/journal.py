@@ -11,13 +11,15 @@ never be a second manifest; one of the release with the next slot's spec, for no
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from hedgerow.privacy.ledger import Release, release_to_json
-from hedgerow.protocol.errors import UsageError
+from hedgerow.protocol.errors import EnvironmentFault, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.aggregator import Aggregator
@@ -92,19 +94,43 @@ class Journal:
             raise UsageError(
                 f"{self._database.path} is the journal of a run with another plan, model or roster.",
                 cause="The plan or the roster was changed, or the file belongs to another run.",
-                remedy="Give the plan and the roster with which the run began, or another journal for a new run.",
+                remedy="Give the plan and the roster with which the run began, and it goes on. To begin a new run, add "
+                "--new-run, which sets this journal aside, or give another journal. --abort ends the old run, and "
+                "tells its sites.",
                 code="journal-of-another-run",
             )
         if given_up is not None:
             raise UsageError(
                 f"{self._database.path} is the journal of a run that was given up ({given_up}).",
                 cause="Its sites were told so and will not take it up again.",
-                remedy="Start a new run with a new journal; what the old one released stays counted.",
+                remedy="Begin a new run: add --new-run, which sets this journal aside, or give another journal. What "
+                "the old one released stays counted.",
                 code="journal-given-up",
             )
         view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
         return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), model_digest)
+
+    def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
+        """Whether it holds a run that makes room for a new one: any with `is_new`, else one that has released nothing
+        and cannot go on, for it was given up, or was for another task or roster.
+        """
+        rows = self._database.rows("select plan_digest, roster, given_up from run")
+        if not rows or is_new:
+            return bool(rows)
+        task_digest, roster_bytes, given_up = rows[0]
+        cannot_go_on = given_up is not None or task_digest != task.digest or roster_bytes != roster.to_bytes()
+        return cannot_go_on and not self._database.rows("select 1 from releases")
+
+    def end(self, code: str) -> bytes:
+        """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
+        rows = self._database.rows("select run_id, model_digest, given_up from run")
+        if not rows or rows[0][1] is not None:
+            raise no_open_run(self._database.path, is_over=bool(rows))
+        if rows[0][2] is None:
+            self.give_up(code)
+        run_id: bytes = rows[0][0]
+        return run_id
 
     def begin(self, run_id: bytes, task: Task, roster: Roster) -> None:
         """A run begins; written before anyone is invited."""
@@ -180,6 +206,45 @@ class Journal:
             )
             for content, entry, survivors in rows
         )
+
+
+def open_journal(path: Path, task: Task, roster: Roster, *, is_new: bool = False) -> tuple[Journal, Path | None]:
+    """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
+
+    Args: is_new: begin a new run even where the older one could go on, or has released something.
+
+    Raises:
+        EnvironmentFault: as `Journal`; code "database-locked" while a coordinator works with it.
+    """
+    journal = Journal(path)
+    if not journal.is_in_the_way(task, roster, is_new=is_new):
+        return journal, None
+    journal.close()
+    if Path(f"{path}-wal").exists():
+        # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
+        raise EnvironmentFault(
+            f"{path} could not be closed, so that it cannot be set aside.",
+            cause="The disk is full, or another process reads the file.",
+            remedy="Free some space, or end that process; then start again.",
+            code="disk-full",
+        )
+    aside = next(place for place in map(path.with_name, _names_beside(path.name)) if not place.exists())
+    path.rename(aside)
+    return Journal(path), aside
+
+
+def no_open_run(path: Path, *, is_over: bool) -> UsageError:
+    """The refusal to end what is over, or was never begun."""
+    return UsageError(
+        f"{path} holds no run that could be ended.",
+        cause="The run is over and its model was made." if is_over else "No run has begun with this journal.",
+        remedy="Start the coordinator without --abort: it writes the model, or begins the run.",
+        code="no-open-run",
+    )
+
+
+def _names_beside(name: str) -> Iterator[str]:
+    return (f"{name}.{number}" for number in count(1))
 
 
 def _slot_statement(aggregator: Aggregator) -> Statement:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from hedgerow.privacy.discrete_gaussian import sample_discrete_gaussian
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
 from hedgerow.protocol.plan import Federation
+from hedgerow.protocol.run_messages import Hello, Stop, Welcome, decode, encode
 from hedgerow.protocol.run_script import RunState
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.session import RunSession
@@ -56,6 +58,37 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
     if session.outcome is not None and session.failure is None:
         return session.outcome
     raise session.failure or HedgerowError("The run ended without a model.")
+
+
+def tell_of_the_end(
+    run: tuple[bytes, str], hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
+) -> list[str]:
+    """Tell the sites that come back to a run that it has ended.
+
+    Args:
+        run: its number, and the code word that says why it has ended.
+        hub: connected to the nodes; the caller closes it.
+        sites: that may come.
+        seconds: to wait for them; all that have come are told at once.
+        clock: as for `run_coordinator`.
+
+    Returns:
+        The names of those that were in the run and were told.
+    """
+    run_id, code = run
+    told: list[str] = []
+    deadline = clock() + seconds
+    while set(told) != set(sites) and clock() < deadline:
+        event = hub.receive(max(0.0, deadline - clock()))
+        if not isinstance(event, Arrived):
+            continue
+        with suppress(RemoteProtocolError):
+            hello = decode(event.message)
+            if isinstance(hello, Hello) and hello.run_id == run_id:
+                hub.send(event.site, encode(Welcome(hello.connection)))
+                hub.send(event.site, encode(Stop(code)))
+                told += [event.site] * (event.site not in told)
+    return sorted(told)
 
 
 def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:

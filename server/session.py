@@ -302,6 +302,7 @@ def _journal_behind(site: str) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"Site {site!r} holds more releases than this coordinator's journal.",
         cause="The journal was restored from a backup.",
-        remedy="Never resume a run from a backup: noise would be drawn twice. Start a new run.",
+        remedy="Never resume a run from a backup: noise would be drawn twice. Begin a new run, with --new-run or "
+        "another journal.",
         code="journal-rolled-back",
     )

@@ -39,15 +39,15 @@ def test_rows_read_early_serve_their_plan_only(factory: ModuleType) -> None:
     assert read_early(load, None) is load
 
 
-def test_rows_that_do_not_fit_are_refused_when_the_coordinator_listens(factory: ModuleType) -> None:
-    """Failing before the connection would leave the coordinator waiting for a site that never says why."""
+def test_rows_that_do_not_fit_are_refused_before_anyone_is_dialled(factory: ModuleType) -> None:
+    """A table that cannot be used is for its owner to hear of at once; whether it fits is told to nobody else."""
 
     def load(plan: Plan) -> SiteData:
         raise DataError("These rows do not fit.", code="data-outside-plan")
 
     plan = factory.make_plan()
     with pytest.raises(DataError):
-        read_early(load, plan)(plan)
+        read_early(load, plan)
 
 
 def test_a_party_rehearses_the_first_exchanges_only(factory: ModuleType) -> None:

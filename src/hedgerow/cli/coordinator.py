@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hedgerow.cli.inputs import check_can_write, listed, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
-from hedgerow.cli.serving import serve
+from hedgerow.cli.serving import end_run, serve
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.session import RunSession
@@ -20,6 +20,9 @@ def run(arguments: argparse.Namespace) -> None:
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.journal")
+    if arguments.abort:
+        end_run(arguments, plan, journal)
+        return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session, pinned = serve(arguments, plan, noise, journal, None)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hedgerow.cli.output import note
 from hedgerow.client.warm_up import warm_up
 from hedgerow.flower.files import read_site_file
-from hedgerow.flower.site import answer
+from hedgerow.flower.site import answer, check, leave_run
 from hedgerow.flower.version import require_version
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.transport.flower_socket import NodeSocket
@@ -18,6 +18,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Answer what a SuperNode hands over, until interrupted."""
     path = Path(arguments.site)
     file = read_site_file(path)
+    check(path)
+    if arguments.leave:
+        leave_run(path)
     warm_up(None, file.threads or 1)
 
     def reply(version: str, request: bytes) -> bytes:

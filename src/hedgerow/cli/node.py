@@ -13,16 +13,16 @@ from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import arrivals_of, loader, model_digest
+from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_digest, note_leaving, with_rows_read
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import read_early, usual_plan, warm_up
+from hedgerow.client.warm_up import usual_plan, warm_up
 from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.memory import settle_memory
 from hedgerow.privacy.noise import SystemNoise
@@ -52,9 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     name = identity.public.name
     folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
     with use_threads(arguments.threads or available_threads()) as n_threads:
-        warm_up(plan, n_threads)
-        rehearse_run(plan or usual_plan(), n_threads)
-        load, load_held_out = _loaders(arguments, plan, policy)
+        load, load_held_out = _loaders(arguments, policy)
         noise = SystemNoise(os.urandom)
         keys = (signing_key(identity), signing_roster(pinned))
         models = frozenset(model_digest(path) for path in arguments.models or ())
@@ -62,11 +60,20 @@ def run(arguments: argparse.Namespace) -> None:
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
             arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note),
         )  # fmt: skip
+        # What the owner can mend is said at once, and before anyone is dialled.
+        check_own_plan(setup)
+        setup = with_rows_read(setup)
+        warm_up(plan, n_threads)
+        rehearse_run(plan or usual_plan(), n_threads)
         settle_memory()
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
+            if arguments.leave:
+                note_leaving(store, book)
             session = NodeSession(setup, store, book)
+            if session.set_aside is not None:
+                note(f"{name}: {session.set_aside} ({session.set_aside.code})")
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
             # Not for secrets: it only keeps nodes from coming back all at once.
             uplink = GrpcUplink(address, identity, pinned, random.random, plan_digest=digest)
@@ -104,9 +111,9 @@ def _say_of_connection(event: Connected | Disconnected) -> None:
 
 
 def _loaders(
-    arguments: argparse.Namespace, plan: Plan | None, policy: Policy
+    arguments: argparse.Namespace, policy: Policy
 ) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
-    """How rows to train on are read, and rows that are held out."""
+    """How rows to train on are read, and rows that are held out; raises DataError for a table that is not there."""
     if arguments.data is None and arguments.held_out is None:
         raise UsageError(
             "There are no rows: DATA and --held-out are both missing.",
@@ -116,11 +123,12 @@ def _loaders(
     load: Callable[[Plan], SiteData] = no_training_rows
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
     if arguments.data is not None or arguments.query is not None:
-        read = loader(arguments.data or "", arguments.query, strict=policy.is_strict, tell=note)
-        load = read_early(read, plan)
+        load = loader(arguments.data or "", arguments.query, strict=policy.is_strict, tell=note)
+        check_table(arguments.data or "")
     if arguments.held_out is not None or arguments.held_out_query is not None:
         held_out, query = arguments.held_out or "", arguments.held_out_query
         load_held_out = loader(held_out, query, strict=policy.is_strict, tell=note)
+        check_table(held_out)
     return load, load_held_out
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from hedgerow.cli.output import note
 from hedgerow.client.arrivals import ArrivalFolder
+from hedgerow.client.budget import BudgetBook
 from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
+from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.reading import column_names
 from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.client.records import RowsLeftOut
+from hedgerow.client.session import leave
+from hedgerow.client.store import NodeStore
+from hedgerow.client.warm_up import read_early
 from hedgerow.model import Model
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -67,6 +75,28 @@ def left_out_text(report: ContributionReport) -> str:
     return f"{n_left_out:,} rows left out{reason}, {report.n_rows - report.n_dropped:,} rows used."
 
 
+def check_table(data: str) -> None:
+    """Look at a table before there is a plan: it is there, and its header can be read. Raises DataError.
+
+    A database is asked when there is a plan.
+    """
+    if "://" not in data:
+        column_names(data)
+
+
+def with_rows_read(setup: NodeSetup) -> NodeSetup:
+    """The same, with the tables of its plan read already; raises DataError for one that does not fit.
+
+    Without a plan they are read when the coordinator proposes one.
+    """
+    load, load_held_out = setup.load, setup.load_held_out
+    if load is not no_training_rows:
+        load = read_early(load, setup.plan)
+    if load_held_out is not no_held_out_rows:
+        load_held_out = read_early(load_held_out, setup.plan)
+    return replace(setup, load=load, load_held_out=load_held_out)
+
+
 def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None = None) -> ArrivalFolder | None:
     """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
     if folder is None:
@@ -78,6 +108,13 @@ def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None =
     source = ArrivalFolder(Path(folder), read)
     source.names()
     return source
+
+
+def note_leaving(store: NodeStore, book: BudgetBook) -> None:
+    """Leave the run that a state folder holds, and say so."""
+    book.require_runs(store.run_ids())
+    left = leave(store, book)
+    note("The state holds no run to leave." if left is None else f"The run {left.hex()[:12]} is left.")
 
 
 def model_digest(path: str) -> bytes:

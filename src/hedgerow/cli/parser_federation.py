@@ -55,6 +55,11 @@ def _add_coordinator(commands: Any, command: AddCommand) -> None:
     parser.add_argument(
         "--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)"
     )
+    ways = parser.add_mutually_exclusive_group()
+    _add_new_run(ways)
+    ways.add_argument(
+        "--abort", action="store_true", help="carry nothing out: end the journal's run for good, and tell its sites"
+    )
     parser.add_argument(
         "--metrics", metavar="[HOST:]PORT",
         help="serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given",
@@ -71,7 +76,15 @@ def add_coordinating(group: Any) -> None:
     group.add_argument("--identity", metavar="FILE", help="the coordinator's .private.json")
     group.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
     group.add_argument("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
+    _add_new_run(group)
     group.add_argument("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+
+
+def _add_new_run(group: Any) -> None:
+    group.add_argument(
+        "--new-run", action="store_true",
+        help="set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
+    )  # fmt: skip
 
 
 def _add_node(commands: Any, command: AddCommand) -> None:
@@ -101,6 +114,10 @@ def _add_node(commands: Any, command: AddCommand) -> None:
     parser.add_argument(
         "--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)"
     )
+    parser.add_argument(
+        "--leave", action="store_true",
+        help="leave the run that the state holds, charged for what was answered in it; take part in the next one",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
 
@@ -111,6 +128,7 @@ def _add_flower_node(commands: Any, command: AddCommand) -> None:
     )
     parser.add_argument("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
     parser.add_argument("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
+    parser.add_argument("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
 
 
 def _add_monitor(commands: Any, command: AddCommand) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
-from hedgerow.cli.inputs import check_can_write
-from hedgerow.cli.output import note
+from hedgerow.cli.inputs import check_can_write, listed
+from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.memory import settle_memory
 from hedgerow.privacy.noise import NoiseSource
@@ -20,8 +20,8 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent, RunEventKind
-from hedgerow.server.journal import Journal
-from hedgerow.server.run import run_coordinator
+from hedgerow.server.journal import Journal, no_open_run, open_journal
+from hedgerow.server.run import run_coordinator, tell_of_the_end
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
@@ -41,6 +41,8 @@ _SAID = {
     RunEventKind.COMPLAINT: "sent what cannot be used",
 }
 _SECONDS_BETWEEN_LINES = 5.0
+STOPPED_BY_OPERATOR = "stopped-by-operator"
+"""What the sites of a run are told that was ended with --abort."""
 
 
 class RunLines:
@@ -76,7 +78,7 @@ def serve(
     """Wait for the sites and carry the run out.
 
     Args:
-        arguments: `roster`, `identity`, `listen`, `metrics` and `json` of the command line.
+        arguments: `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line.
         plan: of the run; `model`'s own when a model is evaluated.
         noise: for the releases.
         journal_file: where the run is journalled.
@@ -102,8 +104,10 @@ def serve(
         rehearse_run(plan)
     settle_memory()
     allow_many_connections()
-    journal = Journal(check_can_write(str(journal_file)))
+    journal, aside = open_journal(check_can_write(str(journal_file)), task, setup.roster, is_new=arguments.new_run)
     try:
+        if aside is not None and not arguments.json:
+            note(set_aside(journal_file, aside))
         session = RunSession(setup, journal)
         board.attach(session)
         monitors = Monitors(pinned)
@@ -115,11 +119,54 @@ def serve(
                 note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
             with published(board, hub, monitors, arguments.metrics):
                 outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
+        except KeyboardInterrupt:
+            note("The run can go on: its sites wait, and the same command takes it up again. --abort ends it.")
+            raise
         finally:
             hub.close()
     finally:
         journal.close()
     return outcome, session, pinned
+
+
+def set_aside(journal_file: Path, aside: Path) -> str:
+    """What the operator is told of a journal that made room for a new run."""
+    return f"{journal_file} held another run, which does not go on. It is set aside as {aside}; a new run begins."
+
+
+def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
+    """End the run of a journal for good, and tell its sites as they come back.
+
+    Args: as `serve`; of the plan, `join_timeout` counts, which is how long the sites are waited for.
+
+    Raises:
+        UsageError: code "no-open-run"; there is no such run, or it is over.
+    """
+    pinned = read_roster(Path(arguments.roster))
+    identity, address = read_private(Path(arguments.identity)), HubAddress(*address_of(arguments.listen, "--listen"))
+    if not journal_file.is_file():
+        raise no_open_run(journal_file, is_over=False)
+    journal = Journal(journal_file)
+    try:
+        run_id = journal.end(STOPPED_BY_OPERATOR)
+        names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
+        allow_many_connections()
+        # Whichever plan a node holds: it was in this run, or it is told nothing.
+        hub = GrpcHub(identity, pinned, address)
+        try:
+            if not arguments.json:
+                note(f"The run {run_id.hex()[:12]} is ended. Its sites are told for up to {seconds:.0f} s.")
+            told = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
+        finally:
+            hub.close()
+    finally:
+        journal.close()
+    if arguments.json:
+        print_json({"run_id": run_id.hex(), "told": told})
+        return
+    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(told) if told else "no site")])
+    if len(told) < len(names):
+        note("A site that was not told learns of it when it is invited to another run.")
 
 
 def require_masks(plan: Plan) -> None:

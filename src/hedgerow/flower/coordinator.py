@@ -14,7 +14,7 @@ from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import json_text, note
-from hedgerow.cli.serving import RunLines, require_masks
+from hedgerow.cli.serving import RunLines, require_masks, set_aside
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -23,7 +23,7 @@ from hedgerow.protocol.run_messages import MessageKind, encode
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent
-from hedgerow.server.journal import Journal
+from hedgerow.server.journal import open_journal
 from hedgerow.server.rounds import invitation_to
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
@@ -100,8 +100,11 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
         board(event)
         lines(event)
 
-    journal = Journal(errand.journal())
+    place = errand.journal()
+    journal, aside = open_journal(place, task, signing_roster(keys[1]))
     try:
+        if aside is not None:
+            note(set_aside(place, aside))
         parties = signing_roster(keys[1]), signing_key(keys[0])
         session = RunSession(RunSetup(plan, *parties, noise, os.urandom, watch, model), journal)
         board.attach(session)

@@ -14,21 +14,62 @@ import numpy as np
 from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import arrivals_of, loader, model_digest
+from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_digest, note_leaving, with_rows_read
+from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.policy import Policy
+from hedgerow.client.store import NodeStore
 from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.threads import available_threads, use_threads
+from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private
-from hedgerow.transport.roster_file import read_roster
+from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
+
+
+def check(path: Path) -> None:
+    """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
+    file = read_site_file(path)
+    for table in filter(None, (file.data, file.held_out)):
+        check_table(table)
+    Path(file.state).mkdir(mode=0o700, parents=True, exist_ok=True)
+    with use_threads(file.threads or available_threads()) as n_threads:
+        setup = _setup(file, read_private(Path(file.identity)), read_roster(Path(file.roster)), n_threads)
+        check_own_plan(setup)
+        with_rows_read(setup)
+
+
+def leave_run(path: Path) -> None:
+    """Leave the run that the state of a site's file holds."""
+    file = read_site_file(path)
+    folder = Path(file.state)
+    store = NodeStore(folder)
+    try:
+        book = BudgetBook(note_book(folder, _book_file(file, read_private(Path(file.identity)).public.name)))
+        try:
+            note_leaving(store, book)
+        finally:
+            book.close()
+    finally:
+        store.close()
+
+
+def _setup(file: SiteFile, identity: PrivateIdentity, roster: PinnedRoster, n_threads: int) -> NodeSetup:
+    folder, policy = Path(file.state), read_policy(file.policy)
+    arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
+    return NodeSetup(
+        identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
+        SystemNoise(os.urandom), rows_to_train_on(file, policy), read_plan(file.plan) if file.plan else None,
+        n_threads, rows_to_evaluate_on(file, policy), frozenset(model_digest(model) for model in file.models),
+        arrivals=arrivals,
+    )  # fmt: skip
 
 
 def answer(path: Path, request: bytes) -> bytes:
@@ -37,14 +78,7 @@ def answer(path: Path, request: bytes) -> bytes:
     identity, roster = read_private(Path(file.identity)), read_roster(Path(file.roster))
     folder = Path(file.state)
     with use_threads(file.threads or available_threads()) as n_threads:
-        policy = read_policy(file.policy)
-        arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
-        setup = NodeSetup(
-            identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
-            SystemNoise(os.urandom), rows_to_train_on(file, policy), read_plan(file.plan) if file.plan else None,
-            n_threads, rows_to_evaluate_on(file, policy), frozenset(model_digest(model) for model in file.models),
-            arrivals=arrivals,
-        )  # fmt: skip
+        setup = _setup(file, identity, roster, n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, _book_file(file, identity.public.name))
         node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))

@@ -1,0 +1,339 @@
+"""Runs that are not gone on with: what a node closes, what it charges, and what nobody can make it answer again."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.client.budget import LEFT, BudgetBook
+from hedgerow.client.session import leave
+from hedgerow.client.store import NodeStore
+from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
+from hedgerow.protocol.plan import Plan
+from hedgerow.server.journal import open_journal
+from hedgerow.training.tasks import TrainingTask
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation, Party
+
+VECTORS_LEFT, THREE_RELEASES = 5, 10
+"""Writes of the journal: run, attempt, epoch, a slot's spec and its vectors; then two a round."""
+VICTIM = "site-1"
+
+
+class Crash(BaseException):
+    """The node's process is gone; not an Exception, for nothing may catch it."""
+
+
+def other(factory: ModuleType, **privacy: Any) -> Plan:
+    """A corrected plan."""
+    return factory.make_plan(privacy={"epsilon": 1.5, **privacy})  # type: ignore[no-any-return]
+
+
+def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> None:
+    """The coordinator is killed after a write of its journal, and the nodes after it."""
+    with pytest.raises(killed):
+        federation.run(kill_after=n_writes)
+    for party in federation.parties.values():
+        party.kill()
+
+
+def start(federation: Federation, plan: Plan | None = None) -> None:
+    """All nodes, with the plan that their owners pin now."""
+    for party in federation.parties.values():
+        party.setup = dataclasses.replace(party.setup, plan=plan)
+        party.start()
+
+
+def lines(party: Party) -> list[tuple[str, int]]:
+    """Of a node's book: how each run stands, and for how many releases it is charged."""
+    book = party.book or BudgetBook(party.folder / "budget.db")
+    found = [(line.status, sum(event.count for event in line.events)) for line in book.lines()]
+    if party.book is None:
+        book.close()
+    return found
+
+
+def new_journal(federation: Federation) -> None:
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+
+
+def finish(federation: Federation, plan: Plan) -> None:
+    """A new run of this plan goes to its end at every node."""
+    federation.plan = plan
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+    assert not [party.failures for party in federation.parties.values() if not party.is_done]
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+@pytest.mark.parametrize(("n_writes", "n_charged"), [(1, 0), (2, 0), (3, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
+def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], n_writes: int, n_charged: int, is_pinned: bool
+) -> None:
+    """Wherever it was stopped, set-up included, a corrected plan is carried out, and the book says what is true."""
+    federation = federate(4)
+    start_with = federation.plan if is_pinned else None
+    for party in federation.parties.values():
+        party.kill()
+    start(federation, start_with)
+    stop(federation, n_writes, killed)
+    was_in = bool(lines(federation.parties[VICTIM]))
+    plan = other(factory)
+    new_journal(federation)
+    start(federation, plan if is_pinned else None)
+    finish(federation, plan)
+    for party in federation.parties.values():
+        old = lines(party)[:-1]
+        assert [status for status, _ in old] == ["left"] * was_in
+        assert all(count <= n_charged for _, count in old) and lines(party)[-1][0] == "finished"
+    if n_charged > 1:
+        assert lines(federation.parties[VICTIM])[0][1] >= n_charged - 1
+
+
+def test_a_run_without_cost_is_free_in_the_book_as_soon_as_its_owner_starts_with_another_plan(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """Nothing was answered, so nothing stays reserved, whether or not another run ever begins; and going back works."""
+    federation = federate(4)
+    plan = federation.plan
+    stop(federation, 3, killed)
+    start(federation, other(factory))
+    victim = federation.parties[VICTIM]
+    assert lines(victim) == [("left", 0)]
+    assert victim.session.set_aside is not None and victim.session.set_aside.code == "run-set-aside"
+    for party in federation.parties.values():
+        party.kill()
+    start(federation, plan)
+    finish(federation, plan)
+    assert [status for status, _ in lines(victim)] == ["finished"]
+
+
+def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], tmp_path: Any
+) -> None:
+    """A coordinator that leads its sites into another run and back gets no second answer for any purpose."""
+    federation = federate(4)
+    first = federation.plan
+    stop(federation, THREE_RELEASES, killed)
+    journal = (federation.folder / "journal.db").read_bytes()
+    before = {party.setup.site: lines(party)[0][1] for party in federation.parties.values()}
+    new_journal(federation)
+    start(federation)
+    second = other(factory)
+    with pytest.raises(killed):
+        federation.plan = second
+        federation.run(kill_after=3)
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+    (federation.folder / "journal.db").write_bytes(journal)
+    federation.plan = first
+    n_received = len(federation.uploads)
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert len(federation.uploads) == n_received
+    for party in federation.parties.values():
+        assert [fault.code for fault in party.failures] == ["run-closed"]
+        status, charged = lines(party)[0]
+        assert status == "left" and charged <= before[party.setup.site]
+
+
+def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """What the old run did not use is free for the new one; else a stopped run would use a budget up for nothing."""
+    federation = federate(4)
+    for party in federation.parties.values():
+        party.kill()
+        policy = dataclasses.replace(party.setup.policy, max_epsilon=2.2)
+        party.setup = dataclasses.replace(party.setup, policy=policy)
+        party.start()
+    stop(federation, VECTORS_LEFT, killed)
+    new_journal(federation)
+    start(federation)
+    finish(federation, other(factory, epsilon=1.8))
+
+
+def test_a_refused_run_leaves_the_old_one_as_it_is(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], tmp_path: Any
+) -> None:
+    """A run that a site may not join does not cost it its place in the one that it is in."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, THREE_RELEASES, killed)
+    reserved = lines(victim)
+    victim.setup = dataclasses.replace(
+        victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2)
+    )
+    journal = (federation.folder / "journal.db").read_bytes()
+    new_journal(federation)
+    start(federation)
+    federation.plan, first = other(factory, epsilon=9.0), federation.plan
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
+    assert lines(victim) == reserved
+    new_journal(federation)
+    (federation.folder / "journal.db").write_bytes(journal)
+    victim.start()
+    assert victim.session is not None and victim.session.set_aside is None
+    assert first.digest == victim.session.plan.digest
+
+
+def test_a_run_that_cost_nothing_fixes_no_unit_of_privacy(tmp_path: Any, factory: ModuleType) -> None:
+    """The plan is corrected from records to patients before anything was answered: there is nothing to add up."""
+    book = BudgetBook(tmp_path / "budget.db")
+    plan = factory.make_plan()
+    patients = factory.make_plan(privacy={"unit": "patient", "max_rows_per_unit": 2})
+    events = TrainingTask(plan).planned_releases()
+    book.reserve(b"1" * 32, "d", plan, events, (9.0, 1e-5))
+    book.settle(b"1" * 32, [], LEFT)
+    book.reserve(b"2" * 32, "d", patients, events, (9.0, 1e-5))
+    book.close()
+
+
+@pytest.mark.parametrize("moment", ["reserve", "close_run", "_start", "database"])
+def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_true(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Book, database and counter are three files: whatever the kill comes between, no answer is given for nothing, and
+    none is charged that was not given."""
+    federation = federate(4)
+    stop(federation, VECTORS_LEFT, killed)
+    victim = federation.parties[VICTIM]
+    (before,) = [count for _, count in lines(victim)]
+    assert before > 1
+    new_journal(federation)
+    start(federation)
+    crashed: list[bool] = []
+
+    def crash_after(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        def struck(self: Any, *arguments: Any, **named: Any) -> Any:
+            found = method(self, *arguments, **named)
+            if self in (victim.store, victim.book) and not crashed:
+                crashed.append(True)
+                raise Crash
+            return found
+
+        monkeypatch.setattr(kind, name, struck)
+
+    place = {"reserve": (BudgetBook, "reserve"), "close_run": (NodeStore, "close_run"), "_start": (NodeStore, "_start")}
+    crash_after(*place.get(moment, (NodeStore, "open_run")))
+    pump = victim.pump
+
+    def reborn() -> bool:
+        try:
+            return pump()
+        except Crash:
+            victim.restart()
+            return True
+
+    victim.pump = reborn  # type: ignore[method-assign]
+    finish(federation, other(factory))
+    assert crashed and not victim.failures
+    (old, n_old), (new, n_new) = lines(victim)
+    assert (old, n_old, new) == ("left", 1, "finished")
+    assert n_new == len(federation.session.ledger)
+
+
+def test_rows_may_be_corrected_until_something_was_answered_with_them(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """A table that was wrong is replaced before the first round, in the run that waits for it."""
+    federation = federate(4)
+    stop(federation, 3, killed)
+    victim = federation.parties[VICTIM]
+    rows = factory.take(federation.data[VICTIM], list(range(20)))
+    federation.data[VICTIM] = rows
+    victim.setup = dataclasses.replace(victim.setup, load=lambda _: rows)
+    start(federation)
+    finish(federation, federation.plan)
+
+
+def test_an_owner_leaves_a_run_and_is_charged_for_what_left(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """--leave: the run is closed in both files, and the node that starts next is in none."""
+    federation = federate(4)
+    stop(federation, VECTORS_LEFT, killed)
+    victim = federation.parties[VICTIM]
+    store, book = NodeStore(victim.folder), BudgetBook(victim.folder / "budget.db")
+    assert leave(store, book) == federation.session.run_id
+    assert leave(store, book) is None
+    store.close()
+    book.close()
+    assert lines(victim) == [("left", 1)]
+    victim.start()
+    assert victim.session is not None and victim.session._run is None
+
+
+def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """What cannot be known is charged: an older database does not tell which vectors have left."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, VECTORS_LEFT, killed)
+    (whole,) = lines(victim)
+    for file in victim.folder.glob("node.db*"):
+        file.unlink()
+    new_journal(federation)
+    start(federation)
+    plan = other(factory)
+    finish(federation, plan)
+    assert lines(victim)[0] == whole
+
+
+def test_a_journal_makes_room_only_where_nothing_was_released(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """A run that has shown something is never put away by mistake; one that has not never stands in the way."""
+    federation = federate(4)
+    path = federation.folder / "journal.db"
+    corrected = TrainingTask(other(factory))
+    stop(federation, 3, killed)
+    same, aside = open_journal(path, TrainingTask(federation.plan), federation.roster)
+    assert aside is None and same.load(federation.plan, federation.roster) is not None
+    same.close()
+    empty, aside = open_journal(path, corrected, federation.roster)
+    assert aside is not None and aside.is_file() and empty.load(corrected, federation.roster) is None
+    empty.close()
+    new_journal(federation)
+    start(federation)
+    stop(federation, THREE_RELEASES, killed)
+    kept, aside = open_journal(path, corrected, federation.roster)
+    assert aside is None
+    with pytest.raises(UsageError) as caught:
+        kept.load(corrected, federation.roster)
+    assert caught.value.code == "journal-of-another-run"
+    kept.close()
+    for _ in range(2):
+        fresh, aside = open_journal(path, corrected, federation.roster, is_new=True)
+        assert fresh.load(corrected, federation.roster) is None
+        fresh.close()
+    assert aside is None
+
+
+def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """The owner forbids what the stopped run used: it is not gone on with, and a run within the rules is."""
+    federation = federate(4)
+    stop(federation, VECTORS_LEFT, killed)
+    plan = dataclasses.replace(
+        other(factory), privacy=dataclasses.replace(other(factory).privacy, noise="distributed")
+    )
+    for party in federation.parties.values():
+        policy = dataclasses.replace(party.setup.policy, noise=("distributed",))
+        party.setup = dataclasses.replace(party.setup, policy=policy)
+    new_journal(federation)
+    start(federation)
+    assert isinstance(federation.parties[VICTIM].session.set_aside, PolicyRefusal)
+    federation.plan = plan
+    federation.run()
+    assert all(party.is_done for party in federation.parties.values())
