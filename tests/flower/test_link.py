@@ -16,6 +16,8 @@ from types import ModuleType
 import pytest
 
 from hedgerow.cli.federation_inputs import read_policy
+from hedgerow.cli.main import main
+from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import LinkStore
 from hedgerow.flower import coordinator, site
 from hedgerow.flower.files import read_coordinator_file, read_site_file
@@ -529,3 +531,60 @@ def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as absent:
         ask(place, "1.0", b"")
     assert absent.value.code == "flower-node-absent"
+
+@pytest.mark.parametrize(("n_requests", "n_charged"), [(8, 0), (25, 1)])
+def test_a_stopped_run_makes_room_for_a_corrected_plan(
+    in_files: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch, n_requests: int, n_charged: int
+) -> None:
+    """Over Flower, too: each site takes part in the corrected plan that it has pinned, charged for what has left it."""
+    federation = in_files()
+    office = office_of(federation)
+    for name in federation.sites:
+        with Path(federation.path(f"{name}.toml")).open("a", encoding="ascii") as file:
+            file.write('plan = "plan.toml"\n')
+    seen = [0]
+
+    def die(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
+        seen[0] += 1
+        if seen[0] == n_requests:
+            raise Killed
+        return Fetched("", answer())
+
+    office.bend = die
+    with monkeypatch.context() as patch:
+        patch.setattr(FlowerHub, "close", lambda hub: None)
+        with pytest.raises(Killed):
+            run(federation, office)
+    office.bend = office.plainly
+    place = Path(federation.path("plan.toml"))
+    place.write_text(place.read_text(encoding="ascii").replace("epsilon = 1", "epsilon = 0.9"), encoding="ascii")
+    if n_charged:
+        with pytest.raises(UsageError) as refused:
+            run(federation, office)
+        assert refused.value.code == "journal-of-another-run"
+        with Path(federation.path("coordinator.toml")).open("a", encoding="ascii") as file:
+            file.write('journal = "second.journal"\n')
+    run(federation, office)
+    for name in federation.sites:
+        with closing(BudgetBook(federation.folder / f"{name}-budget.db")) as book:
+            old, new = book.lines()
+        assert old.status == "left" and new.status == "finished"
+        assert (old.epsilon(1e-6) > 0) == bool(n_charged) and old.epsilon(1e-6) < 1
+
+
+def test_a_resident_node_says_what_is_wrong_before_it_listens(
+    in_files: Callable[..., ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing table or a wrong column ends the command with its code; nobody has to ask first."""
+    federation = in_files()
+    place, socket = Path(federation.path("site-0.toml")), str(federation.folder / "socket")
+    with place.open("a", encoding="ascii") as file:
+        file.write('plan = "plan.toml"\n')
+    table = federation.folder / "site-0.csv"
+    table.write_text("age,ill\n50,1\n", encoding="ascii")
+    assert main(["flower-node", str(place), "--socket", socket]) == 4
+    assert "data-missing-column" in capsys.readouterr().err
+    table.unlink()
+    assert main(["flower-node", str(place), "--socket", socket]) == 4
+    assert "data-file-missing" in capsys.readouterr().err
+    assert not Path(socket).exists()
