@@ -58,6 +58,7 @@ _MIDNIGHT = " 00:00:00"
 _LARGEST_EXACT = 2.0**53
 _LARGEST_EXPONENT = 400
 _WIDEST_IDENTIFIER = 64
+_PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 class _NotAValue:
@@ -162,7 +163,7 @@ def _typed(column: Any) -> Any:
         column = column.combine_chunks()
         column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     if not isinstance(column, pa.Array):
-        return list(column)
+        return _of_one_kind(list(column))
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_dictionary(column.type):
@@ -172,14 +173,28 @@ def _typed(column: Any) -> Any:
     return column.to_pylist() if pa.types.is_union(column.type) else column
 
 
+def _of_one_kind(values: list[Any]) -> Any:
+    """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
+
+    This is for speed only: of these types, what a cell becomes is the same in both.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) == 1 and (kind := _PLAINEST.get(kinds.pop())) is not None:
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+            return values
+    return values
+
+
 def _typed_of_numpy(column: NDArray[Any]) -> Any:
     kind = column.dtype.kind
     if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
-        return list(column.astype(np.float64) if kind == "f" else column.tolist())
+        return _of_one_kind((column.astype(np.float64) if kind == "f" else column).tolist())
     if kind == "f" and column.dtype.itemsize < 4:
         column = column.astype(np.float64)
     if kind in "TUS":
-        return column.tolist()
+        return _of_one_kind(column.tolist())
     if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):
         column = column.astype("datetime64[s]")
     return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)
@@ -276,8 +291,6 @@ def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
 
 def _numbers_of_objects(values: list[Any]) -> tuple[NDArray[np.float64], Flags, Flags]:
     undecodable, bad = np.zeros(len(values), dtype=np.bool_), np.zeros(len(values), dtype=np.bool_)
-    if set(map(type, values)) <= {float, bool, type(None)}:
-        return np.array(values, dtype=np.float64), undecodable, bad
     read = [_number(value) for value in values]
     found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
     for index, value in enumerate(read):
@@ -388,11 +401,9 @@ def _of_timestamps(column: Any) -> Any:
 def _texts_of_objects(values: list[Any]) -> _Texts:
     n = len(values)
     unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-    texts: list[Any] = values
-    if not set(map(type, values)) <= {str, type(None)}:
-        texts = [_raw(value) for value in values]
-        for index, value in enumerate(values):
-            ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _LARGEST_EXACT
+    texts = [_raw(value) for value in values]
+    for index, value in enumerate(values):
+        ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _LARGEST_EXACT
     column = _text_array(texts)
     if column is None:
         for index, text in enumerate(texts):
