@@ -37,6 +37,7 @@ CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 _BLOCK_BYTES = 4 * 2**20
+_LARGER_BLOCKS = (64 * 2**20, 2**30)
 _HEADER_BYTES = 2**20
 
 
@@ -213,46 +214,95 @@ def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Itera
 def _csv_batches(
     file: Path, header: tuple[Sequence[str], int], names: Sequence[str], left_out: RowsLeftOut | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Columns as they stand, block by block. They are called by their position, for names may be repeated or odd.
+    """Columns as they stand, block by block; where rows are left out, one that is longer than a block fits as well.
+
+    A block must hold a whole row. To give up because of one long row would tell of it, so the file is read again, in
+    larger blocks, from where it was.
+    """
+    n_skipped = header[1]
+    if not _has_rows(file, n_skipped):
+        return
+    n_rows, sizes = 0, (_BLOCK_BYTES,) if left_out is None else (_BLOCK_BYTES, *_LARGER_BLOCKS)
+    for block_bytes in sizes:
+        ragged = _RaggedRows(str(file), n_skipped, is_strict=left_out is None)
+        n_seen = 0
+        try:
+            for batch in _csv_blocks(file, header, names, ragged, block_bytes):
+                ragged.check()
+                start = min(max(0, n_rows - n_seen), len(batch[0]))
+                n_seen += len(batch[0])
+                n_rows = max(n_rows, n_seen)
+                yield tuple(column.slice(start) for column in batch)
+        except (pa.ArrowInvalid, OSError) as error:
+            ragged.check()
+            if "straddl" in str(error) and block_bytes != sizes[-1]:
+                continue
+            raise _csv_error(str(file), error) from None
+        ragged.check()
+        if left_out is not None:
+            count_left_out(left_out, data_errors.RAGGED_ROW, ragged.n_rows)
+        return
+
+
+class _RaggedRows:
+    """Rows with too few or too many fields: counted, or the first of them refused.
+
+    One that is longer than an ordinary block is refused in any case, and one that goes over several lines with a
+    quotation mark too many: that is what a mark that is never closed makes of the rest of the file.
+    """
+
+    def __init__(self, source: str, n_skipped: int, is_strict: bool) -> None:
+        self.n_rows = 0
+        self._source, self._n_skipped, self._is_strict = source, n_skipped, is_strict
+        self._fault: DataError | None = None
+
+    def note(self, row: Any) -> str:
+        """What Arrow asks for such a row."""
+        self.n_rows += 1
+        text = row.text or ""
+        has_swallowed_lines = text.count('"') % 2 == 1 and len(text.strip().splitlines()) > 1
+        if self._fault is None and len(text) > _BLOCK_BYTES:
+            self._fault = data_errors.long_row(self._source, _BLOCK_BYTES // 2**20)
+        elif self._fault is None and (self._is_strict or has_swallowed_lines):
+            place = (row.number - self._n_skipped, row.expected_columns, row.actual_columns)
+            self._fault = data_errors.ragged_row(self._source, *place)
+        return "skip" if self._fault is None else "error"
+
+    def check(self) -> None:
+        """Raise what was refused; Arrow itself may quote the whole row."""
+        if self._fault is not None:
+            raise self._fault from None
+
+
+def _csv_blocks(
+    file: Path, header: tuple[Sequence[str], int], names: Sequence[str], ragged: _RaggedRows, block_bytes: int
+) -> Iterator[tuple[Any, ...]]:
+    """Columns are called by their position, for names may be repeated or odd.
 
     They are not taken for text here: whether a cell is UTF-8 is asked of each one by itself.
     """
     present, n_skipped = header
-    ragged: list[tuple[int, int, int]] = []
-
-    def note(row: Any) -> str:
-        if left_out is not None:
-            count_left_out(left_out, data_errors.RAGGED_ROW)
-            return "skip"
-        ragged.append((row.number, row.expected_columns, row.actual_columns))
-        return "error"
-
     positions = [str(present.index(name)) for name in names]
-    if not _has_rows(file, n_skipped):
-        return
-    try:
-        # One thread: only then does Arrow know the number of a row that it refuses.
-        with arrow_csv.open_csv(
-            file,
-            read_options=arrow_csv.ReadOptions(
-                use_threads=False,
-                block_size=_BLOCK_BYTES,
-                column_names=[str(position) for position in range(len(present))],
-                skip_rows_after_names=n_skipped,
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                newlines_in_values=True,
-                ignore_empty_lines=len(present) > 1,
-                invalid_row_handler=note,
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=positions, column_types={position: pa.binary() for position in positions}
-            ),
-        ) as reader:
-            for batch in reader:
-                yield tuple(batch.column(position) for position in positions)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _csv_error(str(file), n_skipped, ragged, error) from None
+    # One thread: only then does Arrow know the number of a row that it refuses.
+    with arrow_csv.open_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(
+            use_threads=False,
+            block_size=block_bytes,
+            column_names=[str(position) for position in range(len(present))],
+            skip_rows_after_names=n_skipped,
+        ),
+        parse_options=arrow_csv.ParseOptions(
+            newlines_in_values=True,
+            ignore_empty_lines=len(present) > 1,
+            invalid_row_handler=ragged.note,
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            include_columns=positions, column_types={position: pa.binary() for position in positions}
+        ),
+    ) as reader:
+        for batch in reader:
+            yield tuple(batch.column(position) for position in positions)
 
 
 def _has_rows(file: Path, n_skipped: int) -> bool:
@@ -264,12 +314,9 @@ def _has_rows(file: Path, n_skipped: int) -> bool:
     return bool(stream.read().strip())
 
 
-def _csv_error(source: str, n_skipped: int, ragged: list[tuple[int, int, int]], error: Exception) -> DataError:
-    """Arrow's message may quote the whole row, so nothing of it is passed on but the row's number."""
+def _csv_error(source: str, error: Exception) -> DataError:
+    """Arrow's message may quote the whole row, so nothing of it is passed on."""
     message = str(error)
-    if ragged:
-        row, expected, found = ragged[0]
-        return data_errors.ragged_row(source, row - n_skipped, expected, found)
     if "straddl" in message:
         return data_errors.long_row(source, _BLOCK_BYTES // 2**20)
     if "Truncated" in message:

@@ -220,3 +220,26 @@ def test_sites_must_name_every_row(numbers: tuple[np.ndarray, np.ndarray]) -> No
     X, y = numbers
     with pytest.raises(DataError, match="sites has the shape"):
         declared().fit(X, y, sites=["north", "south"])
+
+
+def test_a_list_of_mixed_rows_is_read_cell_by_cell() -> None:
+    """numpy would make text of a list with one text in it: None would be the word "None", and 1.0 another category."""
+    rows = [[number % 5, ("a", 1.0, None, True)[number % 4]] for number in range(200)]
+    labels = [int(row[0] > 2) for row in rows]
+    frame = pd.DataFrame({"x0": [row[0] for row in rows], "x1": pd.Series([row[1] for row in rows], dtype=object)})
+    parameters: dict[str, Any] = {"categories": {1: ["a", 1]}, "classes": [0, 1], "n_records": 200, "random_state": 1}
+    found = DPGBDTClassifier(bounds={0: (0, 4)}, **parameters).fit(rows, labels).predict_proba(rows)
+    named = DPGBDTClassifier(bounds={0: (0, 4)}, **parameters).fit(frame, labels).predict_proba(frame)
+    assert (found == named).all()
+    alone = DPGBDTClassifier(bounds={0: (0, 4)}, **parameters).fit(rows, labels).predict_proba(rows[1:2])
+    assert (alone[0] == found[1]).all()
+
+
+def test_whole_numbers_are_read_as_they_are_among_fractions() -> None:
+    """One fraction makes numpy's whole numbers double precision; rounded to single at once they could differ."""
+    whole = np.array([[2**60 + 2**36 + 1], [0]])
+    estimator = DPGBDTClassifier()
+    alone, _ = estimator._table_and_label(whole, [0, 1])
+    among, _ = estimator._table_and_label(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
+    assert isinstance(alone, np.ndarray) and isinstance(among, np.ndarray)
+    assert alone.astype(np.float32)[0, 0] == among.astype(np.float32)[0, 0]

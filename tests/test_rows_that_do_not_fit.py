@@ -60,6 +60,9 @@ classes = [0, 1]
 """
 
 
+RECORDS = PLAN.replace('unit = "person"\nmax_rows_per_unit = 3\n', "")
+
+
 def plan_of(text: str = PLAN) -> Plan:
     return parse_plan(text)
 
@@ -125,6 +128,29 @@ def test_many_rows_that_do_not_fit_are_counted_once_each(tmp_path: Path) -> None
     n_records = sum(chunk.n_records for chunk in read_records(path, plan, chunk_rows=4, left_out=left_out))
     assert n_records == len(GOOD)
     assert sum(left_out.values()) == 3 * len(UNFIT) + 5
+
+
+def test_one_long_row_does_not_keep_a_site_out(tmp_path: Path) -> None:
+    """A row may hold a book: the rows before and after it are what they are without it, and it counts as any other."""
+    header = f"{HEADER},note"
+    rows: list[str | bytes] = [f"{row},short" for row in GOOD] * 3
+    rows[20:20] = ["p1,30,a,1", "p1,30,a,7,no class"]
+    long = f'p1,30,a,1,"{"x" * 5_000_000}\n"'
+    before, told = read_site_data(table(tmp_path / "a.csv", rows, header), plan_of(RECORDS))
+    after, told_after = read_site_data(
+        table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of(RECORDS)
+    )
+    assert (np.delete(after.codes, 58, axis=1) == before.codes).all() and after.n_records == before.n_records + 1
+    assert told.unfit == told_after.unfit == {"data-ragged-row": 1, "data-label-outside": 1}
+
+
+@pytest.mark.parametrize(("n_after", "code"), [(1, "data-ragged-row"), (12_000, "data-long-row")])
+def test_a_quotation_mark_that_is_never_closed_is_an_error_of_the_file(tmp_path: Path, n_after: int, code: str) -> None:
+    """What follows it cannot be told apart into rows; going on without it would hide from the owner that it is lost."""
+    broken = table(tmp_path / "a.csv", [*GOOD, 'p1,30,"a,1', *(GOOD * n_after)])
+    with pytest.raises(DataError) as caught:
+        read_site_data(broken, plan_of())
+    assert caught.value.code == code
 
 
 def test_parquet_rows_that_do_not_fit_are_left_out(tmp_path: Path) -> None:

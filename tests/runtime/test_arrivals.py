@@ -134,6 +134,20 @@ def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_p
         kept.close()
 
 
+def test_files_without_rows_may_be_alike(factory: ModuleType, tmp_path: Path) -> None:
+    """Two days on which nobody came give two files of one content; if that ended the run, it would tell of a third."""
+    plan = plan_of(factory)
+    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, 0, 1))
+    kept = database(tmp_path / "node.db")
+    try:
+        run = ArrivalsOfRun(source, plan, kept, b"1")
+        put(tmp_path, {"a.csv": "header", "b.csv": "header"})
+        assert [rows.n_records for rows in run.due(1, True)] == [0, 0]
+        assert run.due(2, True) == []
+    finally:
+        kept.close()
+
+
 @pytest.mark.parametrize("fate", ["changed", "removed"])
 def test_a_file_that_is_not_as_it_was_ends_the_run_for_the_node(
     federate: Builder, factory: ModuleType, tmp_path: Path, fate: str
