@@ -51,7 +51,9 @@ Unfit = Callable[[Flags, str, Callable[[int], DataError]], None]
 
 _INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
 _IDLE_ZEROS = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"
-_NUMBER_WITHOUT_LEADING_ZEROS = re.compile(r"[+-]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
+)
 _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _MIDNIGHT = " 00:00:00"
@@ -218,6 +220,8 @@ def _value_at(typed: Any, index: int) -> object:
         # Not as text: these bytes may be none.
         content = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
         return None if content is None else content.decode("utf-8", errors="backslashreplace")
+    if _is_moment(typed.type):
+        return _of_moments(typed.slice(index, 1))[0].as_py()
     value = typed[index].as_py()
     return value
 
@@ -350,16 +354,15 @@ def _texts(typed: Any, place: Place) -> _Texts:
     if pa.types.is_null(kind):
         typed = typed.cast(pa.string())
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    is_moment = pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind)
-    if not (_is_text(typed.type) or is_moment or any(is_kind(kind) for is_kind in known)):
+    if not (_is_text(typed.type) or _is_moment(kind) or any(is_kind(kind) for is_kind in known)):
         raise data_errors.wrong_column_type(place, str(kind))
     unreadable = np.zeros(len(typed), dtype=np.bool_)
     if _is_text(typed.type):
         typed, unreadable = _decoded(typed)
     elif pa.types.is_float16(kind):
         typed = typed.cast(pa.float32())
-    elif pa.types.is_timestamp(kind):
-        typed = _of_timestamps(typed)
+    elif _is_moment(kind):
+        typed = _of_moments(typed)
     encoded = typed.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
     distinct, ambiguous = _of_distinct(encoded.dictionary)
@@ -388,9 +391,13 @@ def _of_distinct(values: Any) -> tuple[Any, Flags]:
     return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
 
 
-def _of_timestamps(column: Any) -> Any:
-    """Moments as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
-    if column.type.tz is not None:
+def _is_moment(kind: Any) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))
+
+
+def _of_moments(column: Any) -> Any:
+    """Dates and times as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     texts = pc.cast(column, pa.string())
     texts = pc.replace_substring_regex(texts, pattern=r"\.([0-9]*[1-9])?0*(Z?)$", replacement=r".\1\2")
@@ -500,10 +507,11 @@ def _of_numpy(value: Any) -> Any:
     if value.dtype.kind == "f":
         return float(value)
     if value.dtype.kind == "M" and not np.isnat(value):
-        return _of_timestamps(_typed_of_numpy(np.array([value])).cast(pa.timestamp("ns")))[0].as_py()
+        return _of_moments(_typed_of_numpy(np.array([value])))[0].as_py()
     if value.dtype.kind in "Mm":
         return None if np.isnat(value) else _UNREADABLE
-    return value.item()
+    item = value.item()
+    return _UNREADABLE if isinstance(item, np.generic) else item
 
 
 def _is_absent(value: Any) -> bool:
@@ -580,7 +588,7 @@ def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
 
 def _forms_of_number(text: str) -> list[str]:
     """Other canonical texts of the number that a category writes; none for names such as "03"."""
-    if not text or not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text) or not any(map(str.isdigit, text)):
+    if not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text):
         return []
     exact = Decimal(text)
     if abs(exact.adjusted()) > _LARGEST_EXPONENT:

@@ -390,6 +390,26 @@ def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_f
         assert [row for row in kept_after.tolist() if after.unit[row] != after.unit[n]] == others
 
 
+def test_names_that_look_like_exponents_are_names() -> None:
+    """ "E11" is diabetes and "1E5" a ward; neither is a number, nor an error."""
+    names = ["E11", ".", "1e999999999999", "-", "+.e5", "1E5", "٣"]
+    assert category_indices(names, names, HERE).tolist() == list(range(len(names)))
+    assert category_indices([11, 3], names, HERE).tolist() == [UNKNOWN] * 2
+
+
+def test_a_moment_beyond_pythons_years_costs_its_own_row_at_most() -> None:
+    """A date of the year 12020, or one that nanoseconds cannot hold, does not end the program."""
+    far = pa.array([0, 3_670_000], pa.date32())
+    assert category_indices(far, ["1970-01-01"], HERE).tolist() == [0, UNKNOWN]
+    assert len(set(identifiers(far, HERE).tolist())) == 2
+    odd = [np.datetime64("12020-01-01"), np.datetime64("2020-01-01", "us"), np.clongdouble(1), np.longdouble(2), 1j]
+    found: list[bool] = []
+    indices = category_indices(
+        [*odd, "a"], ["2020-01-01", "2", "a"], HERE, lambda rows, *_: found.extend(rows.tolist())
+    )
+    assert [index for index, is_bad in zip(indices.tolist(), found, strict=True) if not is_bad] == [UNKNOWN, 0, 1, 2]
+
+
 def test_an_unlisted_value_is_unknown_and_not_refused() -> None:
     """What is neither number nor text in a category is a value that the plan does not list."""
     assert category_indices(["a", "b", "c"], ["a"], HERE).tolist() == [0, UNKNOWN, UNKNOWN]

@@ -79,3 +79,22 @@ def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None
     """Half of the two is a mistake of the command line, found before anything is dialled."""
     with pytest.raises(UsageError):
         loader(data, query)
+
+
+def test_one_text_that_is_not_utf8_leaves_out_its_own_row(factory: ModuleType, database: str) -> None:
+    """SQLite's driver gives a whole query up because of one such cell; the site would refuse because of one record."""
+    plan, query = factory.make_plan(), "select * from patients order by rowid"
+    before, _ = site_data_from_records(read_sql_records(database, query, plan), plan)
+    with sqlite3.connect(database.removeprefix("sqlite:///")) as connection:
+        connection.execute("insert into patients values (1, 1.0, cast(x'ff61' as text), 0.0, 'no', '')")
+    connection.close()
+    left_out: dict[str, int] = {}
+    records = read_sql_records(database, query, plan, left_out=left_out)
+    after, report = site_data_from_records(records, plan, left_out=left_out)
+    assert np.array_equal(after.codes, before.codes) and np.array_equal(after.labels, before.labels)
+    assert dict(report.unfit) == {"data-wrong-type": 1}
+    told: list[str] = []
+    assert loader(database, query, tell=told.append)(plan).n_records == len(ROWS)
+    assert len(told) == 1 and "1 rows left out (1 data-wrong-type)" in told[0] and "private" in told[0]
+    with pytest.raises(DataError, match="data row 51"):
+        loader(database, query, strict=True)(plan)
