@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +13,7 @@ from hedgerow.protocol.queries import IntVector
 
 SCORE_UNIT_OF_GAIN = 1024
 RIDGE_UNIT = 1000
+_FARTHEST = 2**62
 
 
 def score_range(score_unit: int, rows_per_unit: int) -> int:
@@ -27,6 +31,12 @@ def score_range(score_unit: int, rows_per_unit: int) -> int:
     DPBoost and DP-XGBoost use, |change| <= 3, stands for a range of 6. With P(c) proportional to exp(gain / scale) the
     odds of any choice change by at most exp(range / scale): the factor is exp(change / scale) over a mean of such
     exponentials. Rounding each of the two terms down to a unit adds one unit at either end.
+
+    All of this needs |S| <= n, and sums that do not wrap. Sums over whole records have both. Where a site lies,
+    `_worth` sees to it that the range is 6 instead of 4 at most: S is cut off to [-n, n], so it still moves by 1 at
+    most when a record comes, for the interval grows by 1 at either end; and n beyond the middle of the positive words
+    counts downwards, to 0 where words wrap. There a record comes as if one went: its change is in [-1, 3). That S
+    wraps changes nothing, as only its magnitude counts, and is n on either side.
     """
     return rows_per_unit * (4 * score_unit + 2)
 
@@ -42,10 +52,21 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
             candidates = np.flatnonzero(query.is_candidate[node, slot])
             if len(candidates):
                 places.append(slot * width + candidates)
-                scores.append(_scores_of(query, sums[node, slot], node, slot)[candidates])
+                own = _scores_of(query, sums[node, slot], node, slot)
+                scores.append([own[candidate] for candidate in candidates.tolist()])
         empty: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        found.append((np.concatenate(places) if places else empty, np.concatenate(scores) if scores else empty))
+        found.append((np.concatenate(places) if places else empty, _in_words([*itertools.chain(*scores)])))
     return found
+
+
+def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
+    """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
+
+    What is more than 2^62 units below the best is drawn as if it were just that. The best moves as all scores do, so
+    the range of their changes stays what it was.
+    """
+    beyond = max(0, max(scores, default=0) - _FARTHEST)
+    return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
 
 
 def _padded(query: SplitSelection, total: IntVector) -> NDArray[np.int64]:
@@ -58,10 +79,10 @@ def _padded(query: SplitSelection, total: IntVector) -> NDArray[np.int64]:
     return padded
 
 
-def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> NDArray[np.int64]:
+def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:
     """The score of a split at each position, from the exact sums of one node's bins, int64 [n_bins, 2]."""
     is_alive = query.is_alive[node, slot]
-    # Python's integers: products of squares leave 64 bits where there are many records.
+    # Sums modulo 2^64, as the words that they come from.
     alive = np.where(is_alive[:, None], sums, 0)
     total = alive.sum(axis=0)
     if query.is_categorical[slot]:
@@ -73,14 +94,21 @@ def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: 
         values[last] = 0
         left = np.cumsum(values, axis=0) + (missing if query.missing_left[node] else 0)
     right = total - left
-    return _worth(query, left) + _worth(query, right)
+    return [one + other for one, other in zip(_worth(query, left), _worth(query, right), strict=True)]
 
 
-def _worth(query: SplitSelection, side: NDArray[np.int64]) -> NDArray[np.int64]:
-    """floor(score_unit * S² / (n + lambda)) of each side: int64 [n_bins]; 0 for an empty side without lambda."""
+def _worth(query: SplitSelection, side: NDArray[np.int64]) -> list[int]:
+    """floor(score_unit * S² / (n + lambda)) of each side; 0 for an empty side without lambda.
+
+    What no records can add up to is cut off, see `score_range`; without lies nothing is.
+    """
     gradient_unit, count_unit = query.units
+    most = 2 * (_FARTHEST // count_unit)
     values = []
+    # Python's integers: products of squares leave 64 bits where there are many records.
     for gradient, count in side.tolist():
-        below = gradient_unit**2 * (RIDGE_UNIT * (count // count_unit) + query.ridge)
-        values.append(query.score_unit * RIDGE_UNIT * gradient**2 // below if below else 0)
-    return np.array(values, dtype=np.int64)
+        n_records = max(0, min(count // count_unit, most - count // count_unit))
+        within = min(abs(gradient), gradient_unit * n_records)
+        below = gradient_unit**2 * (RIDGE_UNIT * n_records + query.ridge)
+        values.append(query.score_unit * RIDGE_UNIT * within**2 // below if below else 0)
+    return values
