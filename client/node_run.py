@@ -31,7 +31,7 @@ from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.query_round import VECTOR_ID, expected_round, mode_of
+from hedgerow.secagg.query_round import VECTOR_ID, clipped, expected_round, mode_of
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
@@ -222,12 +222,7 @@ class NodeRun:
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
         vector = self._answer(query)
-        if noise.variance:
-            # To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum.
-            # Clipped it moves no further than before when one record more is there, so the noise still suffices.
-            limit = expected.vectors[0].entry_bound
-            vector = np.minimum(np.maximum(vector, -limit), limit)
-        vectors = {VECTOR_ID: vector}
+        vectors = {VECTOR_ID: clipped(vector, expected) if noise.variance else vector}
         step = participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares)
         if number in self.redrawn and step.persist:
             # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of

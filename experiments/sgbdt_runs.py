@@ -160,6 +160,7 @@ class _StaticNoise:
     """
 
     cohort = None
+    n_nodes = 1
 
     def __init__(self, plan: Plan, node: ArrivingNode, random: np.random.Generator) -> None:
         self._plan, self._node, self._random = plan, node, random

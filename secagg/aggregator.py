@@ -162,8 +162,9 @@ class Aggregator:
     def release(self) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
-        Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE,
-        SUM_OUT_OF_RANGE.
+        Whether a sum is within its bound is not asked here, see `fixed_point.require_within`.
+
+        Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """
         state = advance(Party.AGGREGATOR, self.state, Event.RELEASE)
         return replace(self, state=state), unmask(

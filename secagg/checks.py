@@ -53,9 +53,10 @@ def check_vectors(vectors: tuple[VectorSpec, ...], max_length: int) -> None:
     if not vectors or len(names) != len(vectors) or sum(vector.length for vector in vectors) > max_length:
         raise refuse(Code.SPEC_UNACCEPTABLE, peer="coordinator")
     for vector in vectors:
-        if vector.length < 1 or not 1 <= vector.entry_bound <= vector.sum_bound <= MAX_BOUND:
+        largest = max(vector.entry_bound, vector.sum_bound)
+        if vector.length < 1 or min(vector.entry_bound, vector.sum_bound) < 1 or largest > MAX_BOUND:
             raise refuse(Code.SPEC_UNACCEPTABLE, peer="coordinator")
-        require_width(vector.width, vector.sum_bound)
+        require_width(vector.width, largest)
 
 
 def check_manifest(

@@ -1,7 +1,10 @@
-"""Integers in machine words: the width from the bound on the sum, two's complement, refusal one past the bound.
+"""Integers in machine words: the width from the bound on the sum, two's complement, and what is beyond a bound.
 
-Sums wrap modulo 2^width by the machine's own arithmetic. Because the bound on the sum is below 2^(width-1), the
-wrapped word decodes to the exact sum; no float occurs anywhere.
+Sums wrap modulo 2^width by the machine's own arithmetic. Because the bounds on the sites' vectors together are below
+2^(width-1), the wrapped word decodes to the exact sum; no float occurs anywhere.
+
+Decoding refuses nothing: where noise is added to the sum later, a refusal would tell something exact about it. Whether
+a bound was kept is asked of what is released (`require_within`).
 """
 
 from __future__ import annotations
@@ -51,12 +54,29 @@ def encode(vector: Integers, length: int, entry_bound: int, width: int) -> Words
     return vector.astype(DTYPES[width])
 
 
-def decode(words: Words, sum_bound: int) -> Integers:
-    """Returns the signed integers (int64) of `words`; raises Abandoned SUM_OUT_OF_RANGE for one beyond `sum_bound`."""
+def decode(words: Words) -> Integers:
+    """Returns the signed integers (int64) of `words`, whatever they are."""
     signed: Integers = words.view(_SIGNED[words.itemsize]).astype(np.int64)
-    if _goes_beyond(signed, sum_bound):
-        raise refuse(Code.SUM_OUT_OF_RANGE)
     return signed
+
+
+def wrapped(vector: Integers, width: int) -> Integers:
+    """Returns `vector` modulo 2^width, as signed integers (int64).
+
+    Noise that is added to a decoded sum has to wrap with it. A site may lie so that the others' exact sum stands at the
+    end of a word: then one record more would throw it to the other end, which no noise hides.
+    """
+    return vector.astype(_SIGNED[width // 8]).astype(np.int64)
+
+
+def require_within(released: Integers, bound: int) -> None:
+    """Raises Abandoned SUM_OUT_OF_RANGE for an entry outside [-bound, bound].
+
+    Args: released: a sum *with its noise*, written down and charged already; of a sum without, this would be a
+        question that nothing was paid for.
+    """
+    if _goes_beyond(released, bound):
+        raise refuse(Code.SUM_OUT_OF_RANGE)
 
 
 def _goes_beyond(vector: Integers, bound: int) -> bool:

@@ -5,19 +5,26 @@ from __future__ import annotations
 from functools import lru_cache
 from math import isqrt
 
+import numpy as np
+
+from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.pure_queries import PureQuery
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.fixed_point import width_for
+from hedgerow.secagg.fixed_point import WIDTHS, Integers, width_for
+from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.round_messages import NoiseSpec, VectorSpec, variance_of
 
 VECTOR_ID = "sum"
 TAIL_DEVIATIONS = 16
 """The chance that a discrete Gaussian goes beyond so many standard deviations is below 10^-56 an entry."""
+LAPLACE_DEVIATIONS = 96
+"""The same for discrete Laplace noise: 96 standard deviations are 135 times its scale."""
 _MODES = {"server": NoiseMode.SERVER, "distributed": NoiseMode.DISTRIBUTED, "local": NoiseMode.LOCAL}
 HEADROOM = 4
-"""A declared number of records may be too small by this factor, as far as the width has room anyway."""
+"""A declared number of records may be too small by this factor: nothing is refused for it, and nothing wraps."""
 
 
 def mode_of(plan: Plan) -> NoiseMode:
@@ -36,21 +43,78 @@ def expected_round(
         releases so far.
     Raises Refusal WIDTH_TOO_NARROW when no machine word holds the plan's sums.
     """
-    rows = plan.privacy.n_records * plan.privacy.max_rows_per_unit
-    n_draws = n_nodes if noise is NoiseMode.DISTRIBUTED else rows if noise is NoiseMode.LOCAL else 0
-    vectors = (_vector_of(query.length, query.bound * rows, variance * n_draws),)
-    return ExpectedRound(str(query.purpose), model, vectors, NoiseSpec(noise, variance_of(variance)))
+    exact = query.bound * rows_of(plan)
+    tail = _tail(query, plan, noise, variance, n_nodes)
+    vector = _vector_of(query.length, exact, tail, noise, n_nodes, isinstance(query, PureQuery))
+    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, variance_of(variance)))
+
+
+def rows_of(plan: Plan) -> int:
+    """The rows that may be there if the plan's declared number is one of units."""
+    return plan.privacy.n_records * plan.privacy.max_rows_per_unit
+
+
+def clipped(vector: Integers, expected: ExpectedRound) -> Integers:
+    """Returns a site's own vector within the bound on its entries; for rounds with noise.
+
+    To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum. Clipped
+    it moves no further than before when one record more is there, so the noise still suffices.
+    """
+    limit = expected.vectors[0].entry_bound
+    return np.minimum(np.maximum(vector, -limit), limit)
+
+
+def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
+    """Returns what no entry of a release exceeds by chance, nor by four times the declared rows.
+
+    Args: as `expected_round`, which tells all parties the same number.
+    """
+    return HEADROOM * (query.bound * rows_of(plan) + _tail(query, plan, mode_of(plan), variance, n_nodes))
+
+
+def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
+    """Returns the width of a query's words.
+
+    Raises PlanError (code "plan-sums-too-large") when no machine word holds the sums of a query of this plan.
+    """
+    try:
+        return expected_round(query, plan, mode_of(plan), variance, n_nodes, bytes(32)).vectors[0].width
+    except Refusal as fault:
+        raise PlanError(
+            f"privacy.n_records: sums over {rows_of(plan):,} rows at {n_nodes} site(s) do not fit {WIDTHS[-1]} bits.",
+            cause="Room is kept for four times the declared rows, for each site's own sum, and for the noise.",
+            remedy="Declare fewer records or fewer rows per unit, or allow a larger privacy.epsilon.",
+            code="plan-sums-too-large",
+        ) from fault
+
+
+def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int) -> int:
+    """How far the noise in a release may come, all draws together."""
+    if not variance:
+        return 0
+    # A site without rows adds one record's noise in the local model.
+    n_draws = {NoiseMode.SERVER: 1, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: rows_of(plan) + n_nodes}[noise]
+    deviations = LAPLACE_DEVIATIONS if isinstance(query, PureQuery) else TAIL_DEVIATIONS
+    return deviations * (isqrt(variance * n_draws) + 1)
 
 
 @lru_cache(maxsize=64)
-def _vector_of(length: int, exact_bound: int, added_variance: int) -> VectorSpec:
-    """The vector of a query, by what bounds its sum and what is added to it; remembered, as many rounds have the same.
+def _vector_of(length: int, exact: int, tail: int, noise: NoiseMode, n_nodes: int, is_pure: bool) -> VectorSpec:
+    """The vector of a query; remembered, as many rounds have the same.
+
+    Args: exact: bound on the sum over the declared rows, all of which one site may hold; tail: of the noise.
+
+    A site's entries are clipped only where the word asks for it: so many vectors and the noise never wrap.
+    Choices of splits are computed from several entries of a sum, and their range is known for sums of whole records
+    only: releases of pure differential privacy have words so wide that no table is ever clipped.
 
     Raises Refusal WIDTH_TOO_NARROW.
     """
-    tail = TAIL_DEVIATIONS * (isqrt(added_variance) + 1) if added_variance else 0
-    needed = exact_bound + tail
-    width = width_for(needed)
-    # Where the word has room, a declared number of records that is a little too small does not end the run.
-    bound = min(2 ** (width - 1) - 1, HEADROOM * needed)
-    return VectorSpec(VECTOR_ID, length, width, bound, bound)
+    own = exact + (tail if noise is NoiseMode.LOCAL else 0)
+    # Noise that comes to the sum, within the words or later, wraps with it.
+    added = 0 if noise is NoiseMode.LOCAL else tail
+    width = width_for(max(HEADROOM * (exact + tail), n_nodes * own + added))
+    if is_pure:
+        width = WIDTHS[-1]
+    entry_bound = (2 ** (width - 1) - 1 - added) // n_nodes
+    return VectorSpec(VECTOR_ID, length, width, entry_bound, HEADROOM * (exact + tail))

@@ -116,8 +116,9 @@ REASONS: dict[Code, Reason] = {
     Code.SECRET_UNRECOVERABLE: Reason("No set of the shares gives a secret that fits its commitment.",
                                       "A node dealt, or too many nodes returned, wrong shares.",
                                       "Abandon the purpose and inspect the named nodes.", Blame.NOBODY),
-    Code.SUM_OUT_OF_RANGE: Reason("The unmasked sum is outside the plan's bound.",
-                                  "A node sent a vector outside the bound.", "Nothing was released; inspect the sites.",
+    Code.SUM_OUT_OF_RANGE: Reason("A sum with its noise is outside the plan's bound.",
+                                  "Many more rows are there than the plan declares, or a site sent garbage.",
+                                  "What was released stays charged; inspect the sites, or declare more records.",
                                   Blame.NOBODY),
 }  # fmt: skip
 

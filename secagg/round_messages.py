@@ -39,7 +39,8 @@ class VectorSpec:
     """One vector of a slot.
 
     Args: vector_id: distinct within the slot; length: entries (>= 1); width: bits of an entry, 32 or 64; entry_bound:
-        bound on |entry| of one node's vector; sum_bound: bound on |entry| of the sum, the noise's tail included.
+        bound on |entry| of one node's vector, before its share of noise; sum_bound: bound on |entry| of what is
+        released, the noise's tail included, wherever the noise is added.
     """
 
     vector_id: str

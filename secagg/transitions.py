@@ -63,7 +63,7 @@ class Code(StrEnum):
     ROLLED_BACK = "rolled-back"
     # This side's own mistake.
     VECTOR_UNFIT = "vector-unfit"
-    # Abandoned by the aggregator; nothing was released.
+    # Abandoned by the aggregator; but for the last, nothing was released.
     TOO_FEW_READY = "too-few-ready"
     TOO_FEW_UPLOADS = "too-few-uploads"
     TOO_FEW_ANSWERS = "too-few-answers"
@@ -217,11 +217,14 @@ TRANSITIONS: tuple[Move, ...] = (
          (*_LISTED, Code.OTHER_MANIFEST, Code.NOT_A_SURVIVOR, Code.CONTRADICTION, Code.CONTENT_MISMATCH)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.RELEASE, _S.RELEASED, "the sum", (Code.TOO_FEW_ANSWERS,)),
     Move(_A, _S.COLLECTING_ANSWERS, _E.ABANDON, _S.ABANDONED, "",
-         (Code.SECRET_UNRECOVERABLE, Code.SUM_OUT_OF_RANGE)),
+         (Code.SECRET_UNRECOVERABLE,)),
 )  # fmt: skip
 
-# Codes that belong to no single row: a message for a closed collection, and a state that is not loaded at all.
-ANYWHERE: tuple[Code, ...] = (Code.LATE_UPLOAD, Code.STOPPED, Code.CORRUPT_STATE, Code.ROLLED_BACK)
+# Codes that belong to no single row: a message for a closed collection, a state that is not loaded at all, and a sum
+# that is found to be too large when it has its noise.
+ANYWHERE: tuple[Code, ...] = (
+    Code.LATE_UPLOAD, Code.STOPPED, Code.CORRUPT_STATE, Code.ROLLED_BACK, Code.SUM_OUT_OF_RANGE,
+)  # fmt: skip
 
 _NEXT: dict[tuple[Party, State, Event], tuple[State, ...]] = {}
 for _move in TRANSITIONS:

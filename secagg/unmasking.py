@@ -155,7 +155,9 @@ def unmask(
     totals: Mapping[str, Words],
     shares: Mapping[int, Mapping[int, int | None]],
 ) -> Release:
-    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when any check fails.
+    """Returns the exact sums over the uploads; raises Abandoned and releases nothing when a secret cannot be rebuilt.
+
+    The sums are not looked at: they may still be without noise.
 
     Args: headers: of the uploads, by node; totals: `sum_of` them, which is left as it is; shares: `shares_in` each
         holder's answer.
@@ -185,5 +187,5 @@ def unmask(
         minus += subtracted
     words = {name: total.copy() for name, total in totals.items()}
     add_masks(spec, context, words, plus, minus)
-    sums = {vector.vector_id: decode(words[vector.vector_id], vector.sum_bound) for vector in spec.vectors}
+    sums = {vector.vector_id: decode(words[vector.vector_id]) for vector in spec.vectors}
     return Release(sums, tuple(sorted(headers)), tuple(sorted(reconstructor.suspects)))

@@ -22,6 +22,8 @@ from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.secagg.fixed_point import require_within
+from hedgerow.secagg.query_round import release_bound
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
@@ -92,6 +94,25 @@ class Releaser:
         return np.array(picked, dtype=np.int64)
 
 
+def require_in_range(
+    query: Query, plan: Plan, released: IntVector, cohort: NoiseCohort | None, n_nodes: int
+) -> None:
+    """Ask of a release whether it is garbage: a sum that wrapped, or one over many more rows than the plan declares.
+
+    It is asked of the release and of nothing else, and the release stands in the ledger by then. So that a run ends
+    here is post-processing, and paid for. A choice is always one of those that the plan allows.
+
+    Args: released, cohort: as in `Releaser.release`; n_nodes: sites that were asked.
+
+    Raises:
+        Abandoned: SUM_OUT_OF_RANGE.
+    """
+    if isinstance(query, SplitSelection):
+        return
+    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=plan.privacy.noise == "local")
+    require_within(released, release_bound(query, plan, noise.variance, n_nodes))
+
+
 def entry_of(
     query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
 ) -> tuple[Release, QueryNoise]:
@@ -137,6 +158,7 @@ def run_program(
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
             the aggregation disagree about who adds the noise.
+        AggregationError: see `require_in_range`; there is no model either.
     """
     check_noise_mode(plan, aggregation)
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
@@ -145,6 +167,7 @@ def run_program(
         while True:
             total = aggregation.sum_of(query)
             released = releaser.release(query, total, aggregation.cohort)
+            require_in_range(query, plan, released, aggregation.cohort, aggregation.n_nodes)
             if progress is not None:
                 progress(query, releaser.ledger)
             query = program.send(released)

@@ -9,7 +9,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
-from hedgerow.server.coordinator import Outcome, Releaser, check_noise_mode
+from hedgerow.server.coordinator import Outcome, Releaser, check_noise_mode, require_in_range
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.tasks import EvaluationTask
@@ -46,6 +46,7 @@ def run_evaluation(
     Raises:
         PrivacyError: when the releases cost more than `context.epsilon_requested`, or when the plan and the
             aggregation disagree about who adds the noise.
+        AggregationError: see `require_in_range`; the evaluation's cost counts as spent.
     """
     check_noise_mode(plan, aggregation)
     # A ledger that this evaluation cannot be added to is found before anything is released.
@@ -56,7 +57,9 @@ def run_evaluation(
         query = next(program)
         while True:
             total = aggregation.sum_of(query)
-            query = program.send(releaser.release(query, total, aggregation.cohort))
+            released = releaser.release(query, total, aggregation.cohort)
+            require_in_range(query, plan, released, aggregation.cohort, aggregation.n_nodes)
+            query = program.send(released)
     except StopIteration as finished:
         evaluation: Evaluation = finished.value
     cost = checked_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)

@@ -167,8 +167,12 @@ class Journal:
         release: JournalledRelease,
         following: Aggregator | None = None,
         result_digest: bytes | None = None,
+        given_up: str | None = None,
     ) -> None:
         """A release, before anyone can see it; its slot is closed with it, and the next one opened or the run ended.
+
+        Args: number: of the release; following: the next slot; result_digest: of the run that it ends; given_up: the
+            code of what ends the run without a result, for a release that nobody goes on from.
 
         One write for all of it, because one message carries it: the next slot's spec goes out with the release, or the
         digest of the result with the last one.
@@ -182,6 +186,7 @@ class Journal:
             ),
             _close_slot() if following is None else _slot_statement(following),
             *([] if result_digest is None else [_result_statement(result_digest)]),
+            *([] if given_up is None else [_given_up_statement(given_up)]),
         )
 
     def finish(self, result_digest: bytes) -> None:
@@ -190,7 +195,7 @@ class Journal:
 
     def give_up(self, code: str) -> None:
         """The run is given up; written before the nodes hear of it."""
-        self._database.write(("update run set given_up = ?", (code,)))
+        self._database.write(_given_up_statement(code))
 
     def close(self) -> None:
         """Close the file."""
@@ -253,6 +258,10 @@ def _slot_statement(aggregator: Aggregator) -> Statement:
 
 def _result_statement(digest: bytes) -> Statement:
     return "update run set model_digest = ?", (digest,)
+
+
+def _given_up_statement(code: str) -> Statement:
+    return "update run set given_up = ?", (code,)
 
 
 def _close_slot() -> Statement:

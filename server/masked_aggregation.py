@@ -14,7 +14,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.query_round import VECTOR_ID, expected_round, mode_of
+from hedgerow.secagg.query_round import VECTOR_ID, clipped, expected_round, mode_of
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
@@ -56,6 +56,7 @@ class MaskedAggregation:
         self._noise = noise
         self._drops = drops
         self._mode = mode_of(plan)
+        self.n_nodes = len(self._nodes)
         self._epoch = self._new_epoch()
 
     @property
@@ -77,6 +78,8 @@ class MaskedAggregation:
         expected = expected_round(query, self._plan, self._mode, noise.variance, len(self._nodes), NO_MODEL)
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
         vectors = {site: {VECTOR_ID: answer_of(node, query)} for site, node in self._nodes.items()}
+        if noise.variance:
+            vectors = {site: {VECTOR_ID: clipped(own[VECTOR_ID], expected)} for site, own in vectors.items()}
         shares = self._shares(spec, noise) if self._mode is NoiseMode.DISTRIBUTED else None
         drops = self._drops(query) if self._drops is not None else None
         return epoch.aggregate(spec, vectors, noise=shares, drops=drops).sums[VECTOR_ID]

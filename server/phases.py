@@ -6,6 +6,7 @@ Everything is journalled before the messages that depend on it are queued.
 from __future__ import annotations
 
 from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
+from hedgerow.protocol.pure_queries import SplitSelection
 from hedgerow.protocol.run_messages import (
     Abandoned,
     MessageKind,
@@ -15,13 +16,14 @@ from hedgerow.protocol.run_messages import (
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.fixed_point import wrapped
 from hedgerow.secagg.query_round import VECTOR_ID
 from hedgerow.secagg.refusals import Abandoned as SumAbandoned
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.coordinator import Outcome, Releaser
+from hedgerow.server.coordinator import Outcome, Releaser, require_in_range
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
 from hedgerow.server.outbox import Outgoing as Outgoing
@@ -30,6 +32,7 @@ from hedgerow.server.rounds import (
     COLLECTIONS,
     Following,
     certificate_of,
+    check_words,
     cohort_of,
     open_slot,
     parameters_of,
@@ -46,6 +49,7 @@ class RunPhases(RunOutbox):
 
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         super().__init__(setup, journal)
+        check_words(self._task, len(setup.roster.sites))
         stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
@@ -259,11 +263,22 @@ class RunPhases(RunOutbox):
                 raise
             self._stall()
             return
+        cohort = cohort_of(self._setup.plan, self._view)
         releaser = Releaser(self._ahead.noise, is_local=self._setup.plan.privacy.noise == "local")
-        release = releaser.release(query, opened.sums[VECTOR_ID], cohort_of(self._setup.plan, self._view))
+        release = releaser.release(query, opened.sums[VECTOR_ID], cohort)
+        if not isinstance(query, SplitSelection):
+            release = wrapped(release, slot.spec.vectors[0].width)
         (entry,) = releaser.ledger.releases
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
         line = JournalledRelease(release, entry, survivors)
+        try:
+            require_in_range(query, self._setup.plan, release, cohort, self._view.guarantees.n_nodes)
+        except SumAbandoned as fault:
+            # That the run ends is told to all, so what it follows from is a release like any other: it is written down
+            # with its cost, and the run given up, in one write.
+            self._ledger = self._ledger.append(entry)
+            self._journal.commit(len(self._releases), line, given_up=fault.code)
+            raise
         self._take(line)
         self._slot = None
         self._open_round(line)

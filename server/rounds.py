@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from enum import Enum
 
+import numpy as np
+
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import NoiseCohort, Query
@@ -14,7 +16,7 @@ from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
-from hedgerow.secagg.query_round import expected_round, mode_of
+from hedgerow.secagg.query_round import expected_round, mode_of, require_words, rows_of
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
@@ -24,6 +26,8 @@ from hedgerow.training.tasks import EvaluationTask, Task
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
+_SURELY_FEW = 2**30
+"""Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
 COLLECTIONS = {
     State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
     State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
@@ -87,6 +91,25 @@ def open_slot(plan: Plan, view: EpochView, coordinator: Identity, query: Query, 
     expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
     spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
     return Aggregator.open(view, coordinator, spec)
+
+
+def check_words(task: Task, n_sites: int) -> None:
+    """Raise PlanError (code "plan-sums-too-large") when some sum of a task would not fit any word.
+
+    Asked before anything is released: found out in the middle, what was released until then would be for nothing.
+    """
+    plan = task.plan
+    if rows_of(plan) * n_sites < _SURELY_FEW:
+        return
+    program = task.with_structure_seed(0).program()
+    is_local = plan.privacy.noise == "local"
+    try:
+        query = next(program)
+        while True:
+            require_words(query, plan, noise_of(query, is_local=is_local).variance, n_sites)
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
+    except StopIteration:
+        return
 
 
 def certificate_of(slot: Aggregator) -> bytes:

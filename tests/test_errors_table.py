@@ -284,6 +284,7 @@ CASES: dict[str, Case] = {
     ),
     "no min and max": lambda s: s.plan("min = 0\nmax = 100\n", ""),
     "no n_records": lambda s: s.plan("n_records = 100\n", ""),
+    "so many records that no machine word holds a sum": lambda s: s.plan("n_records = 100", f"n_records = {10**15}"),
     "a misspelled field": lambda s: s.plan("max_depth", "maxdepth"),
     "a newer version of the plan": lambda s: s.plan("version = 1", "version = 2"),
     "text that is not TOML": lambda s: s.plan("version = 1", "version is 1"),

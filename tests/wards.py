@@ -90,7 +90,7 @@ class SumOverSurvivors:
     cohort = None
 
     def __init__(self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]]) -> None:
-        self._nodes, self._survivors = nodes, survivors
+        self._nodes, self._survivors, self.n_nodes = nodes, survivors, len(nodes)
 
     def sum_of(self, query: Query) -> IntVector:
         """See `Aggregation.sum_of`."""

@@ -24,6 +24,10 @@ class Aggregation(Protocol):
     """One secure sum: the integer sum of all sites' vectors, and nothing else about them."""
 
     @property
+    def n_nodes(self) -> int:
+        """Sites that are asked."""
+
+    @property
     def cohort(self) -> NoiseCohort | None:
         """None for exact sums; else the last sum held noise already, by these sites (before any sum: the next one)."""
 
@@ -38,6 +42,7 @@ class PlainAggregation:
 
     def __init__(self, nodes: Sequence[Answering]) -> None:
         self._nodes = list(nodes)
+        self.n_nodes = len(self._nodes)
 
     def sum_of(self, query: Query) -> IntVector:
         """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isqrt
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.secagg.query_round import TAIL_DEVIATIONS
+from hedgerow.secagg.query_round import require_words
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
 
@@ -25,7 +24,7 @@ class Forecast:
         settings: with every "auto" decided.
         n_exchanges: times that every node is asked for a vector.
         numbers_per_node: integers that one node sends over the whole run.
-        bits_per_number: enough for any sum over the declared number of records.
+        bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
         bytes_per_node: what one node sends, without the envelope of a transport.
         queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
         epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants.
@@ -51,18 +50,17 @@ def forecast(plan: Plan) -> Forecast:
     """
     settings = resolve(plan)
     queries = dry_run(plan, settings)
-    largest = max(expected_bound(query, plan) for query in queries)
-    bits = largest.bit_length() + 1
     numbers = sum(query.length for query in queries)
     is_local = plan.privacy.noise == "local"
+    widths = [width_of(query, plan) for query in queries]
     events = [noise_of(query, is_local=is_local).event for query in queries]
     kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
     return Forecast(
         settings=settings,
         n_exchanges=len(queries),
         numbers_per_node=numbers,
-        bits_per_number=bits,
-        bytes_per_node=sum(-(-query.length * bits // 8) for query in queries),
+        bits_per_number=max(widths),
+        bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
         queries=tuple(_tally(kind, queries) for kind in kinds),
         epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
@@ -70,11 +68,14 @@ def forecast(plan: Plan) -> Forecast:
     )
 
 
-def expected_bound(query: Query, plan: Plan) -> int:
-    """The largest sum over the declared number of records; in the local model with what their noise may come to."""
-    rows = plan.privacy.n_records * plan.privacy.max_rows_per_unit
-    noise = noise_of(query, is_local=True).variance * rows if plan.privacy.noise == "local" else 0
-    return query.bound * rows + TAIL_DEVIATIONS * isqrt(noise)
+def width_of(query: Query, plan: Plan) -> int:
+    """The bits of one number of a masked vector, for as many sites as the plan asks for at least.
+
+    Raises:
+        PlanError: code "plan-sums-too-large".
+    """
+    noise = noise_of(query, is_local=plan.privacy.noise == "local")
+    return require_words(query, plan, noise.variance, plan.federation.min_sites)
 
 
 def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:

@@ -19,8 +19,10 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
+from hedgerow.server.rounds import check_words
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import largest_n_exchanges, resolve
+from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.local import Aggregation, Answering, PlainAggregation
 
 SMALLEST_MASKED_COHORT = 3
@@ -50,10 +52,13 @@ def train(
 
     Raises:
         UsageError: fewer sites than the plan asks for.
+        PlanError: no machine word holds the plan's sums.
         PrivacyError: when the plan's promise cannot be kept.
+        AggregationError: code "sum-out-of-range"; far more rows than the plan declares.
     """
     check_sites(plan, len(sites))
     settings = resolve(plan)
+    check_words(TrainingTask(plan), len(sites))
     check_sampling(plan, noise, sampling, arrivals)
     sources = sampling or {}
     nodes = {

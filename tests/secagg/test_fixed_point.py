@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.fixed_point import decode, encode, require_width, width_for
+from hedgerow.secagg.fixed_point import decode, encode, require_width, require_within, width_for, wrapped
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
 from hedgerow.secagg.transitions import Code
 
@@ -31,18 +31,38 @@ def test_a_width_that_does_not_hold_the_bound_is_refused(width, bound):
 
 @pytest.mark.parametrize("width", [32, 64])
 def test_the_ends_of_the_range_survive_and_one_past_is_refused(width):
-    """Entries at 0 and +-bound round-trip; sums at +-(2^(w-1) - 1) decode; -2^(w-1) and beyond the bound do not."""
+    """Entries at 0 and +-bound round-trip; every word decodes, as an exact sum must not decide whether a run goes on;
+    what is released is refused one past its bound.
+    """
     top = 2 ** (width - 1) - 1
     vector = np.array([0, top, -top, 1, -1], np.int64)
-    assert decode(encode(vector, 5, top, width), top).tolist() == vector.tolist()
-    with pytest.raises(Abandoned) as abort:
-        decode(np.array([1 << (width - 1)], f"<u{width // 8}"), top)
-    assert abort.value.reason is Code.SUM_OUT_OF_RANGE
+    assert decode(encode(vector, 5, top, width)).tolist() == vector.tolist()
+    lowest = decode(np.array([1 << (width - 1)], f"<u{width // 8}"))
+    assert lowest.tolist() == [-top - 1]
     for value in (top, -top):
         with pytest.raises(OwnMistake):
             encode(np.array([value], np.int64), 1, top - 1, width)
-        with pytest.raises(Abandoned):
-            decode(encode(np.array([value], np.int64), 1, top, width), top - 1)
+        require_within(np.array([value, 0], np.int64), top)
+        with pytest.raises(Abandoned) as abort:
+            require_within(np.array([value, 0], np.int64), top - 1)
+        assert abort.value.reason is Code.SUM_OUT_OF_RANGE
+    with pytest.raises(Abandoned):
+        require_within(lowest, top)
+
+
+@given(
+    noise=st.integers(-(2**40), 2**40), sums=st.integers(-(2**63), 2**63 - 1),
+    lie=st.integers(-(2**63), 2**63 - 1), width=st.sampled_from([32, 64]),
+)  # fmt: skip
+def test_a_sum_that_a_lie_has_wrapped_is_still_hidden_by_its_noise(noise, sums, lie, width):
+    """What is released of a sum with a liar's vector in it is a function of the noisy sum and the lie alone: no lie
+    places the others' exact sum where one record decides at which end of a word it comes out.
+    """
+    words = np.array([(sums + lie) % 2**width], f"<u{width // 8}")
+    with np.errstate(over="ignore"):
+        released = wrapped(decode(words) + np.int64(noise), width)
+    half = 2 ** (width - 1)
+    assert released.tolist() == [(sums + noise + lie + half) % 2**width - half]
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=8), st.integers(0, 2**64 - 1))
@@ -51,7 +71,7 @@ def test_masking_and_unmasking_wraps_without_loss(values, mask):
     words = encode(np.array(values, np.int64), len(values), 2**40, 64)
     with np.errstate(over="ignore"):
         masked = words + np.uint64(mask)
-        assert decode(masked - np.uint64(mask), 2**40).tolist() == values
+        assert decode(masked - np.uint64(mask)).tolist() == values
 
 
 @pytest.mark.parametrize(

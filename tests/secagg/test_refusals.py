@@ -22,6 +22,7 @@ from hedgerow.experiments.secagg_lab import (
     sparse_lab,
 )
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.fixed_point import require_within
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal
 from hedgerow.secagg.roster import NoiseMode
@@ -195,20 +196,19 @@ def secret_unrecoverable() -> None:
 
 
 def sum_out_of_range() -> None:
-    """A malicious node masks a vector beyond the bound; the sum is caught and nothing is released."""
+    """A malicious node masks a vector beyond the bound; the sum is opened, and found out where it is released."""
     lab = Lab()
     aggregator = lab.open(bound=10)
     spec = aggregator.spec
-    wide = replace(spec, vectors=(replace(spec.vectors[0], entry_bound=50),))
     uploads = [lab.masked(node, aggregator) for node in range(4)]
     poisoned = {"leaves": np.full(4, 50, np.int64)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hedgerow.secagg.masking.encode", lambda v, length, bound, width: v.astype("<u4"))
         uploads.append(lab.masked(4, aggregator, poisoned))
-    assert wide != spec
     aggregator, requests = aggregator.receive(uploads)[0].close_vectors(lab.session.coordinator)
     answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
-    aggregator.receive(answers)[0].release()
+    _, opened = aggregator.receive(answers)[0].release()
+    require_within(opened.sums["leaves"], spec.vectors[0].sum_bound)
 
 
 def corrupt_state() -> None:

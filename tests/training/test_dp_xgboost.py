@@ -293,7 +293,7 @@ def test_what_is_asked(factory: ModuleType) -> None:
 def test_without_noise_it_is_greedy_boosting(factory: ModuleType) -> None:
     """At epsilon = infinity each node takes the best candidate, and a leaf is the mean of its gradients."""
     plan = plan_of(
-        factory, own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp",
+        factory, own={"sketch_rounds": 0, "sketch_share": 0}, epsilon=math.inf, accountant="gdp", n_records=2000,
         model={"n_trees": 1, "max_depth": 1, "learning_rate": 1.0},
     )  # fmt: skip
     data = factory.make_data(plan, 2000, 4)

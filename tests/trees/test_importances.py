@@ -37,7 +37,7 @@ def test_the_density_is_found_again(factory: ModuleType) -> None:
     """The released leaf weights of many random trees tell where the records are, within a few per cent."""
     plan = factory.make_plan(
         "regression", {"n_trees": 40, "max_depth": 3, "split_candidates": "uniform", "n_candidates": 9},
-        {"epsilon": 1000.0}, [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
+        {"epsilon": 1000.0, "n_records": 4000}, [{"name": "x", "type": "numeric", "min": 0, "max": 1}],
     )  # fmt: skip
     shares = np.array([4, 0, 1, 1, 8, 2, 0, 2, 2, 0]) / 20
     grid = build_grid(plan).features[0]
@@ -53,7 +53,7 @@ def test_the_feature_that_decides_comes_first(factory: ModuleType) -> None:
     """A label that one feature decides makes that feature the most important, alone or in common trees."""
     for size in (1, "all"):
         fields = {"n_trees": 24, "max_depth": 3, "interaction": "cyclical", "interaction_size": size}
-        plan = factory.make_plan("binary", fields, {"epsilon": 50.0})
+        plan = factory.make_plan("binary", fields, {"epsilon": 50.0, "n_records": 2000})
         rows = factory.make_data(plan, 2000, 3)
         labels = (rows.codes[2] == 1).astype(np.int32)
         found = importances(factory.train(plan, [SiteData(rows.codes, labels)]).ensemble)
@@ -64,7 +64,7 @@ def test_the_feature_that_decides_comes_first(factory: ModuleType) -> None:
 
 def test_a_model_without_trees_or_weights(factory: ModuleType) -> None:
     """No trees: nothing is important. No weights kept: importances still exist, and say that they are unweighted."""
-    plan = factory.make_plan()
+    plan = factory.make_plan(privacy={"n_records": 200})
     assert importances(Ensemble(build_grid(plan), None, 1, link_of(plan))).values.tolist() == [0.0] * 4
     trained = factory.train(plan, [factory.make_data(plan, 200, 0)]).ensemble
     bare = importances(Ensemble(trained.grid, trained.fitted, 1, trained.link))
@@ -74,7 +74,7 @@ def test_a_model_without_trees_or_weights(factory: ModuleType) -> None:
 def test_credits_add_up_to_the_variance_of_the_trees(factory: ModuleType) -> None:
     """What the splits of common trees are credited with is all of their leaves' variance, no more and no less."""
     fields = {"n_trees": 12, "max_depth": 4, "interaction": "cyclical", "interaction_size": "all"}
-    plan = factory.make_plan("binary", fields)
+    plan = factory.make_plan("binary", fields, {"n_records": 500})
     ensemble = factory.train(plan, [factory.make_data(plan, 500, 1)]).ensemble
     expected = 0.0
     for tree in range(ensemble.n_trees):
