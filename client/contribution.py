@@ -8,8 +8,8 @@ Which rows stay is decided per unit from nothing but the key, the identifier and
   and its influence would exceed its own rows;
 - not simply the first rows in the file, for tables are often sorted by date, and the model would see early years only.
 
-The bound holds per site: rows of one unit at several sites are each counted where they are. A federation in which a
-unit may appear at several sites multiplies ``max_rows_per_unit`` by their number, or matches identifiers beforehand.
+A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``); where
+all tables are read in one process, their rows are bounded together as well (`hedgerow.site_data.bounded_sites`).
 """
 
 from __future__ import annotations

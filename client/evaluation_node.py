@@ -75,7 +75,7 @@ class EvaluationNode:
 
     def _check(self, query: ScoreHistogram | ErrorMoments) -> None:
         """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""
-        label, rows = self._plan.label, self._plan.privacy.max_rows_per_unit
+        label, rows = self._plan.label, self._plan.privacy.rows_per_unit
         if isinstance(query, ErrorMoments):
             fits = label.type == "regression" and 1 <= query.error_clip <= LARGEST_ERROR and query.length == 4
             norm_squared = 4

@@ -115,9 +115,11 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) 
     lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
     lines += [
         "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
-        "# [[features]] table below, and say how many rows of a person may count.",
+        "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
+        "# person may have rows.",
         '# unit = "person_id"',
         "# max_rows_per_unit = 5",
+        "# sites_per_unit = 1",
     ]
     return "\n".join(lines)
 

@@ -185,7 +185,7 @@ def small_plan(
 def subject_of(plan: Plan, noise: Callable[[int], NoiseSource] | None = None, fault: Answer | None = None) -> Subject:
     """Forty records that all look alike, and a canary with the opposite label: the record that moves sums most."""
     grid = build_grid(plan)
-    rows = plan.privacy.max_rows_per_unit
+    rows = plan.privacy.rows_per_unit
     regression = plan.label.type == "regression"
     common, opposite = (-SCORE_UNIT, SCORE_UNIT) if regression else (0, 1)
     # The rows of linear models are longest at the ends of features.

@@ -44,7 +44,8 @@ class PrivacyContext:
         epsilon_requested: what the plan asked for; None when it set the noise directly.
         accountant: the accountant whose epsilon was promised.
         unit: ``record``, or the column that names the person or thing that is protected.
-        max_rows_per_unit: rows of one unit that were used at most, >= 1.
+        max_rows_per_unit: rows of one unit that were used at most at each site, >= 1.
+        sites_per_unit: sites at which one unit has rows at most, as the plan declares, >= 1.
         noise_mode: ``server``, ``distributed`` or ``local``.
         seeded: whether the noise came from a seed.
         approximate_noise: whether the noise was a rounded floating-point Gaussian.
@@ -58,6 +59,7 @@ class PrivacyContext:
     accountant: str = "gdp"
     unit: str = "record"
     max_rows_per_unit: int = 1
+    sites_per_unit: int = 1
     noise_mode: str = "server"
     seeded: bool = False
     approximate_noise: bool = False
@@ -85,6 +87,7 @@ class PrivacyContext:
             accountant=privacy.accountant,
             unit=privacy.unit,
             max_rows_per_unit=privacy.max_rows_per_unit,
+            sites_per_unit=privacy.sites_per_unit,
             noise_mode=privacy.noise,
             seeded=seeded,
             approximate_noise=approximate,
@@ -267,6 +270,8 @@ class PrivacyReport(PrivacyContext):
         content |= {name: value for name, value in optional.items() if value}
         if not self.candidates_from_data:
             del content["candidates_from_data"]
+        if self.sites_per_unit == 1:
+            del content["sites_per_unit"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -310,7 +315,9 @@ class PrivacyReport(PrivacyContext):
     def _unit(self) -> str:
         if self.unit == "record":
             return "each record (a person with several records is protected less)"
-        return f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) were used"
+        rows = f"each {self.unit}, of whom at most {self.max_rows_per_unit} row(s) at each site were used"
+        where = f"{self.sites_per_unit} site(s) at most"
+        return f"{rows}, and who has rows at {where} (with rows at more, one is protected less)"
 
 
 def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
@@ -358,6 +365,8 @@ def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool 
     for name in ("delta", "accountant", "unit", "max_rows_per_unit", "noise_mode", "adjacency", "n_releases"):
         if told[name] != getattr(report, name):
             raise _untrue(f"{name} is {told[name]!r}", f"{getattr(report, name)!r}")
+    if told.get("sites_per_unit", 1) != report.sites_per_unit:
+        raise _untrue(f"a unit has rows at {told.get('sites_per_unit', 1)} sites", f"at {report.sites_per_unit} at most")
     if told.get("n_choices", 0) != report.n_choices:
         raise _untrue(f"{told.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
     if report.cohorts and told.get("cohorts") != report._cohorts_told():

@@ -115,7 +115,11 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What is promised. `n_records` is a public or declared number; it is never counted from the data."""
+    """What is promised. `n_records` is a public or declared number; it is never counted from the data.
+
+    A unit has at most `max_rows_per_unit` rows at each of at most `sites_per_unit` sites. The first a site sees to by
+    itself; the second it cannot see, so it is declared, and whoever reads all tables in one process sees to it.
+    """
 
     epsilon: float = checked(number(0, math.inf, exclusive=False))
     delta: float = checked(number(0, 1, exclusive=True))
@@ -124,7 +128,13 @@ class Privacy:
     n_records: int = checked(integer(1, 10**15))
     unit: str = checked(text, "record")
     max_rows_per_unit: int = checked(integer(1, 10**6), 1)
+    sites_per_unit: int = checked(integer(1, 1000), 1)
     bounds_from_data: bool = checked(boolean, False)
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows of one unit in a sum over all sites, at most: what every sensitivity is multiplied by."""
+        return self.max_rows_per_unit * self.sites_per_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +196,9 @@ class Plan:
         table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
         for section in ("model", "privacy", "label", "federation"):
             table[section] = _plain(getattr(self, section))
+        if self.privacy.sites_per_unit == 1:
+            # Plans are written as before there was this field: their digests stay what they were.
+            del table["privacy"]["sites_per_unit"]
         if self.model.algorithm == "boosting":
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]
@@ -378,6 +391,8 @@ def _check_privacy(plan: Plan) -> None:
         raise refuse("privacy.epsilon", privacy.epsilon, "a number above 0 (inf for a model without privacy)")
     if privacy.unit == "record" and privacy.max_rows_per_unit != 1:
         raise refuse("privacy.max_rows_per_unit", privacy.max_rows_per_unit, '1 when privacy.unit is "record"')
+    if privacy.unit == "record" and privacy.sites_per_unit != 1:
+        raise refuse("privacy.sites_per_unit", privacy.sites_per_unit, '1 when privacy.unit is "record"')
     if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
         raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
     if privacy.unit in plan.feature_names or privacy.unit == plan.label.name:

@@ -116,7 +116,7 @@ def check_pure(plan: Any) -> None:
         return
     if privacy.noise != "server":
         raise refuse("privacy.noise", privacy.noise, '"server" with "dp-xgboost", whose noise has no shares')
-    if own.subsampling_ratio < 1 and privacy.max_rows_per_unit > 1:
+    if own.subsampling_ratio < 1 and privacy.rows_per_unit > 1:
         # A unit of several rows is in a sample more often than one row is.
         raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
     if own.sketch_share + own.split_share >= 1:

@@ -76,6 +76,8 @@ def check_s_gbdt(plan: Plan) -> None:
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.
         raise refuse("privacy.max_rows_per_unit", plan.privacy.max_rows_per_unit, '1 with model.algorithm = "s-gbdt"')
+    if plan.privacy.sites_per_unit != 1:
+        raise refuse("privacy.sites_per_unit", plan.privacy.sites_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.leaf_rule == "static":
         raise PlanError(
             "s_gbdt.leaf_rule: static leaf noise is not federated.",

@@ -51,7 +51,7 @@ def expected_round(
 
 def rows_of(plan: Plan) -> int:
     """The rows that may be there if the plan's declared number is one of units."""
-    return plan.privacy.n_records * plan.privacy.max_rows_per_unit
+    return plan.privacy.n_records * plan.privacy.rows_per_unit
 
 
 def clipped(vector: Integers, expected: ExpectedRound) -> Integers:

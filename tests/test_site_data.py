@@ -6,11 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from hedgerow.client.node import SiteData
 from hedgerow.client.reading import read_records
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Label, Plan
-from hedgerow.site_data import read_site_data, scaled_label, site_data_from_records
+from hedgerow.site_data import (
+    SiteRows,
+    bounded_sites,
+    read_site_data,
+    read_sites_data,
+    scaled_label,
+    site_data_from_records,
+)
 
 
 def plan_of(**privacy: object) -> Plan:
@@ -73,3 +83,58 @@ def test_a_missing_identifier_or_label_is_refused(table: Path) -> None:
         site_data_from_records(read_records(table, plan, with_label=False), plan)
     with pytest.raises(DataError, match="no data rows"):
         site_data_from_records([], plan)
+
+
+def people(*names: str) -> SiteRows:
+    """A table of these people's rows, in order; the label tells the rows of one table apart."""
+    rows = np.arange(len(names))
+    return SiteRows(SiteData(np.stack([rows, rows]).astype(np.uint8), rows.astype(np.int32)), np.array(names))
+
+
+def rows_kept(plan: Plan, tables: dict[str, SiteRows]) -> list[tuple[str, str, int]]:
+    """(person, site, row) of everything that stays."""
+    return sorted(
+        (str(tables[site].unit[row]), site, int(row))
+        for site, (data, _) in bounded_sites(tables, plan).items()
+        for row in data.labels
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tables=st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=12), min_size=1, max_size=4),
+    rows=st.integers(1, 3),
+    sites=st.integers(1, 3),
+)
+def test_a_person_is_bounded_over_all_tables_that_one_process_reads(
+    tables: list[list[str]], rows: int, sites: int
+) -> None:
+    """At each site at most so many rows, over all sites that many times the declared sites; all of them where there are
+    fewer; and who else is in the tables does not matter.
+    """
+    plan = plan_of(unit="person", max_rows_per_unit=rows, sites_per_unit=sites)
+    named = {f"site {number}": people(*table) for number, table in enumerate(tables)}
+    kept = rows_kept(plan, named)
+    for person in "abcde":
+        own = {site: [int(r) for r in np.flatnonzero(table.unit == person)] for site, table in named.items()}
+        stay = [entry for entry in kept if entry[0] == person]
+        at_sites = [sum(entry[1] == site for entry in stay) for site in own]
+        assert all(found <= rows for found in at_sites)
+        assert len(stay) == min(rows * sites, sum(min(rows, len(places)) for places in own.values()))
+        # The same without everybody else: row numbers change, which rows of this person stay does not.
+        alone = {site: people(*[person] * len(places)) for site, places in own.items() if places}
+        if alone:
+            again = [(person, site, own[site][row]) for _, site, row in rows_kept(plan, alone)]
+            assert sorted(again) == stay
+
+
+def test_what_was_left_out_over_all_tables_is_counted(table: Path) -> None:
+    """The same person in two files counts once if the plan says one site; the operator sees how many rows went."""
+    plan = plan_of(unit="person", max_rows_per_unit=2)
+    both = read_sites_data({"one": table, "two": table}, plan)
+    assert sum(data.n_records for data in both.values()) == 20
+    rows = {name: SiteRows(people(*"aabbc").data, np.array(list("aabbc"))) for name in ("one", "two")}
+    reports = [report for _, report in bounded_sites(rows, plan_of(unit="person")).values()]
+    assert sum(report.n_dropped for report in reports) == 7 and sum(report.n_rows for report in reports) == 10
+    twice = plan_of(unit="person", max_rows_per_unit=2, sites_per_unit=2)
+    assert sum(data.n_records for data in read_sites_data({"one": table, "two": table}, twice).values()) == 40

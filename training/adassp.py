@@ -68,7 +68,7 @@ def boosted_adassp(plan: Plan, settings: Settings | None = None) -> Program:
 
 def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:
     """The question for X^T X."""
-    return gram_question(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.max_rows_per_unit)
+    return gram_question(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
 
 
 def cross_query(
@@ -76,7 +76,7 @@ def cross_query(
 ) -> CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
     purpose = Purpose(1 + number, "CrossProducts", f"X^T g, round {number}")
-    noise = run.settings.noise_multiplier, run.plan.privacy.max_rows_per_unit
+    noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
     before = max(0, number - 1) * basis.trees.n_trees
     return cross_question(purpose, basis, run.loss, noise, (update, before), score_bound)
 

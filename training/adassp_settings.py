@@ -136,7 +136,7 @@ def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
 def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, NoiseDemand]:
     """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid."""
     basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, plan.adassp.scale)
-    rows, share = plan.privacy.max_rows_per_unit, plan.adassp.gram_share
+    rows, share = plan.privacy.rows_per_unit, plan.adassp.gram_share
     smallest = settings.loss(plan).sensitivity_squared(0)
     return (
         NoiseDemand(gram_sensitivity_squared(basis, rows), settings.largest_length(plan), weight=share),

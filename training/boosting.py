@@ -80,7 +80,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
 def _leaf_query(
     run: Run, trees: TreeBatch, exchange: int, update: FittedTrees | None, first: int, score_bound: int
 ) -> LeafSums:
-    rows = run.plan.privacy.max_rows_per_unit
+    rows = run.plan.privacy.rows_per_unit
     n_trees = trees.n_trees
     return LeafSums(
         purpose=Purpose(exchange, "LeafSums", f"trees {first}-{first + n_trees - 1}"),

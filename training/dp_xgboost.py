@@ -173,7 +173,7 @@ class _Asking:
 
     def _common(self, kind: str, subject: str, length: int, pure: PureNoise) -> dict[str, Any]:
         """The fields that all these queries share; the exchange counts as asked."""
-        loss, update, rows = self.run.loss, self._update, self.run.plan.privacy.max_rows_per_unit
+        loss, update, rows = self.run.loss, self._update, self.run.plan.privacy.rows_per_unit
         exchange, self._update, self._exchange = self._exchange, None, self._exchange + 1
         return {
             "purpose": Purpose(exchange, kind, f"tree {self.number}, {subject}"),

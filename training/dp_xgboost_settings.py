@@ -72,7 +72,7 @@ def sampling_threshold(plan: Plan) -> int:
 
 def sensitivities(plan: Plan, loss: Loss) -> tuple[int, int, int]:
     """Of the sketch (L1), of a level's splits (range of the scores, or L1 of the histograms), of the leaves (L1)."""
-    rows, m = plan.privacy.max_rows_per_unit, len(plan.features)
+    rows, m = plan.privacy.rows_per_unit, len(plan.features)
     leaves = l1_sensitivity(loss) * rows
     splits = score_range(SCORE_UNIT_OF_GAIN, rows) if plan.dp_xgboost.splits == "exponential" else leaves * m
     # One record adds one count to one bin of every feature.

@@ -75,7 +75,7 @@ class _Exchange:
     first_round: int
 
     def sensitivity_squared(self, norm_squared: int) -> int:
-        rows = self.plan.privacy.max_rows_per_unit
+        rows = self.plan.privacy.rows_per_unit
         return norm_squared * UNIT * UNIT * rows * rows
 
     def noise(self, stage: int, query: Query) -> float:
@@ -159,7 +159,7 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
 
 def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
-    n_curves, rows = plan.label.n_outputs, plan.privacy.max_rows_per_unit
+    n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     is_regression = plan.label.type == "regression"
     norms = (1, 4) if is_regression else (n_curves, n_curves + (n_curves > 1))
     lengths = (len(ERROR_EDGES) + 1, 4) if is_regression else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)

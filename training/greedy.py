@@ -82,7 +82,7 @@ class _Batch:
         """A query of the next level; `n_entries` per statistic in the answer."""
         position, run = self.position, self.run
         n_trees, n_features = self.growing.features.shape
-        rows = run.plan.privacy.max_rows_per_unit
+        rows = run.plan.privacy.rows_per_unit
         first, trees = position.n_fitted, self.growing.trees
         per_record = n_trees * n_features
         subject = f"trees {first}-{first + n_trees - 1}, level {trees.depth}"

@@ -149,7 +149,7 @@ class Replica:
     def _limit(self, query: Query, sigma: float) -> int:
         """What no entry of a release is beyond, given the standard deviation of its noise."""
         # Python's integers: these products are beyond 64 bits for the largest plans.
-        rows = self.plan.privacy.n_records * self.plan.privacy.max_rows_per_unit
+        rows = self.plan.privacy.n_records * self.plan.privacy.rows_per_unit
         n_draws = rows if self.plan.privacy.noise == "local" else 1
         return _BEYOND * (query.bound * rows + int(sigma * math.sqrt(n_draws)) * 64 + 1)
 

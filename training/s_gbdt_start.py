@@ -82,7 +82,7 @@ def start_length(plan: Plan) -> int:
 
 def start_releases(plan: Plan, whole: float, rounding: float) -> list[Event]:
     """What the start releases at its smallest sensitivities."""
-    basis, rows = _basis(plan), plan.privacy.max_rows_per_unit
+    basis, rows = _basis(plan), plan.privacy.rows_per_unit
     round_rows = basis.transformed(np.eye(basis.rows.n_columns))
     smallest = cross_sensitivity_squared(round_rows, start_loss(plan).sensitivity_squared(0), rows)
     planned = (
@@ -107,7 +107,7 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     Returns:
         All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
     """
-    loss, rows = start_loss(run.plan), run.plan.privacy.max_rows_per_unit
+    loss, rows = start_loss(run.plan), run.plan.privacy.rows_per_unit
     noises = start_multipliers(whole) if whole else (0.0, 0.0, 0.0)
     basis = _basis(run.plan)
     p = basis.rows.n_columns

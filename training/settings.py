@@ -243,7 +243,7 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
 
     The sensitivity of a round depends on how far the scores have come; it is smallest at the start.
     """
-    loss, rows, m = settings.loss(plan), plan.privacy.max_rows_per_unit, len(plan.features)
+    loss, rows, m = settings.loss(plan), plan.privacy.rows_per_unit, len(plan.features)
     multiplier = noise_multiplier * (1 - ROUNDING)
     smallest = loss.sensitivity_squared(0) * rows * rows
     # A round of halving leaves at most two bins for each one that is wanted.

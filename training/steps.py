@@ -68,7 +68,7 @@ def histogram_query(
 
     Before the first tree all Hessians are equal: un-noised for candidates at quantiles, these are counts.
     """
-    rows = run.plan.privacy.max_rows_per_unit
+    rows = run.plan.privacy.rows_per_unit
     features = tuple(range(run.grid.n_features))
     tables = tuple(candidates.bin_of_code(feature) for feature in features)
     n_bins = tuple(int(table.max()) + 1 for table in tables)

@@ -37,6 +37,7 @@ __all__ = [
     "forecast",
     "parse_plan",
     "read_site_data",
+    "read_sites_data",
     "train",
 ]
 
@@ -54,6 +55,7 @@ _HOME = {
     "forecast": "hedgerow.forecasting",
     "parse_plan": "hedgerow.protocol.plan",
     "read_site_data": "hedgerow.site_data",
+    "read_sites_data": "hedgerow.site_data",
     "train": "hedgerow.local_training",
 }
 """The module of each public name."""

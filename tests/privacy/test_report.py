@@ -62,7 +62,8 @@ def test_what_voids_the_guarantee_is_said(changes: dict[str, bool], unnoised: bo
 @pytest.mark.parametrize("unnoised", [False, True])
 def test_a_report_survives_json(unnoised: bool) -> None:
     """Protects the model file: strict JSON, infinity included, and derived fields are derived again."""
-    report = report_of(_ledger(unnoised=unnoised), dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3))
+    context = dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3, sites_per_unit=1 + unnoised)
+    report = report_of(_ledger(unnoised=unnoised), context)
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     check_claims(stored, report)
     if unnoised:
@@ -84,7 +85,10 @@ def test_the_text_says_whom_it_protects_and_whom_one_trusts() -> None:
     """Protects understanding: unit, rows, adjacency and trust are in the text, in both noise modes."""
     context = dataclasses.replace(CONTEXT, unit="patient_id", max_rows_per_unit=3)
     text = report_of(_ledger(), context).text()
-    assert "each patient_id, of whom at most 3 row(s)" in text
+    assert "each patient_id, of whom at most 3 row(s) at each site were used" in text
+    assert "who has rows at 1 site(s) at most" in text
+    more = dataclasses.replace(context, sites_per_unit=2)
+    assert "who has rows at 2 site(s) at most" in report_of(_ledger(), more).text()
     assert "add or remove one patient_id" in text
     assert "trusted to add" in text
     with pytest.raises(PrivacyError):

@@ -103,6 +103,8 @@ def privacies(draw: st.DrawFn, unit: str) -> dict[str, Any]:
     }
     if draw(st.booleans()):
         table |= {"unit": unit, "max_rows_per_unit": draw(st.integers(1, 10**6))}
+        if draw(st.booleans()):
+            table["sites_per_unit"] = draw(st.integers(1, 1000))
     return table
 
 
@@ -236,6 +238,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "privacy.n_records": no_integer(1, 10**15),
     "privacy.unit": NO_TEXT,
     "privacy.max_rows_per_unit": no_integer(1, 10**6),
+    "privacy.sites_per_unit": no_integer(1, 1000),
     "privacy.bounds_from_data": NO_BOOLEAN,
     "model.algorithm": NO_WORD,
     "model.n_trees": no_integer(1, 100_000),
@@ -379,6 +382,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"label": {"name": "cost", "type": "regression", "min": 1.0, "max": 0.0}}, "label.max"),
     ({"label": {"name": "cost", "type": "regression", "min": 0.0, "max": 1.0, "classes": [0, 1]}}, "label.classes"),
     ({"privacy": {**valid_table()["privacy"], "max_rows_per_unit": 2}}, "privacy.max_rows_per_unit"),
+    ({"privacy": {**valid_table()["privacy"], "sites_per_unit": 2}}, "privacy.sites_per_unit"),
     ({"privacy": {**valid_table()["privacy"], "unit": "age"}}, "privacy.unit"),
     ({"privacy": {**valid_table()["privacy"], "unit": "sick"}}, "privacy.unit"),
     ({"model": {"interaction_size": 3}}, "model.interaction_size"),
@@ -405,3 +409,14 @@ def test_a_file_that_is_no_toml_or_has_no_version() -> None:
     with pytest.raises(PlanError, match="newer") as caught:
         parse_plan(f"version = {PLAN_VERSION + 1}\n[from_the_future]")
     assert caught.value.code == "plan-newer-version"
+
+
+def test_a_plan_of_one_site_per_unit_is_the_plan_that_it_was() -> None:
+    """Plans from before the field keep their digests, which models, journals and nodes know them by."""
+    privacy = {**valid_table()["privacy"], "unit": "person", "max_rows_per_unit": 3}
+    before = Plan.from_dict({**valid_table(), "privacy": privacy})
+    said = Plan.from_dict({**valid_table(), "privacy": {**privacy, "sites_per_unit": 1}})
+    other = Plan.from_dict({**valid_table(), "privacy": {**privacy, "sites_per_unit": 2}})
+    assert said.digest == before.digest != other.digest
+    assert "sites_per_unit" not in said.to_dict()["privacy"]
+    assert Plan.from_dict(other.to_dict()) == other and other.privacy.rows_per_unit == 6

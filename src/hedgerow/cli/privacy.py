@@ -42,7 +42,9 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     privacy = plan.privacy
     if math.isinf(privacy.epsilon):
         return [("epsilon", "infinite: this plan adds no noise and promises nothing")]
-    unit = "each record" if privacy.unit == "record" else f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s)"
+    unit = "each record"
+    if privacy.unit != "record":
+        unit = f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s) at each of {privacy.sites_per_unit} site(s)"
     facts = [
         ("protects", f"{unit}, against {_whom(plan)}"),
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),

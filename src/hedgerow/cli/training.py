@@ -16,7 +16,7 @@ from hedgerow.local_training import train
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import read_site_data
+from hedgerow.site_data import bounded_sites, read_site_rows
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.trees.grid import build_grid
 
@@ -34,7 +34,9 @@ class Sites:
 
 
 def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
-    """Read and bin every site's file; what was left out is said on stderr, for the operator's eyes.
+    """Read and bin every site's file; rows of one unit are bounded at each site and over all of them.
+
+    What was left out is said on stderr, for the operator's eyes.
 
     Args:
         strict: refuse a row that does not fit, and a table without rows.
@@ -43,10 +45,13 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
         DataError: a file cannot be read or lacks a column; if strict, also for a row.
     """
     grid = build_grid(plan)
-    data, contributions = {}, {}
+    rows = {}
     for name, path in files.items():
         with status(f"Reading {path.name}", quiet=quiet):
-            data[name], contributions[name] = read_site_data(path, plan, grid, strict=strict)
+            rows[name] = read_site_rows(path, plan, grid, strict=strict)
+    bounded = bounded_sites(rows, plan)
+    data = {name: own for name, (own, _) in bounded.items()}
+    contributions = {name: report for name, (_, report) in bounded.items()}
     for name, report in contributions.items():
         if report.unfit or report.n_dropped or not data[name].n_records:
             note(f"Private, for the site {name} only: {left_out_text(report)}")

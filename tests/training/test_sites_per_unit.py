@@ -1,0 +1,125 @@
+"""A unit with rows at several sites: every algorithm's noise is for all of them together, as if at one site."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.evaluation_node import EvaluationNode
+from hedgerow.client.node import Node
+from hedgerow.forecasting import dry_run
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import PlanError, RemoteProtocolError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
+from hedgerow.protocol.queries import Query
+from hedgerow.training.evaluation import evaluate_ensemble
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "boosting": {"model": {"split_candidates": "iterative_hessian"}},
+    "greedy": {"model": {"split_method": "hist", "interaction_size": 2}},
+    "averaging": {"model": {"weight_update": "averaging"}},
+    "adassp": {"model": {"algorithm": "adassp"}},
+    "dp-xgboost": {"model": {"algorithm": "dp-xgboost"}},
+    "histograms": {"model": {"algorithm": "dp-xgboost"}, "dp_xgboost": {"splits": "histogram"}},
+}
+
+
+def plan_of(factory: ModuleType, algorithm: str, rows: int, sites: int, **privacy: Any) -> Plan:
+    table = factory.make_plan().to_dict()
+    choice = ALGORITHMS[algorithm]
+    trees = {} if choice["model"].get("algorithm") == "adassp" else {"n_trees": 3, "max_depth": 2}
+    unit = {"unit": "patient", "max_rows_per_unit": rows, "sites_per_unit": sites}
+    return Plan.from_dict(
+        {**table, **choice, "model": {**trees, **choice["model"]}, "privacy": {**table["privacy"], **unit, **privacy}}
+    )
+
+
+def cost(query: Query) -> tuple[Any, ...]:
+    pure = (query.pure.sensitivity, query.pure.scale) if isinstance(query, PureQuery) else ()
+    return query.sensitivity_squared, query.noise_multiplier, query.bound, *pure
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "noise"),
+    [(name, noise) for name in ALGORITHMS for noise in ("server", "distributed", "local")
+     if noise == "server" or name not in ("dp-xgboost", "histograms")],
+)  # fmt: skip
+def test_two_rows_at_three_sites_cost_what_six_at_one_do(factory: ModuleType, algorithm: str, noise: str) -> None:
+    """Every query of every algorithm: the same sensitivity, and so the same noise, wherever a person's rows are."""
+    spread, together = (plan_of(factory, algorithm, *rows, noise=noise) for rows in ((2, 3), (6, 1)))
+    found = [[cost(query) for query in dry_run(plan, resolve(plan))] for plan in (spread, together)]
+    assert found[0] == found[1]
+    alone = plan_of(factory, algorithm, 2, 1, noise=noise)
+    assert found[0] != [cost(query) for query in dry_run(alone, resolve(alone))]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_person_moves_a_sum_over_all_sites_further_than_the_noise_is_for(
+    factory: ModuleType, algorithm: str
+) -> None:
+    """Six rows of one person at three sites, in the worst of places: the sum of the sites' real answers."""
+    plan = plan_of(factory, algorithm, 2, 3)
+    settings = resolve(plan)
+    worst = 0.0
+    for seed in range(4):
+        row = factory.make_data(plan, 1, seed)
+        pair = factory.take(row, np.zeros(2, dtype=np.intp))
+        nodes = [Node(f"s{number}", pair, plan, settings) for number in range(3)]
+        program = program_for(plan, settings)
+        query = next(program)
+        moved = sum(node.answer(query) for node in nodes)
+        if isinstance(query, SplitSelection):
+            continue
+        if isinstance(query, PureQuery):
+            size, most = float(np.abs(moved).sum()), float(query.pure.sensitivity)
+        else:
+            size, most = math.sqrt(int((moved.astype(object) ** 2).sum())), math.sqrt(query.sensitivity_squared)
+        assert size <= most
+        worst = max(worst, size / most)
+    assert worst > 1 / 3 or algorithm == "adassp"
+
+
+def test_an_evaluation_is_for_all_sites_too(factory: ModuleType) -> None:
+    """Held-out rows of one person may be at several sites as well; a node believes no smaller sensitivity."""
+    plan = plan_of(factory, "boosting", 2, 3)
+    data = factory.make_data(plan, 40, 1)
+    model = train(plan, {"a": data}, noise=SeededNoise(1))
+    program = evaluate_ensemble(plan, model.ensemble, 1.0, 1e-5, 4)
+    query = next(program)
+    assert query.sensitivity_squared == 36 * query.unit**2
+    EvaluationNode("a", data, plan).answer(query)
+    less = evaluate_ensemble(plan_of(factory, "boosting", 2, 1), model.ensemble, 1.0, 1e-5, 4)
+    with pytest.raises(RemoteProtocolError):
+        EvaluationNode("a", data, plan).answer(next(less))
+
+
+def test_the_report_says_at_how_many_sites(factory: ModuleType) -> None:
+    """Whoever reads the model knows for whom the promise was made."""
+    plan = plan_of(factory, "boosting", 2, 3)
+    report = train(plan, {"a": factory.make_data(plan, 40, 1)}, noise=SeededNoise(1)).report
+    assert (report.max_rows_per_unit, report.sites_per_unit) == (2, 3)
+
+
+def test_secret_samples_are_of_units_at_one_site(factory: ModuleType) -> None:
+    """Rows of one unit would be drawn apart from each other: the amplification would be another one."""
+    with pytest.raises(PlanError, match="sites_per_unit"):
+        table = factory.make_plan().to_dict()
+        privacy = {**table["privacy"], "unit": "patient", "sites_per_unit": 2}
+        Plan.from_dict({**table, "model": {"algorithm": "s-gbdt"}, "privacy": privacy})
+    with pytest.raises(PlanError, match="subsampling_ratio"):
+        Plan.from_dict(
+            {
+                **table,
+                "model": {"algorithm": "dp-xgboost"},
+                "dp_xgboost": {"subsampling_ratio": 0.5},
+                "privacy": privacy,
+            }
+        )
