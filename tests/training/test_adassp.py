@@ -131,7 +131,7 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
 
 def test_without_noise_it_is_ridge_regression(factory: ModuleType) -> None:
     """One round of the squared loss with no noise: least squares with a ridge of one record, to the grid's rounding."""
-    plan = linear_plan(factory, "regression", {"rounds": 1}, epsilon=math.inf)
+    plan = linear_plan(factory, "regression", {"rounds": 1}, epsilon=math.inf, n_records=3000)
     data = factory.make_data(plan, 3000, 3)
     outcome = factory.train(plan, [data])
     own = resolve_adassp(plan)

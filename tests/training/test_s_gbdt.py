@@ -222,7 +222,8 @@ def test_uniform_splits_are_drawn_by_their_weights_over_the_whole_range(factory:
 def test_the_initial_score_is_the_mean_label(factory: ModuleType) -> None:
     """With hardly any noise every score begins at the mean of the labels, or at the log-odds of the class."""
     for label in ("regression", "binary"):
-        plan = plan_of(factory, label, {"n_trees": 1, "leaf_clip": 1e-6}, {"epsilon": 1e5}, initial_score_share=0.5)
+        privacy = {"epsilon": 1e5, "n_records": 4000}
+        plan = plan_of(factory, label, {"n_trees": 1, "leaf_clip": 1e-6}, privacy, initial_score_share=0.5)
         data = factory.make_data(plan, 4000, 5)
         if label == "binary":
             data = SiteData(data.codes, (np.arange(4000) % 5 == 0).astype(np.int32))

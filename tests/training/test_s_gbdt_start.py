@@ -137,7 +137,7 @@ def test_it_tells_features_apart_that_go_together(factory: ModuleType, label: st
     """A difference of two features that are nearly the same: random trees find little of it, the start nearly all;
     without noise, so that nothing but the steps is at work, and with some."""
     for epsilon, least in ((math.inf, 0.97), (20.0, 0.9)):
-        privacy = {"epsilon": epsilon}
+        privacy = {"epsilon": epsilon, "n_records": 3000}
         plan = plan_of(factory, label, privacy, gradient_clip=0.5)
         data = slope(plan, 3000, 5)
         found = {}
