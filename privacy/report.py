@@ -366,7 +366,7 @@ def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool 
         if told[name] != getattr(report, name):
             raise _untrue(f"{name} is {told[name]!r}", f"{getattr(report, name)!r}")
     if told.get("sites_per_unit", 1) != report.sites_per_unit:
-        raise _untrue(f"a unit has rows at {told.get('sites_per_unit', 1)} sites", f"at {report.sites_per_unit} at most")
+        raise _untrue("a unit has rows at fewer sites", f"at {report.sites_per_unit}, says the plan")
     if told.get("n_choices", 0) != report.n_choices:
         raise _untrue(f"{told.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
     if report.cohorts and told.get("cohorts") != report._cohorts_told():
