@@ -8,8 +8,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from hedgerow.experiments import paper
-from hedgerow.experiments.catalogue import EXPERIMENTS
 from hedgerow.protocol.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
@@ -17,6 +15,8 @@ HERE = Path(__file__).parent
 
 def available() -> dict[str, str]:
     """The experiments by name, with a line on each: modules, found without importing them, and the catalogue."""
+    from hedgerow.experiments.catalogue import EXPERIMENTS
+
     found = {}
     for path in sorted(HERE.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -28,7 +28,25 @@ def available() -> dict[str, str]:
 
 
 def run(argv: list[str]) -> int:
-    """List the experiments, or run the one that is named first."""
+    """List the experiments, or run the one that is named first; what goes wrong is said in one line."""
+    try:
+        return _run(argv)
+    except ImportError as error:
+        absent = fault_of_import(error)
+        if absent is None:
+            raise
+        print(f"experiments: {absent}", file=sys.stderr)
+        return absent.exit_code
+    except HedgerowError as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(argv: list[str]) -> int:
+    # What they all need is an extra, so it is not imported before its absence can be told.
+    from hedgerow.experiments import paper
+    from hedgerow.experiments.catalogue import EXPERIMENTS
+
     experiments = available()
     if not argv or argv[0] in ("-h", "--help", "list"):
         print("Usage: python -m hedgerow.experiments NAME [--data DIR] [options]\n")
@@ -40,20 +58,10 @@ def run(argv: list[str]) -> int:
     if name not in experiments:
         print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
         return 2
-    try:
-        if name in EXPERIMENTS:
-            return paper.run(name, argv[1:])
-        module = importlib.import_module(f"hedgerow.experiments.{name}")
-        return int(module.main(argv[1:]))
-    except ImportError as error:
-        absent = fault_of_import(error)
-        if absent is None:
-            raise
-        print(f"{name}: {absent}", file=sys.stderr)
-        return absent.exit_code
-    except HedgerowError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return error.exit_code
+    if name in EXPERIMENTS:
+        return paper.run(name, argv[1:])
+    module = importlib.import_module(f"hedgerow.experiments.{name}")
+    return int(module.main(argv[1:]))
 
 
 if __name__ == "__main__":

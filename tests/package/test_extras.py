@@ -102,15 +102,14 @@ def test_no_missing_extra_is_a_fault_of_ours(
     assert error["code"] == "missing-extra" and f'"hedgerow[{OPTIONAL[module][1]}]"' in error["remedy"]
 
 
-def test_an_experiment_names_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("module", "arguments"), [("pandas", []), ("sklearn", ["utility"]), ("xgboost", ["speed"])])
+def test_an_experiment_names_its_extra(module: str, arguments: list[str]) -> None:
     """Experiments need more than a node does; without it they say so in one line and not with a traceback."""
-    from hedgerow.experiments.__main__ import run
-
-    for name in [name for name in sys.modules if name.startswith(("xgboost", "hedgerow.experiments.speed"))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "xgboost", None)
-    assert run(["speed"]) == 10
-    assert 'pip install "hedgerow[experiments]"' in capsys.readouterr().err
+    code = f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv[1:] = {arguments}\n"
+    code += "runpy.run_module('hedgerow.experiments', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 10 and "Traceback" not in done.stderr
+    assert f'pip install "hedgerow[{OPTIONAL[module][1]}]"' in done.stderr
 
 
 def test_the_error_is_of_the_environment() -> None:
