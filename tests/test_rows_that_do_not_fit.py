@@ -283,3 +283,8 @@ def test_a_prediction_drops_no_row(tmp_path: Path, run: Run, row: str | bytes) -
     asked = table(tmp_path / "ask.csv", ["30,a", row, "31,b"], header="age,ward")
     code, _, err = run("predict", tmp_path / "m.json", asked)
     assert code == 4 and "data row 2" in err
+    late = table(tmp_path / "late.csv", [*["30,a"] * 70_000, row], header="age,ward")
+    (tmp_path / "out.csv").write_text("older")
+    code, _, err = run("predict", tmp_path / "m.json", late, "--out", tmp_path / "out.csv")
+    assert code == 4 and "data row 70001" in err.replace("\n        ", " ")
+    assert (tmp_path / "out.csv").read_text() == "older" and not list(tmp_path.glob("*.part"))

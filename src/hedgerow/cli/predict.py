@@ -68,5 +68,15 @@ def _stream(out: Path | None) -> Iterator[TextIO]:
     if out is None:
         yield sys.stdout
         return
-    with open(out, "w", encoding="utf-8", newline="") as stream:
-        yield stream
+    if out.exists() and not out.is_file():
+        with open(out, "w", encoding="utf-8", newline="") as device:
+            yield device
+        return
+    # Under its name only when it is whole: a row that does not fit may come late, and half a file looks like all of it.
+    part = out.with_name(f"{out.name}.part")
+    try:
+        with open(part, "w", encoding="utf-8", newline="") as stream:
+            yield stream
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
