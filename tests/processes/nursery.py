@@ -8,8 +8,11 @@ perhaps a `strike`, which the child carries out on itself at an exact point of t
     {"signal": 9, "writes": 5}                                                 its journal's n-th write of a coordinator
     {"full": true, ...}                                                         instead of a signal: no file may grow
 
-The product knows nothing of this; only here are two of its functions wrapped. The answer is the child's pid, and later,
-when asked with {"poll": pid}, its exit code or null.
+Time stands still for the loops of all parties, so that no story depends on how fast the machine is. It passes when
+nothing arrives and only those are waited for whom the file `time-passes` names, site by site: they have been struck.
+
+The product knows nothing of this; only here are some of its functions wrapped. The answer is the child's pid, and
+later, when asked with {"poll": pid}, its exit code or null.
 """
 
 from __future__ import annotations
@@ -91,6 +94,41 @@ def strike_coordinator(wanted: dict[str, Any]) -> None:
     Journal.__init__ = wrapped  # type: ignore[method-assign]
 
 
+class Standing:
+    """An engine's end and a clock that stands still, until `may_pass`: then what is waited for goes by at once."""
+
+    def __init__(self, end: Any, may_pass: Callable[[set[str]], bool]) -> None:
+        self._end, self._may_pass, self._now = end, may_pass, 0.0
+        self.send = end.send
+
+    def clock(self) -> float:
+        return self._now
+
+    def receive(self, timeout: float) -> Any:
+        event = self._end.receive(min(timeout, 0.1))
+        if event is None and timeout > 0:
+            with contextlib.suppress(FileNotFoundError), open("time-passes", encoding="ascii") as file:
+                if self._may_pass(set(file.read().split())):
+                    self._now += timeout
+        return event
+
+
+def stop_clocks() -> None:
+    """Wrap the loops of coordinator and node."""
+    coordinate, take_part = hedgerow.cli.serving.run_coordinator, hedgerow.cli.node.run_node
+
+    def coordinated(session: Any, hub: Any, timeouts: Any, _: Any) -> Any:
+        standing = Standing(hub, lambda struck: session.is_stalled or session._awaited() <= struck)
+        return coordinate(session, standing, timeouts, standing.clock)
+
+    def taken_part(session: Any, uplink: Any, _: Any, *more: Any) -> Any:
+        standing = Standing(uplink, lambda struck: session._setup.site in struck)
+        return take_part(session, standing, standing.clock, *more)
+
+    hedgerow.cli.serving.run_coordinator = coordinated  # type: ignore[assignment]
+    hedgerow.cli.node.run_node = taken_part  # type: ignore[assignment]
+
+
 def child(request: dict[str, Any]) -> int:
     """The command's exit code."""
     os.chdir(request["folder"])
@@ -99,6 +137,7 @@ def child(request: dict[str, Any]) -> int:
         os.dup2(opened, stream)
         os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    stop_clocks()
     wanted = request.get("strike")
     if wanted:
         (strike_coordinator if "writes" in wanted else strike_node)(wanted)
