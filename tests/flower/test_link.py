@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -82,6 +82,21 @@ class Office:
 def run(federation: object, office: Office, name: str = "coordinator.toml") -> tuple[Model, FlowerHub]:
     file = read_coordinator_file(Path(federation.path(name)))  # type: ignore[attr-defined]
     return coordinator.coordinate(file, office, QUICK)
+
+
+@pytest.fixture(autouse=True)
+def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator's time passes when it waits, and a little when it asks, however slow the machine is."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def monotonic() -> float:
+        sleep(0.001)
+        return now[0]
+
+    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=monotonic, sleep=sleep))
 
 
 def office_of(federation: ModuleType) -> Office:
@@ -326,7 +341,7 @@ def test_trees_that_the_sites_draw_are_the_local_engines(in_files: Callable[...,
 
     One node comes when the first release is made, and so joins in a second epoch, under the seed of the first.
     """
-    federation = in_files(n_sites=4, n_trees=6, structure_seed="joint", join_timeout=2)
+    federation = in_files(n_sites=4, n_trees=6, structure_seed="joint", join_timeout=20)
     office = office_of(federation)
     late, n_uploads = FIRST_NODE + 3, [0]
     office.away.add(late)

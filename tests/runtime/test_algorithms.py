@@ -26,7 +26,7 @@ from hedgerow.client.store import NodeStore
 from hedgerow.local_training import train
 from hedgerow.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.plan import Federation, Plan
 from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
@@ -41,8 +41,10 @@ from hedgerow.transport.roster_file import build_roster
 if TYPE_CHECKING:
     from conftest import Builder
 
-SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
-PATIENCE = 60.0
+SETTINGS = LinkSettings(silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)
+PATIENCE = 600.0
+UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
+"""However busy the machine is, no site is left out."""
 
 _ADASSP = {"model": {"algorithm": "adassp"}}
 _S_GBDT = {"model": {"algorithm": "s-gbdt", "n_trees": 3, "max_depth": 2}}
@@ -149,7 +151,7 @@ def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
     journal = Journal(tmp_path / "journal.db")
     try:
         setup = RunSetup(plan, roster, signing_key(coordinator), noise, os.urandom, lambda _: None)
-        outcome = run_coordinator(RunSession(setup, journal), hub, plan.federation, _clock)
+        outcome = run_coordinator(RunSession(setup, journal), hub, UNHURRIED, _clock)
         for thread in threads:
             thread.join(PATIENCE)
     finally:

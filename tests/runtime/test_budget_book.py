@@ -109,6 +109,7 @@ def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
 
     def slow(events: Any, delta: float) -> float:
         with contextlib.suppress(threading.BrokenBarrierError):
+            # Both never do; the one that waits here for the other in vain keeps it out meanwhile.
             both_have_read.wait(0.5)
         return epsilon_of(events, delta)
 

@@ -229,7 +229,7 @@ def published(listener: Listener, then: Callable[[], object]) -> None:
 def test_reports_are_made_only_for_somebody() -> None:
     """Nobody watches: nothing is computed. Somebody does: reports come, and a last one at the end."""
     there, away = Listener(True), Listener(False)
-    published(there, lambda: there.has_some.wait(20))
+    published(there, lambda: there.has_some.wait(300))
     published(away, lambda: None)
     assert len(there.shown) >= 2 and not away.shown
     report, (events, missed) = there.shown[0]

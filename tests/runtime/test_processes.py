@@ -19,7 +19,7 @@ import pytest
 from hedgerow.cli.main import main
 
 N_SITES = 4
-PATIENCE = 90
+PATIENCE = 900
 """Seconds; no test measures time, this only bounds one that fails."""
 
 
@@ -73,10 +73,10 @@ class Process:
 class Scene:
     """A folder with everything that a federation's parties have."""
 
-    def __init__(self, wards: ModuleType, folder: Path) -> None:
+    def __init__(self, wards: ModuleType, folder: Path, round_timeout: int) -> None:
         self.folder = folder
         self.processes: list[Process] = []
-        timeouts = {"join_timeout": 60, "round_timeout": 3, "idle_timeout": 60}
+        timeouts = {"join_timeout": 3600, "round_timeout": round_timeout, "idle_timeout": 3600}
         plan = wards.plan_text(N_SITES, model={"n_trees": 120, "max_depth": 3}, federation=timeouts)
         wards.furnish(folder, self.sites, plan, 1.2)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -108,8 +108,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(wards: ModuleType, tmp_path: Path) -> Iterator[Scene]:
-    built = Scene(wards, tmp_path)
+def scene(wards: ModuleType, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    built = Scene(wards, tmp_path, getattr(request, "param", 3600))
     yield built
     for process in built.processes:
         process.close()
@@ -122,8 +122,7 @@ def test_a_coordinator_killed_twice_writes_the_local_engines_model(
     nodes = {site: scene.node(site) for site in scene.sites}
     coordinator = scene.coordinator("--seed", "5")
     for _ in range(2):
-        coordinator.wait_for("is ready", N_SITES)
-        time.sleep(0.3)
+        coordinator.wait_for("released")
         coordinator.signal(signal.SIGKILL)
         coordinator = scene.coordinator("--seed", "5")
     assert "120 trees" in coordinator.end()
@@ -138,6 +137,8 @@ def test_a_coordinator_killed_twice_writes_the_local_engines_model(
     assert data_set["max_epsilon"] == 1.2 and data_set["runs"][0]["status"] == "finished"
 
 
+# Others may be given up for a round as well, on a machine that is busy enough: they come back.
+@pytest.mark.parametrize("scene", [3], indirect=True)
 def test_a_stopped_node_does_not_end_a_run_and_a_second_run_is_over_budget(scene: Scene) -> None:
     """SIGSTOP costs one round's timeout; a second run would cost more than the owner allows, and its node says so."""
     nodes = {site: scene.node(site) for site in scene.sites}

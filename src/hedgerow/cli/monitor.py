@@ -27,7 +27,7 @@ from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
 
 _REFRESH_SECONDS = 0.25
-_PATIENCE_ONCE = 15.0
+_PATIENCE_ONCE = 60.0
 
 
 def run(arguments: argparse.Namespace) -> None:
