@@ -35,7 +35,7 @@ from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.flower_envelope import MAGIC, Kind
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
-PATIENCE = 400.0
+PATIENCE = 1800.0
 """Seconds; no test measures time, this only bounds one that fails."""
 CANARY = "canary-5d1f0c"
 
