@@ -51,10 +51,7 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     incidents = DOCUMENT.split("## Incidents")[1]
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", incidents))
     assert len(words) > 12
-    sources = "".join(
-        path.read_text(encoding="utf-8")
-        for room in ("client", "server", "storage", "transport", "protocol")
-        for path in (ROOT / room).glob("*.py")
-    )
+    rooms = ("client", "server", "storage", "transport", "protocol", "src/hedgerow/cli")
+    sources = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).glob("*.py"))
     known = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources))
     assert words <= known
