@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from hedgerow import DPGBDTClassifier, DPGBDTRegressor
-from hedgerow.protocol.errors import DataError, PlanError, UsageError
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
+from hedgerow.protocol.errors import DataError, HedgerowError, PlanError, UsageError
 
 # A large epsilon and few trees: these checks are about the interface, on some 30 to 300 rows.
 QUICK: dict[str, Any] = {"bounds": "data", "epsilon": 100, "n_trees": 20, "max_depth": 3}
@@ -243,3 +244,86 @@ def test_whole_numbers_are_read_as_they_are_among_fractions() -> None:
     among, _ = estimator._table_and_label(np.vstack([whole.astype(np.float64), [[0.5]]]), [0, 1, 0])
     assert isinstance(alone, np.ndarray) and isinstance(among, np.ndarray)
     assert alone.astype(np.float32)[0, 0] == among.astype(np.float32)[0, 0]
+
+
+NAN = float("nan")
+LABELS: dict[str, Any] = {
+    "texts": ["a", "b"] * 3,
+    "texts and NaN": np.array(["a", "b", "a", "b", NAN, "a"], dtype=object),
+    "texts and None": ["a", "b", "a", "b", None, "a"],
+    "numbers": [0, 1] * 3,
+    "numbers and NaN": np.array([0.0, 1.0, 0.0, 1.0, NAN, 0.0]),
+    "numbers as objects": np.array([0, 1] * 3, dtype=object),
+    "truths": np.array([True, False] * 3),
+    "both": np.array(["a", 1] * 3, dtype=object),
+    "a list of both": ["a", 1] * 3,
+    "bytes": np.array([b"a", b"b"] * 3),
+    "dates": np.array(["2020-01-01", "2021-01-01"] * 3, dtype="datetime64[D]"),
+    "dates and none": np.array(["2020-01-01", "NaT"] * 3, dtype="datetime64[D]"),
+    "decimals": np.array([Decimal(1), Decimal(0)] * 3, dtype=object),
+    "imaginary": np.array([1j, 0] * 3),
+    "sets": [{"a"}, {"b"}] * 3,
+    "a table of texts": pd.Series(["a", "b"] * 3, dtype="category"),
+    "a table of texts and NA": pd.Series(["a", "b", pd.NA] * 2, dtype="string"),
+    "a table of numbers and NA": pd.Series([0, 1, pd.NA] * 2, dtype="Int64"),
+    "ragged": [[1], [1, 2]] * 3,
+}
+CLASSES: dict[str, Any] = {
+    "none": None, "texts": ["a", "b"], "numbers": [0, 1], "truths": [False, True], "both": ["a", 1],
+    "digits": ["0", "1"], "a text and NaN": ["a", NAN], "a number and NaN": [0.0, NAN], "a text and None": ["a", None],
+    "a text": "ab", "a set": {"a", "b"}, "nested": [["a"], ["b"]], "a number": 3, "empty": [], "NA": [pd.NA, "a"],
+    "large": [2**70, 1], "sets": [{"a"}, {"b"}], "objects": [object(), object()], "bytes": [b"a", b"b"],
+    "decimals": [Decimal(0), Decimal(1)],
+    "dates": np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[D]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("kind", [DPGBDTClassifier, DPLinearClassifier])
+@pytest.mark.parametrize("as_table", [False, True])
+def test_labels_and_classes_of_any_types_fit_or_are_refused_by_name(labels: str, kind: Any, as_table: bool) -> None:
+    """Whatever somebody takes for labels or classes: a model, or an error that says what to change; never one from the
+    inside of a library.
+    """
+    X: Any = np.random.default_rng(0).random((6, 2))
+    if as_table:
+        X = pd.DataFrame({"x": X[:, 0], "c": ["u", "v"] * 3})
+    settings = {"n_trees": 1, "max_depth": 1} if kind is DPGBDTClassifier else {}
+    for name, classes in CLASSES.items():
+        for bounds in ("data", {"x": (0, 1)} if as_table else [(0, 1)] * 2):
+            model = kind(
+                epsilon=1.0, bounds=bounds, classes=classes, n_records=6, random_state=1,
+                categories={"c": ["u", "v"]} if as_table else None, **settings,
+            )  # fmt: skip
+            try:
+                model.fit(X, LABELS[labels])
+            except HedgerowError as refused:
+                assert isinstance(refused, ValueError) and refused.remedy, (labels, name)
+            except ValueError as refused:
+                # scikit-learn's own sentences on what has no shape or type of labels.
+                assert str(refused).startswith(("Unknown label type", "y should be a 1d array")), (labels, name)
+            else:
+                assert set(model.predict(X)) <= set(model.classes_)
+
+
+def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    """Each with its own code: a missing label, labels of two types, classes of another type than the labels."""
+    X, _ = numbers
+    X = X[:6]
+    declared: dict[str, Any] = {"bounds": [(-3, 3)] * X.shape[1], "n_records": 6, "random_state": 1}
+    with pytest.raises(DataError, match="NaN") as missing:
+        DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, np.array(["a", "b", NAN] * 2, dtype=object))
+    assert missing.value.code == "data-label-missing"
+    with pytest.raises(DataError, match="int, str") as mixed:
+        DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, ["a", 1] * 3)
+    assert mixed.value.code == "data-label-type"
+    with pytest.raises(UsageError, match="numbers, and y holds texts") as other:
+        DPGBDTClassifier(classes=[0, 1], **declared).fit(X, ["0", "1"] * 3)
+    assert other.value.code == "classes"
+    for label in (["a", "b"] * 3, pd.Series([1.0, 2.0, pd.NA] * 2, dtype="Float64")):
+        with pytest.raises(DataError) as refused:
+            DPGBDTRegressor(label_bounds=(0, 1), **declared).fit(X, label)
+        assert refused.value.code in ("data-label-type", "data-label-missing")
+    with pytest.raises(DataError) as nowhere:
+        DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, ["a", "b"] * 3, sites=["north", None] * 3)
+    assert nowhere.value.code == "data-site-missing"

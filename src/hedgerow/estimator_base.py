@@ -173,7 +173,7 @@ def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict
         sites: the name of each row's site [n]; None for one site that holds all rows.
 
     Raises:
-        DataError: when `sites` has another length.
+        DataError: when `sites` has another length, or a row's site is missing.
     """
     if sites is None:
         return {"site": SiteData(codes, labels)}
@@ -184,9 +184,27 @@ def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict
             remedy="Give one site's name per row.",
             code="data-lengths",
         )
+    if names.dtype == object:
+        if any(is_missing(name) for name in names.tolist()):
+            raise DataError(
+                "sites has a row without a site's name.",
+                remedy="Give one site's name per row, or leave such rows out.",
+                code="data-site-missing",
+            )
+        # Texts can be sorted, whatever they were.
+        names = np.array([str(name) for name in names.tolist()])
     distinct, number = np.unique(names, return_inverse=True)
     rows = [np.flatnonzero(number == index) for index in range(len(distinct))]
     return {str(name): SiteData(codes[:, own], labels[own]) for name, own in zip(distinct, rows, strict=True)}
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or the like of a table's library."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        # pandas' NA equals nothing, not even "nothing"; what else has no answer is told by its type.
+        return type(value).__name__ == "NAType"
 
 
 def _free_name(wanted: str, taken: Sequence[str]) -> str:

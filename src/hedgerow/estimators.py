@@ -13,7 +13,10 @@ leak it; ``bounds="data"`` reads it off nevertheless, and the report then says t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from hedgerow.estimator_base import PrivateTrees, keep_parameters
+from hedgerow.estimator_base import PrivateTrees, is_missing, keep_parameters
 from hedgerow.estimator_tables import FROM_DATA, finite_range
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan
@@ -90,14 +93,16 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             sites: the name of each row's site [n]; None for one site.
 
         Raises:
-            UsageError: bounds, categories or classes are missing or do not fit X.
-            DataError: y holds a class that is not listed.
+            UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
+                than y.
+            DataError: y holds a class that is not listed, a missing value, or values of several types.
             PlanError: a parameter is out of its range.
         """
+        y, kind = _read_labels(y)
         table, y = self._table_and_label(X, y)
         y = np.asarray(y)
         check_classification_targets(y)
-        classes = self._declared_classes(y)
+        classes = self._declared_classes(y, kind)
         texts = [as_text(value) for value in classes.tolist()]
         self.classes_ = classes
         self._train(table, y, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, sites)
@@ -106,9 +111,16 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_)
 
-    def _declared_classes(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
         if self.classes is not None:
-            classes = np.unique(np.asarray(self.classes))
+            classes, declared = _read_classes(self.classes)
+            if kind and declared != kind:
+                raise UsageError(
+                    f"classes holds {declared}s, and y holds {kind}s.",
+                    cause='1 and "1" are different labels; nothing is converted.',
+                    remedy="Give classes=[...] of the same type as y.",
+                    code="classes",
+                )
         elif isinstance(self.bounds, str) and self.bounds == FROM_DATA:
             classes = np.unique(y)
         else:
@@ -188,6 +200,13 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
 
     def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
+        y, kind = _read_labels(y)
+        if kind not in ("", "number"):
+            raise DataError(
+                f"y holds {kind}s, and a regression needs numbers.",
+                remedy="Convert the labels, or use DPGBDTClassifier.",
+                code="data-label-type",
+            )
         table, y = self._table_and_label(X, y)
         values = np.asarray(y, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -218,6 +237,85 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         """Predicted values, float64 [n]."""
         codes = self._codes(X)
         return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
+
+
+_PLAIN = {"b": "number", "i": "number", "u": "number", "f": "number", "U": "text", "M": "date"}
+"""What the values of an array of one type are, by numpy's kinds of types."""
+
+
+def _read_labels(y: Any) -> tuple[Any, str]:
+    """`y` as an array of one type, and what its values are: "number", "text" or "date".
+
+    What has another shape than a column of labels is left as it is, with "", for scikit-learn to refuse.
+
+    Raises:
+        DataError: a value is missing, or values are of several types, or of one that no label can have.
+    """
+    values = _values_of(y)
+    if values is None or not len(values):
+        return y, ""
+    if isinstance(values, np.ndarray):
+        missing = np.flatnonzero(values != values)
+        kinds: dict[str | None, Any] = {_PLAIN[values.dtype.kind]: values[0]}
+    else:
+        missing = np.flatnonzero([is_missing(value) for value in values])
+        kinds = {_kind_of(value): value for value in values}
+    if len(missing):
+        raise DataError(
+            f"y contains NaN or another missing value (y[{missing[0]}]).",
+            cause="A record without a label cannot be trained on.",
+            remedy="Remove rows without a label.",
+            code="data-label-missing",
+        )
+    if len(kinds) > 1 or None in kinds:
+        names = sorted({type(value).__name__ for value in kinds.values()})
+        raise DataError(
+            f"y holds values of the type{'s' if len(names) > 1 else ''} {', '.join(names)}.",
+            # The first words are those that scikit-learn's checks look for.
+            cause="Complex data not supported." if "complex128" in names else "Labels are all numbers, texts or dates.",
+            remedy="Convert them to one of these kinds.",
+            code="data-label-type",
+        )
+    return values if isinstance(values, np.ndarray) else np.asarray(values), next(iter(kinds)) or ""
+
+
+def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
+    """The declared classes, sorted, each once, and what they are: see `_read_labels`; raises UsageError."""
+    values = None if isinstance(classes, str | bytes) or not isinstance(classes, Iterable) else list(classes)
+    kinds = {_kind_of(value) for value in values or [None]}
+    kind = kinds.pop()
+    if values is None or kinds or kind is None or any(is_missing(value) for value in values):
+        raise UsageError(
+            f"classes is {classes!r}.",
+            cause="It must list numbers, texts or dates, of one kind and none of them missing.",
+            remedy='Give the list of all classes that may occur, for example classes=["no", "yes"].',
+            code="classes",
+        )
+    return np.unique(np.asarray(values)), kind
+
+
+def _values_of(y: Any) -> NDArray[Any] | list[Any] | None:
+    """The labels: an array of one plain type, or one by one, before numpy makes one type of several; None for none."""
+    if isinstance(y, list | tuple):
+        return list(y)
+    try:
+        array = np.asarray(y)
+    except (TypeError, ValueError):
+        return None
+    if array.ndim != 1:
+        return None
+    return array if array.dtype.kind in _PLAIN else list(array)
+
+
+def _kind_of(value: Any) -> str | None:
+    """"number", "text" or "date"; None for what no label can be."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, numbers.Real | np.bool_ | Decimal):
+        return "number"
+    if isinstance(value, date | np.datetime64):
+        return "date"
+    return None
 
 
 def _class_indices(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int32]:

@@ -72,8 +72,6 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         Raises:
             UsageError: code "classes", for three classes or more.
         """
-        if self.classes is not None and len(set(self.classes)) > 2:
-            raise _two_classes_only(len(set(self.classes)))
         super().fit(X, y, sites)
         return self
 
