@@ -239,8 +239,8 @@ class PrivacyReport(PrivacyContext):
             most = f"at most {cohort.n_colluders}" if cohort.n_colluders else "none"
             parts.append(f"{most} of the {cohort.n_sites} sites" + (f" in {count} release(s)" if several else ""))
         told = (
-            f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} works together "
-            "with it, or departs from the protocol (who falls silent does not)"
+            f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} work together "
+            "with it, or depart from the protocol (a site that falls silent does not)"
         )
         unknown = sorted({_shares(release) for release in self.ledger if _has_lost_cohort(release)})
         if not unknown:

@@ -127,7 +127,7 @@ SMALL, LARGE = NoiseCohort(5, 1, 3), NoiseCohort(10, 2, 4)
 def test_noise_of_the_sites_names_the_colluders_that_it_withstands() -> None:
     """Who reads the report must know which coalition breaks the promise, in every set of sites that it was made in."""
     report = report_of(_shared(LARGE, LARGE), DISTRIBUTED)
-    assert "as long as at most 2 of the 10 sites that agreed on a sum works" in report.trust
+    assert "as long as at most 2 of the 10 sites that agreed on a sum work " in report.trust
     assert report.to_dict()["cohorts"] == [{"sites": 10, "colluders": 2, "shares": 4, "releases": 2}]
     both = report_of(_shared(LARGE, SMALL, SMALL), DISTRIBUTED)
     assert "at most 2 of the 10 sites in 1 release(s), and at most 1 of the 5 sites in 2 release(s)" in both.trust
