@@ -28,6 +28,7 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.participant import Participant
@@ -108,8 +109,6 @@ class NodeRun:
     replica: Replica
     attempt: int
     answered: set[int]
-    witnessed: set[int]
-    """Seeds that sites have drawn in this run, as this node has seen."""
     masked: set[tuple[int, Cohort]]
     """Every round in which a masked vector has left, and the epoch."""
     last_masked: int = -1
@@ -119,7 +118,9 @@ class NodeRun:
     vector: tuple[int, IntVector] | None = None
     """The answer to a round's query, which changes the node's scores and so is computed once."""
     redrawn: set[int] = field(default_factory=set)
-    """Rounds of the local model whose answer may have left with other noise: before a restart, or over other trees."""
+    """Rounds of the local model whose answer may have left with other noise, before a restart."""
+    origin: tuple[bytes, int] | None = None
+    """Digest of the epoch whose nonces seed the trees, and the seed; this node takes no other in this run."""
     _cohort: Cohort | None = None
 
     @property
@@ -134,37 +135,37 @@ class NodeRun:
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
 
-    def settle_structure(self, told: int, n_releases: int) -> int | None:
-        """Begin the program with the seed of the trees, if it has not; returns the seed when that is news.
-
-        Args:
-            told: the seed that the coordinator names.
-            n_releases: releases that the coordinator counts.
+    def origin_in(self, view: EpochView) -> tuple[bytes, int] | None:
+        """What an epoch says about the seed of the trees, where that is news; `take_origin` when it is on the disk.
 
         Raises:
-            RemoteProtocolError: code "structure-seed"; the sites have not drawn it, as far as this node can see.
+            Refusal: COHORT_TOO_SMALL; so few sites are in it that they could have drawn until they liked the seed.
         """
-        if not self.plan.has_joint_structure:
-            is_right = told == self.plan.model.structure_seed
-        elif self.replica.n_releases or (self.answered and not self.replica.plan.has_joint_structure):
-            # Shares that have left may have opened a sum over these trees: whoever saw it could pick others.
-            is_right = told == self.replica.structure_seed
-        elif n_releases:
-            is_right = told in self.witnessed
-        else:
-            is_right = self.participant is not None and told == self.participant.view.public_seed
-        if not is_right:
-            raise RemoteProtocolError(
-                "The coordinator names a seed for the trees that the sites, as far as this node saw, have not drawn.",
-                cause="It runs another version, has lost its journal, or wants to pick the trees.",
-                remedy="Look into the coordinator's journal before anyone goes on.",
-                code="structure-seed",
-            )
-        if not self.plan.has_joint_structure or self.replica.has_begun_with(told):
+        if not self.plan.has_joint_structure or self.origin is not None:
             return None
-        self.replica.begin(told)
-        self.vector = None
-        return told
+        if not view.can_seed_trees:
+            there, n_sites = view.guarantees.n_nodes, len(view.roster.sites)
+            said = f"{there} of {n_sites} sites drew the seed of the trees; {origin_members(n_sites)} are needed."
+            raise refuse(Code.COHORT_TOO_SMALL, said, "coordinator")
+        return view.digest, view.public_seed
+
+    def take_origin(self, origin: tuple[bytes, int] | None) -> None:
+        """Begin the program with the seed of the trees; nothing for None."""
+        if origin is not None:
+            self.origin = origin
+            self.replica.begin(origin[1], origin[0])
+
+    def require_origin(self, view: EpochView) -> None:
+        """Raises RemoteProtocolError (code "structure-seed") for another epoch than the trees of this run are from."""
+        if self.origin is not None and self.origin[0] != view.digest:
+            raise _other_seed()
+
+    def require_structure(self, told: int) -> None:
+        """Raises RemoteProtocolError (code "structure-seed") unless the trees are made from the seed that the
+        coordinator names: the plan's, or the one that the sites have drawn as far as this node saw.
+        """
+        if not self.replica.has_begun_with(told):
+            raise _other_seed()
 
     def feed(self, release: IntVector) -> None:
         """Take a release in: the round's update, unless the round was answered here, then the program's next step."""
@@ -249,6 +250,15 @@ class NodeRun:
         if self.vector is None or not self._holds_answer():
             self.vector = (self.replica.n_releases, self.node.answer(query))
         return self.vector[1]
+
+
+def _other_seed() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "The coordinator names a seed for the trees that the sites, as far as this node saw, have not drawn.",
+        cause="It runs another version, has lost its journal, or wants to pick the trees.",
+        remedy="Look into the coordinator's journal before anyone goes on.",
+        code="structure-seed",
+    )
 
 
 def _sampler(setup: NodeSetup, query: Query) -> Callable[[Fraction, int], IntVector]:

@@ -125,7 +125,8 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) 
 
 
 _MODEL = """[model]
-# The sites draw the seed of the trees together, so that nobody picks them; a number instead is one that all agree on.
+# The sites draw the seed of the trees together, so that nobody picks them: a run then begins with more than two thirds
+# of its roster, whatever min_sites says. A number instead is one that all agree on.
 structure_seed = "joint"
 # Everything here has a default that follows from public numbers; see docs/defaults.md.
 # n_trees = "auto"

@@ -7,8 +7,6 @@ must survive a crash is in the store before a message is returned. A fault that 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hedgerow.client.arrivals import expect_arrivals
 from hedgerow.client.budget import FINISHED, LEFT, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
@@ -244,8 +242,9 @@ class NodeSession:
             self._run = self._kept = None
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
-        past = self._store.attempt_of(run_id), answered, set[int](), set[tuple[int, Cohort]]()
+        past = self._store.attempt_of(run_id), answered, set[tuple[int, Cohort]]()
         self._run = NodeRun(run_id, task, node, replica, *past, self._store.last_masked(run_id))
+        self._run.take_origin(self._store.origin_of(run_id))
         self.plan = task.plan
 
     def _take_up(self, stored: StoredRun) -> None:
@@ -291,14 +290,11 @@ class NodeSession:
     def _resume(self, stored: StoredRun, node: Node | EvaluationNode) -> None:
         """Rebuild scores and state from the store."""
         task, run_id = stored.task, stored.run_id
-        replica, facts = Replica(task), (set(stored.answered), set(stored.witnessed), set(stored.masked))
-        is_stale = stored.fault is not None and not stored.releases
-        if stored.structure_seed is not None and not is_stale:
-            # A rolled-back store may hold the seed of an epoch that broke down; what it answered was under another.
-            replica.begin(stored.structure_seed)
+        replica, facts = Replica(task), (set(stored.answered), set(stored.masked))
         is_lost = stored.fault is not None
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, is_lost))
         run = NodeRun(run_id, task, node, replica, stored.attempt, *facts, self._store.last_masked(run_id))
+        run.take_origin(stored.origin)
         for release in stored.releases:
             run.feed(release)
         run.participant = stored.participant
@@ -324,8 +320,10 @@ class NodeSession:
         kind = content[4] if len(content) > 4 else 0
         if kind == Kind.READY_LIST:
             ready = enrolment.finish(self._context, content).state
+            origin = run.origin_in(ready.view)
             run.participant, run.enrolment = ready.agreed_ahead(run.task.n_exchanges - run.replica.n_releases), None
-            self._witness(ready.view, NodeStep(participant=run.participant))
+            self._store.save(run.run_id, NodeStep(participant=run.participant, origin=origin))
+            run.take_origin(origin)
             self.state = NodeState.WAITING
             return []
         if kind == Kind.KEY_LIST:
@@ -338,7 +336,10 @@ class NodeSession:
         return [_payload(MessageKind.SETUP_ANSWER, step.message)]
 
     def _originate(self, record: bytes) -> list[Message]:
-        """Take note of the seed that others drew before this node came; raises Refusal for what they did not sign."""
+        """Take note of the seed that others drew before this node came.
+
+        Raises Refusal for what they did not sign, RemoteProtocolError where this node knows of another.
+        """
         run, policy = self._require_run(), self._context.policy
 
         def require(roster: Roster, parameters: EpochParameters) -> None:
@@ -351,20 +352,18 @@ class NodeSession:
 
         view = EpochView.from_record(record, require)
         policy.require(view.parameters, view.guarantees.n_nodes)
-        self._witness(view, NodeStep())
+        run.require_origin(view)
+        origin = run.origin_in(view)
+        self._store.save(run.run_id, NodeStep(origin=origin))
+        run.take_origin(origin)
         return []
-
-    def _witness(self, view: EpochView, step: NodeStep) -> None:
-        run = self._require_run()
-        self._store.save(run.run_id, replace(step, witnessed=view.public_seed))
-        run.witnessed.add(view.public_seed)
 
     # Rounds ------------------------------------------------------------------------------------------------------
 
     def _answer_round(self, request: RoundRequest) -> list[Message]:
         run = self._require_run()
         participant = self._require_participant()
-        seed = run.settle_structure(request.structure_seed, request.round)
+        run.require_structure(request.structure_seed)
         fresh = run.take_releases(request.round, request.releases)
         query = run.replica.query
         if query is None:
@@ -373,10 +372,10 @@ class NodeSession:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
         step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
-        if step.persist or fresh or seed is not None:
+        if step.persist or fresh:
             spent = (request.round, noise.event)
             cohort = run.cohort_of(participant.view)
-            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, structure_seed=seed, masked=cohort))
+            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, masked=cohort))
         run.participant = step.state
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]
@@ -418,7 +417,7 @@ class NodeSession:
 
     def _finish(self, message: Finished) -> list[Message]:
         run = self._require_run()
-        seed = run.settle_structure(message.structure_seed, message.n_releases)
+        run.require_structure(message.structure_seed)
         fresh = run.take_releases(message.n_releases, message.releases)
         if run.replica.query is not None or run.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError(
@@ -427,7 +426,7 @@ class NodeSession:
                 remedy="Do not use the coordinator's result; compare the versions.",
                 code="model-differs",
             )
-        self._store.save(run.run_id, NodeStep(releases=fresh, structure_seed=seed))
+        self._store.save(run.run_id, NodeStep(releases=fresh))
         if isinstance(run.replica.result, Evaluation):
             self.evaluation = run.replica.result
         else:

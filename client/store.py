@@ -42,7 +42,7 @@ from hedgerow.training.tasks import Task, task_from_text, task_to_text
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, task text not null, data_digest blob not null, status text not null,
-    attempt integer not null, epoch blob, structure_seed integer
+    attempt integer not null, epoch blob
 );
 create table if not exists steps (
     run_id blob primary key, sequence integer not null, step blob, barred integer not null
@@ -55,12 +55,12 @@ create table if not exists models (digest blob primary key)
     f";create table if not exists {name} (run_id blob, {column}, primary key (run_id, {key})) without rowid"
     for name, column, key in (
         ("purposes", "purpose text", "purpose"),
-        ("seeds", "seed integer", "seed"),
+        ("origins", "digest blob, seed integer", "digest"),
         ("spent", "round integer, event text", "round, event"),
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION, OPEN, JOINING = 5, "open", "joining"
+_VERSION, OPEN, JOINING = 6, "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
 """At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
@@ -78,8 +78,7 @@ class NodeStep:
         spent: the round that a masked vector is about to be sent for, and what its release costs.
         answered: the round whose shares are about to be sent, and the hash of the manifest that they answer. Without
             `participant`, they are those that follow from the step written last.
-        structure_seed: the seed that the program has begun with.
-        witnessed: a seed that sites have drawn, as this node has seen.
+        origin: digest of the epoch whose nonces seed the trees in this run for good, and the seed.
         masked: the epoch in which the vector of `spent` is about to be sent.
     """
 
@@ -87,8 +86,7 @@ class NodeStep:
     releases: tuple[tuple[int, IntVector], ...] = ()
     spent: tuple[int, Event] | None = None
     answered: tuple[int, bytes] | None = None
-    structure_seed: int | None = None
-    witnessed: int | None = None
+    origin: tuple[bytes, int] | None = None
     masked: Cohort | None = None
 
 
@@ -99,8 +97,7 @@ class StoredRun:
     Attributes:
         participant: None before the first epoch is ready, and after a rollback.
         answered: all rounds whose shares may have left, in any epoch.
-        structure_seed: the seed that the program had begun with, None for none.
-        witnessed: all seeds that sites have drawn in this run, as this node has seen.
+        origin: see `NodeStep`; None before the node saw one.
         masked: every round in which a masked vector has left, and the epoch.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
     """
@@ -112,8 +109,7 @@ class StoredRun:
     participant: Participant | None
     releases: tuple[IntVector, ...]
     answered: frozenset[int]
-    structure_seed: int | None
-    witnessed: frozenset[int]
+    origin: tuple[bytes, int] | None
     masked: frozenset[tuple[int, Cohort]]
     fault: OwnMistake | None = None
 
@@ -151,7 +147,7 @@ class NodeStore:
         state it has lost.
         """
         values = (run_id, task_to_text(task), data_digest, JOINING)
-        self.database.write(("insert or ignore into run values (?, ?, ?, ?, 0, null, null)", values))
+        self.database.write(("insert or ignore into run values (?, ?, ?, ?, 0, null)", values))
 
     def forget_joining(self, run_id: bytes) -> None:
         """Such a run was not taken up."""
@@ -171,7 +167,7 @@ class NodeStore:
         self._start(counter)
         values = (run_id, task_to_text(task), data_digest, OPEN, attempt)
         self.database.write(
-            ("insert or replace into run values (?, ?, ?, ?, ?, null, null)", values),
+            ("insert or replace into run values (?, ?, ?, ?, ?, null)", values),
             ("insert or replace into steps values (?, 0, null, ?)", (run_id, barred)),
             ("delete from arrivals where run_id = ?", (run_id,)),
             *([_spending_lost(run_id)] if is_lost else []),
@@ -192,6 +188,11 @@ class NodeStore:
         """The attempt of the last epoch of a run that this node enrolled in; 0 for none."""
         rows = self.database.rows("select attempt from run where run_id = ?", (run_id,))
         return rows[0][0] if rows else 0
+
+    def origin_of(self, run_id: bytes) -> tuple[bytes, int] | None:
+        """The epoch whose nonces seed the trees of a run, as this node has seen, and the seed; kept for good."""
+        rows = self.database.rows("select digest, seed from origins where run_id = ?", (run_id,))
+        return rows[0] if rows else None
 
     def has_masked(self, run_id: bytes) -> bool:
         """Whether a masked vector of this run may have left; False only where both files say that none has."""
@@ -240,10 +241,8 @@ class NodeStore:
         if step.spent is not None and step.masked is not None:
             masked = (run_id, step.spent[0], step.masked.to_json())
             statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
-        if step.structure_seed is not None:
-            statements.append(("update run set structure_seed = ? where run_id = ?", (step.structure_seed, run_id)))
-        if step.witnessed is not None:
-            statements.append(("insert or ignore into seeds values (?, ?)", (run_id, step.witnessed)))
+        if step.origin is not None:
+            statements.append(("insert into origins values (?, ?, ?)", (run_id, *step.origin)))
         sequence, key = self._sequence, self._key
         if step.participant is not None:
             # From the counter's key and not from this one's: a step that the counter did not reach is written again.
@@ -343,7 +342,7 @@ class NodeStore:
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
         rows = self.database.rows(
-            "select run_id, task, data_digest, attempt, sequence, epoch, step, structure_seed, barred"
+            "select run_id, task, data_digest, attempt, sequence, epoch, step, barred"
             " from run join steps using (run_id) where status = ?",
             (OPEN,),
         )
@@ -352,7 +351,7 @@ class NodeStore:
                 # A crash kept `close_run` from the last thing that it does.
                 self._write_counter(replace(self._counter, key="", manifest=""))
             return None
-        run_id, task, data_digest, attempt, sequence, epoch, step, seed, barred = rows[-1]
+        run_id, task, data_digest, attempt, sequence, epoch, step, barred = rows[-1]
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
         participant, fault = None, None
         self._barred = max(barred, self._counter.answered) if self.knows(run_id) else barred
@@ -374,10 +373,9 @@ class NodeStore:
                 reached = replace(reached, attempt=attempt, sequence=sequence, key=self._key, manifest="")
             if reached != self._counter:
                 self._write_counter(reached)
-        seeds = self.database.rows("select seed from seeds where run_id = ?", (run_id,))
         return StoredRun(
             run_id, task_from_text(task), data_digest, attempt, participant, self._releases(run_id),
-            frozenset(range(self._barred + 1)), seed, frozenset(row[0] for row in seeds),
+            frozenset(range(self._barred + 1)), self.origin_of(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
         )  # fmt: skip
 

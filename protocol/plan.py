@@ -91,6 +91,7 @@ class Model:
 
     `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
     "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
+    The epoch that draws it needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
     """
 
     algorithm: str = checked(one_of("boosting", *SECTIONS), "boosting")

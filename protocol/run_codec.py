@@ -15,7 +15,8 @@ from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.queries import IntVector
 
 MAGIC = b"HRM"
-VERSION = 1
+VERSION = 2
+"""2: a round's spec names the epoch that drew the trees' seed, and a site is shown that epoch before any other."""
 HASH_BYTES = 32
 MAX_MESSAGE_BYTES = 1 << 27
 """No message of a run is longer; an engine may cut a peer off that sends more."""

@@ -3,7 +3,7 @@
     node                                          coordinator
     OUTSIDE    Hello ->          <- Welcome       any state
     OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation for a model)
-    INVITED    Ready ->          <- Origin        SETTING_UP    (only for a site that comes after the first release)
+    INVITED    Ready ->          <- Origin        SETTING_UP    (from the second epoch on, if sites draw the seed)
     INVITED                      <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
     WAITING                      <- RoundRequest  COLLECTING_VECTORS

@@ -28,6 +28,16 @@ def default_threshold(n_nodes: int) -> int:
     return 2 * n_nodes // 3 + 1
 
 
+def origin_members(n_sites: int) -> int:
+    """Returns how many of a roster's sites an epoch needs whose nonces seed the trees: floor(2n/3) + 1.
+
+    A node enrols once under each of an epoch's attempt numbers, and reveals its nonce for one list of commitments. Two
+    epochs of one attempt with so many members each share an honest node wherever 2q > n + c, the inequality of the
+    threshold: so all of a run's attempts give the coordinator and its c colluders no more than 16 seeds to choose from.
+    """
+    return default_threshold(n_sites)
+
+
 def default_colluders(n_nodes: int) -> int:
     """Returns floor((n - 1)/4): below the limit of the default threshold, leaving a comfortable honest group."""
     return (n_nodes - 1) // 4

@@ -9,7 +9,7 @@ from functools import lru_cache
 from hedgerow.secagg._primitives.agreement import is_low_order
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest
 from hedgerow.secagg.graph import Graph, complete, harary
-from hedgerow.secagg.guarantees import Guarantees, derive
+from hedgerow.secagg.guarantees import Guarantees, derive, origin_members
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
@@ -198,6 +198,11 @@ class EpochView:
     def public_seed(self) -> int:
         """`structure_seed` as the number in 0 to 2**63 - 1 that a plan can hold."""
         return int.from_bytes(self.structure_seed[:8], "big") >> 1
+
+    @property
+    def can_seed_trees(self) -> bool:
+        """Whether so many of the roster's sites are members that neither a few nor the coordinator chose the seed."""
+        return self.guarantees.n_nodes >= origin_members(len(self.roster.sites))
 
     @property
     def noise(self) -> NoiseMode:

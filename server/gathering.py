@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
+from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.roster import Roster
 
 SMALLEST_COHORT = 3
@@ -33,6 +34,7 @@ class Sites:
         answered: who has answered in the current phase.
         held: how many releases each node holds.
         n_invited: sites for which the parameters of the set-up were made.
+        draws_seed: whether the next epoch is to draw the trees' seed, which needs more of the roster than a sum.
     """
 
     roster: Roster
@@ -50,6 +52,7 @@ class Sites:
     answered: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
     n_invited: int = 0
+    draws_seed: bool = False
 
     def __post_init__(self) -> None:
         self._numbers = {site.name: number for number, site in enumerate(self.roster.sites)}
@@ -96,19 +99,21 @@ class Sites:
         self.members, self.n_invited = set(members), len(members)
         self.outsiders, self.away = self.names - members, set()
 
-    @staticmethod
-    def least(plan: Plan) -> int:
-        """Sites without which nothing is summed."""
+    def least(self, plan: Plan) -> int:
+        """Sites without which no epoch is set up."""
         smallest = SMALLEST_NOISED_COHORT if plan.privacy.noise == "distributed" else SMALLEST_COHORT
-        return max(plan.federation.min_sites, smallest)
+        return max(plan.federation.min_sites, smallest, origin_members(len(self.names)) if self.draws_seed else 0)
 
     def too_few(self, plan: Plan) -> AggregationError:
         """The error for a run that cannot begin or go on for want of sites."""
         said = "".join(f"; {site} refused: {code}" for site, code in sorted(self.refusals.items()))
         there = len(self.heard(self.ready))
+        why = "and as many as secure aggregation's threshold"
+        if self.draws_seed:
+            why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
         return AggregationError(
             f"Too few sites take part: {there} of {len(self.names)} are there and ready{said}.",
-            cause=f"At least {self.least(plan)} are needed, and as many as secure aggregation's threshold.",
+            cause=f"At least {self.least(plan)} are needed, {why}.",
             remedy="Wait for the others and start a new run; look at the logs of those that refused.",
             code="too-few-sites",
         )

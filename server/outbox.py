@@ -48,7 +48,7 @@ class RunOutbox:
         self._epoch_setup: EpochSetup | None = None
         self._view: EpochView | None = None
         self._origin: EpochView | None = None
-        """The epoch whose nonces seed the trees: the one in which the first release was made, or will be."""
+        """The epoch whose nonces seed the trees: the first that was ready."""
         self._slot: Aggregator | None = None
         self._certificate = b""
         self._requests: dict[int, bytes] = {}
@@ -108,7 +108,7 @@ class RunOutbox:
 
     def _send_origin(self, site: str) -> None:
         """Show a site that may be late whose signed nonces seed the trees."""
-        if self._releases and self._setup.plan.has_joint_structure and self._origin is not None:
+        if self._setup.plan.has_joint_structure and self._origin is not None:
             self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
 
     def _send_request(self, site: str) -> None:

@@ -50,6 +50,7 @@ class RunPhases(RunOutbox):
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         super().__init__(setup, journal)
         check_words(self._task, len(setup.roster.sites))
+        self.sites.draws_seed = setup.plan.has_joint_structure
         stored = journal.load(self._task, setup.roster)
         if stored is None:
             self.run_id = setup.entropy(32)
@@ -59,9 +60,8 @@ class RunPhases(RunOutbox):
             self._resume(stored)
 
     def _resume(self, stored: JournalledRun) -> None:
-        self._origin = stored.origin
-        if self._origin is not None:
-            self._replica.begin(self._origin.public_seed)
+        if stored.origin is not None:
+            self._begin_trees(stored.origin)
         for line in stored.releases:
             self._take(line)
         self._attempt, self._next_slot = stored.attempt, stored.next_slot
@@ -130,10 +130,10 @@ class RunPhases(RunOutbox):
                 self._to_members(deliveries)
             else:
                 self._view, listed = setup.close_acknowledgements()
-                if not self._releases:
-                    self._origin = self._view
-                    self._replica.begin(self._view.public_seed)
-                self._journal.save_epoch(self._view, is_origin=not self._releases)
+                is_origin = self._origin is None
+                if is_origin:
+                    self._begin_trees(self._view)
+                self._journal.save_epoch(self._view, is_origin=is_origin)
                 self._next_slot, self._epoch_setup = 0, None
                 self._announce(self._view, listed)
                 self._open_round()
@@ -142,6 +142,11 @@ class RunPhases(RunOutbox):
             self._tell(RunEventKind.ABANDONED, code=fault.code)
             self._epoch_setup = None
             self._enter(RunState.GATHERING)
+
+    def _begin_trees(self, origin: EpochView) -> None:
+        """The first epoch that was ready seeds the trees, whatever becomes of it: its sites take no other seed."""
+        self._origin, self.sites.draws_seed = origin, False
+        self._replica.begin(origin.public_seed, origin.digest)
 
     def _announce(self, view: EpochView, ready_list: bytes) -> None:
         """Tell the ready nodes that they are, and invite the others anew."""

@@ -38,7 +38,7 @@ class Replica:
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
         self._program: Program | EvaluationProgram | None = None
-        self._digest = b""
+        self._origin = b""
         self._result: Ensemble | Evaluation | None = None
         self._result_digest = b""
         self.query: Query | None = None
@@ -47,20 +47,22 @@ class Replica:
         if not task.plan.has_joint_structure:
             self._start(task)
 
-    def begin(self, structure_seed: int) -> None:
-        """Begin with a seed that the sites have drawn; again with that of a later epoch, while nothing was released.
+    def begin(self, structure_seed: int, origin: bytes) -> None:
+        """Begin with the seed that the sites have drawn, in the epoch of this digest (32 bytes).
 
         A plan with a seed of its own has begun already, and takes no other.
 
         Raises:
-            ValueError: there are releases, and they were made with another seed.
+            ValueError: it has begun with another.
         """
-        task = self._task.with_structure_seed(structure_seed)
-        if task.plan == self.plan:
+        if not self._task.plan.has_joint_structure:
             return
-        if self.n_releases:
-            raise ValueError("trees of another seed were released already")
-        self.plan = task.plan
+        task = self._task.with_structure_seed(structure_seed)
+        if self._origin:
+            if (origin, task.plan) != (self._origin, self.plan):
+                raise ValueError("the trees have begun with another seed")
+            return
+        self.plan, self._origin = task.plan, origin
         self._start(task)
 
     def has_begun_with(self, structure_seed: int) -> bool:
@@ -113,14 +115,17 @@ class Replica:
         An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
         bins must not add their counts up. Nor must nodes whose rows are transformed differently: operations that are
         rounded alike everywhere make a transform, but in floating point. All else is tabulated or counted.
+
+        Where the sites drew the trees' seed, which is 63 bits of a hash, the whole digest of their epoch is in it.
         """
+        left_open = self._origin
         if isinstance(self.query, ScoreHistogram):
-            return hashlib.sha256(self.history + self.query.edges.astype("<i8").tobytes()).digest()
-        if isinstance(self.query, ErrorMoments):
-            return hashlib.sha256(self.history + self.query.error_clip.to_bytes(8, "little")).digest()
-        if isinstance(self.query, GramMatrix | CrossProducts) and len(self.query.rows.transform):
-            return hashlib.sha256(self.history + self.query.rows.transform.astype("<i8").tobytes()).digest()
-        return self.history
+            left_open += self.query.edges.astype("<i8").tobytes()
+        elif isinstance(self.query, ErrorMoments):
+            left_open += self.query.error_clip.to_bytes(8, "little")
+        elif isinstance(self.query, GramMatrix | CrossProducts) and len(self.query.rows.transform):
+            left_open += self.query.rows.transform.astype("<i8").tobytes()
+        return hashlib.sha256(self.history + left_open).digest() if left_open else self.history
 
     def feed(self, release: IntVector) -> None:
         """Give the program the release that it waits for.

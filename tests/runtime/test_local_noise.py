@@ -220,17 +220,15 @@ def test_a_federation_makes_the_local_engines_model(federate: Builder, factory: 
     assert federation.model_bytes(outcome) == train(plan, federation.data, noise=SeededNoise(1)).to_bytes()
 
 
-@pytest.mark.parametrize("lost", [None, "nothing", "the database", "the counter", "the seed of the trees"])
+@pytest.mark.parametrize("lost", [None, "nothing", "the database", "the counter"])
 def test_noise_that_left_is_not_drawn_again(
     federate: Builder, factory: ModuleType, killed: type[BaseException], lost: str | None
 ) -> None:
     """Nodes that were restarted after their answer left, and are asked for it in a new epoch, do not answer: nothing
     but the records' noise protects them here, and two draws are two releases. That holds as well when the database that
-    said so is lost, or the counter beside it; and without a restart for trees of another seed, whose sums have other
-    noise. Else (None) it is the same draw.
+    said so is lost, or the counter beside it. Else (None) it is the same draw.
     """
-    new_seed = lost == "the seed of the trees"
-    plan = factory.make_plan(model={"structure_seed": "joint" if new_seed else 7}, privacy=LOCAL)
+    plan = factory.make_plan(model={"structure_seed": 7}, privacy=LOCAL)
     kept: list[str] = []
 
     def keep(passing: Passing) -> Fate:
@@ -249,7 +247,7 @@ def test_noise_that_left_is_not_drawn_again(
         federation.run()
     assert len(kept) == 4
     federation.while_waiting = lambda _: False
-    for party in federation.parties.values() if lost and not new_seed else ():
+    for party in federation.parties.values() if lost else ():
         party.kill()
         for file in party.folder.glob({"the database": "node.db*", "the counter": "counter.json"}.get(lost, "none")):
             file.unlink()

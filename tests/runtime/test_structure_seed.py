@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client.node_run import NodeRun
 from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
@@ -213,21 +211,19 @@ def test_a_late_site_refuses_the_origin_of_another_run(federate: Builder, plan: 
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
 
 
-def test_a_replica_takes_another_seed_only_while_nothing_was_released(factory: ModuleType, plan: Plan) -> None:
-    """An epoch that broke down before its first release takes its seed with it; afterwards the trees are fixed."""
+def test_a_replica_begins_with_one_seed_only(factory: ModuleType, plan: Plan) -> None:
+    """What the first epoch has drawn are the trees of the run, before its first release and after it."""
     replica, fresh = Replica(TrainingTask(plan)), Replica(TrainingTask(plan.with_structure_seed(8)))
     assert replica.query is None
     with pytest.raises(ValueError, match="not drawn"):
         _ = replica.structure_seed
-    replica.begin(7)
-    assert replica.history != fresh.history
-    replica.begin(8)
+    replica.begin(8, bytes(32))
+    replica.begin(8, bytes(32))
     assert replica.history == fresh.history and replica.structure_seed == 8
     assert replica.query is not None and fresh.query is not None
-    replica.feed(factory.np.zeros(replica.query.length, dtype="int64"))
-    replica.begin(8)
-    with pytest.raises(ValueError, match="released already"):
-        replica.begin(9)
+    for seed, origin in ((9, bytes(32)), (8, b"." * 32)):
+        with pytest.raises(ValueError, match="another seed"):
+            replica.begin(seed, origin)
 
 
 def swapping_origin(record: bytes) -> Callable[[Message], Message | None]:
@@ -269,18 +265,3 @@ def test_a_late_site_refuses_an_origin_that_was_signed_for_another_roster(federa
     federation.tamper = changing("site-4", swapping_origin(writer.bytes()))
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
-
-
-def test_who_has_answered_a_round_keeps_the_trees_of_it(plan: Plan) -> None:
-    """A sum may have been opened then; who saw it may not have the run go on with trees of a later epoch."""
-    for answered in (set(), {0}):
-        replica = Replica(TrainingTask(plan))
-        replica.begin(7)
-        run = NodeRun(bytes(32), TrainingTask(plan), None, replica, 1, answered, {7, 8}, set())  # type: ignore[arg-type]
-        if answered:
-            with pytest.raises(RemoteProtocolError) as refused:
-                run.settle_structure(8, 1)
-            assert refused.value.code == "structure-seed" and replica.structure_seed == 7
-            assert run.settle_structure(7, 1) is None
-        else:
-            assert run.settle_structure(8, 1) == 8

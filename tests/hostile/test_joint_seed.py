@@ -1,0 +1,296 @@
+"""Colluding sites and their coordinator draw the trees' seed among themselves until they like it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.privacy.ledger import Release
+from hedgerow.protocol.errors import AggregationError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_messages import MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
+from hedgerow.secagg.view import EpochView, nonce_seed
+from hedgerow.server.coordinator import Releaser
+from hedgerow.server.journal import JournalledRelease
+from hedgerow.server.rounds import parameters_of
+from hedgerow.server.session import RunSession
+from hedgerow.training.replica import Replica
+from hedgerow.training.tasks import TrainingTask
+from hedgerow.transport.interface import Arrived, HubEvent
+from hedgerow.transport.memory import MemoryHub
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+CHOSEN_BITS = 8
+"""Of the seed; 256 draws on average, and an honest run allows 16."""
+COLLUDERS = ("site-0", "site-1", "site-2")
+
+
+@pytest.fixture
+def plan(factory: ModuleType) -> Plan:
+    """A plan whose trees the sites draw."""
+    made: Plan = factory.make_plan(model={"structure_seed": "joint", "n_trees": 4})
+    return made
+
+
+def identity(site: str) -> Identity:
+    """The signing key of a party of a federation in memory."""
+    return Identity(site.encode().ljust(32, b"."))
+
+
+@dataclass
+class Colluders:
+    """Sites that sign whatever their coordinator wants, in a set-up of their own."""
+
+    roster: Roster
+    sites: Sequence[str]
+    n_draws: int = 0
+
+    def set_up(self, parameters: EpochParameters, nonces: dict[str, bytes]) -> EpochView:
+        """Returns a ready epoch of these sites alone, with these nonces; every signature in it is good."""
+        lenient = NodePolicy(min_cohort=1, min_honest_survivors=0, min_honest_group=0, max_slots=4096)
+        contexts = {site: NodeContext(identity(site), self.roster, lenient) for site in self.sites}
+        nodes: dict[str, Any] = {}
+        setup = EpochSetup(self.roster, parameters)
+        for site in self.sites:
+            secrets = [os.urandom(32), os.urandom(32), nonces[site]]
+            begun = Enrolment.begin(contexts[site], parameters.to_bytes(), lambda _, left=secrets: left.pop(0))
+            nodes[site] = begun.state
+            setup, _ = setup.receive([begun.message])
+        setup, listed = setup.close_keys()
+        steps: dict[str, Callable[[Any, NodeContext, Any], Any]] = {
+            "close_nonces": lambda node, context, keys: node.reveal(context, keys),
+            "close_shares": lambda node, context, revealed: node.share(context, revealed, os.urandom),
+            "close_acknowledgements": lambda node, context, shares: node.acknowledge(context, shares[node.node]),
+        }
+        for close, step in steps.items():
+            for site in self.sites:
+                answered = step(nodes[site], contexts[site], listed)
+                nodes[site] = answered.state
+                setup, _ = setup.receive([answered.message])
+            setup, listed = getattr(setup, close)()
+        assert isinstance(setup, EpochView)
+        return setup
+
+    def grind(self, parameters: EpochParameters, wanted: Callable[[int], bool]) -> EpochView:
+        """Returns an epoch whose nonces give a seed that is wanted; all but one of the nonces stay the same."""
+        nonces = {site: os.urandom(32) for site in self.sites}
+        numbered = {number: site.name for number, site in enumerate(self.roster.sites) if site.name in nonces}
+        while True:
+            self.n_draws += 1
+            nonces[self.sites[0]] = os.urandom(32)
+            seed = nonce_seed("structure-seed", {number: nonces[site] for number, site in numbered.items()})
+            if wanted(int.from_bytes(seed[:8], "big") >> 1):
+                return self.set_up(parameters, nonces)
+
+
+def begin_with(replica: Replica, origin: EpochView) -> None:
+    """Grow the trees from an epoch."""
+    replica.begin(origin.public_seed, origin.digest)
+
+
+def is_chosen(seed: int) -> bool:
+    """Whether a seed is one of those that the attackers like."""
+    return seed % (1 << CHOSEN_BITS) == 0
+
+
+def made_up_release(session: RunSession) -> JournalledRelease:
+    """What the coordinator claims to have released before the honest sites came."""
+    query = session._replica.query
+    assert query is not None
+    releaser = Releaser(session._setup.noise, is_local=False)
+    release = releaser.release(query, np.zeros(query.length, dtype=np.int64), None)
+    (entry,) = releaser.ledger.releases
+    assert isinstance(entry, Release)
+    return JournalledRelease(release, entry, COLLUDERS)
+
+
+def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch, n_members: int) -> Colluders:
+    """The coordinator says that `n_members` sites, which collude, drew the seed and made a release before the others
+    came.
+    """
+    colluders = Colluders(federation.roster, [site.name for site in federation.roster.sites[:n_members]])
+    begin = RunSession.__init__
+
+    def lying(self: RunSession, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._origin = colluders.grind(parameters_for(self, federation, n_members), is_chosen)
+        self._attempt = 1
+        begin_with(self._replica, self._origin)
+        self._take(made_up_release(self))
+
+    monkeypatch.setattr(RunSession, "__init__", lying)
+    return colluders
+
+
+def parameters_for(session: RunSession, federation: Federation, n_members: int) -> EpochParameters:
+    """Those of a first epoch of the session's run."""
+    return parameters_of(federation.plan, (session.run_id, 1, federation.roster.hash()), 8, n_members)
+
+
+def test_three_colluders_of_thirteen_cannot_choose_the_trees(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may sign as many set-ups among themselves as they like: no honest site grows trees from any of them."""
+    federation = federate(13, plan)
+    colluders = lie_about_the_origin(federation, monkeypatch, len(COLLUDERS))
+    with pytest.raises(AggregationError):
+        federation.run()
+    honest = [party for site, party in federation.parties.items() if site not in COLLUDERS]
+    assert colluders.n_draws > 16, "an honest run could have drawn that"
+    assert [[fault.code for fault in party.failures] for party in honest] == [["cohort-too-small"]] * 10
+    assert all("coordinator" in str(party.failures[0]) for party in honest)
+    assert not federation.uploads
+
+
+def test_an_origin_of_more_than_two_thirds_is_taken_from_a_late_start(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine of thirteen are enough, so that dropouts at the first epoch do not end a federation's run; eight are not."""
+    ends = {}
+    for n_members in (8, 9):
+        federation = federate(13, plan, name=f"members {n_members}")
+        with monkeypatch.context() as patched:
+            lie_about_the_origin(federation, patched, n_members)
+            try:
+                federation.run()
+            except AggregationError:
+                pass
+        ends[n_members] = {fault.code for party in federation.parties.values() for fault in party.failures}
+    assert ends == {8: {"cohort-too-small"}, 9: set()}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_who_was_in_one_origin_takes_no_other(federate: Builder, plan: Plan, is_restarted: bool) -> None:
+    """Not even one that every site has signed, and not after a restart: a node says once what the trees come from."""
+    federation = federate(4, plan)
+    victim = federation.parties["site-0"]
+    sites = [site.name for site in federation.roster.sites]
+    told: list[bytes] = []
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(site: str, message: bytes) -> bool:
+            if site == "site-0" and isinstance(decode(message), RoundRequest) and not told:
+                parameters = parameters_for(federation.session, federation, len(sites))
+                other = Colluders(federation.roster, sites).grind(parameters, is_chosen)
+                told.append(other.record)
+                if is_restarted:
+                    victim.restart()
+                    return True
+            if site == "site-0" and told and isinstance(decode(message), RoundRequest):
+                send(site, encode(Payload(MessageKind.ORIGIN, told[0])))
+            return send(site, message)
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    federation.run()
+    assert told and [fault.code for fault in victim.failures] == ["structure-seed"]
+    assert sum(party.is_done for party in federation.parties.values()) == 3
+
+
+def test_the_sites_of_a_round_have_the_same_origin(plan: Plan) -> None:
+    """A round's signed spec is bound to it: two nodes that were told different ones have masks that do not cancel."""
+    contexts = set()
+    for origin in (b"a" * 32, b"b" * 32):
+        replica = Replica(TrainingTask(plan))
+        replica.begin(7, origin)
+        contexts.add(replica.context())
+    assert len(contexts) == 2
+
+
+def test_a_run_that_draws_its_trees_needs_more_than_two_thirds_of_the_roster_to_begin(
+    federate: Builder, plan: Plan
+) -> None:
+    """It ends by name when fewer are there, though the plan asks for three sites only."""
+    federation = federate(7, plan)
+    for site in ("site-4", "site-5", "site-6"):
+        federation.parties[site].kill()
+    with pytest.raises(AggregationError) as refused:
+        federation.run()
+    assert refused.value.code == "too-few-sites"
+    assert "5" in refused.value.cause and "seed" in refused.value.cause
+    federation = federate(7, plan, name="one more")
+    for site in ("site-5", "site-6"):
+        federation.parties[site].kill()
+    federation.run()
+
+
+def test_an_epoch_that_broke_down_leaves_its_origin(
+    federate: Builder, plan: Plan, killed: type[BaseException]
+) -> None:
+    """The first epoch that was ready has drawn the seed, whatever became of it; a site of it goes on in a later one."""
+    federation = federate(4, plan)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.tamper = dropping_uploads
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    first = federation.session._origin
+    federation.while_waiting, federation.tamper = (lambda _: False), lambda _: None
+    write(federation, "update slots set slot = null, next_slot = 0", "update run set epoch = null")
+    outcome = federation.run()
+    assert outcome.plan.model.structure_seed == first.public_seed
+    assert federation.session._view.digest != first.digest
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+
+
+def test_a_journal_that_lost_its_origin_gets_no_other_trees(
+    federate: Builder, plan: Plan, killed: type[BaseException]
+) -> None:
+    """Before the first release as well: a node that knows the seed answers nothing under another."""
+    federation = federate(4, plan)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.tamper = dropping_uploads
+    federation.while_waiting = die
+    with pytest.raises(killed):
+        federation.run()
+    federation.while_waiting, federation.tamper = (lambda _: False), lambda _: None
+    write(federation, "update slots set slot = null, next_slot = 0", "update run set epoch = null, origin = null")
+    with pytest.raises(AggregationError):
+        federation.run()
+    faults = {fault.code for party in federation.parties.values() for fault in party.failures}
+    assert faults == {"structure-seed"}
+
+
+def dropping_uploads(hub: MemoryHub) -> None:
+    """A hub that loses every masked vector."""
+    receive = hub.receive
+
+    def losing(timeout: float) -> HubEvent | None:
+        while True:
+            event = receive(timeout)
+            if not isinstance(event, Arrived) or event.message[4] != MessageKind.UPLOAD:
+                return event
+
+    hub.receive = losing  # type: ignore[method-assign]
+
+
+def write(federation: Federation, *statements: str) -> None:
+    """Change the coordinator's journal behind its back."""
+    database = sqlite3.connect(federation.folder / "journal.db")
+    for statement in statements:
+        database.execute(statement)
+    database.commit()
+    database.close()
