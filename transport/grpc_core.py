@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import resource
 import ssl
 import threading
 import time
@@ -88,7 +87,7 @@ def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[
         ("grpc.enable_http_proxy", int(settings.http_proxy)),
         # Two coordinators on one port would share the nodes between them.
         ("grpc.so_reuseport", 0),
-        # A stranger who connects and says nothing is sent away.
+        # A stranger who connects and says nothing is sent away, by the Door at the latest.
         ("grpc.server_handshake_timeout_ms", int(settings.handshake_seconds * 1000)),
         ("grpc.max_concurrent_streams", 4),
     ]
@@ -132,13 +131,6 @@ def next_of(events: queue.SimpleQueue[Result], timeout: float) -> Result | None:
             return None
 
 
-def allow_many_connections() -> None:
-    """Let this process open as many files as its user may: strangers' connections count until they are closed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def peer_certificate_sha256(context: Any) -> bytes:
     """SHA-256 of the certificate that the peer's TLS session used, 32 bytes; raises WireRefusal UNPINNED."""
     pem = context.auth_context().get("x509_pem_cert", [b""])[0]
@@ -146,6 +138,19 @@ def peer_certificate_sha256(context: Any) -> bytes:
         return sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).digest()
     except ValueError:
         raise WireRefusal(WireCode.UNPINNED) from None
+
+
+def idle_seconds_of(settings: LinkSettings) -> float:
+    """How long a good connection may carry nothing that counts: to shake hands, say Hello, and wait for its place."""
+    return settings.handshake_seconds + settings.hello_seconds + settings.duplicate_seconds
+
+
+def is_worth_a_line(count: int) -> bool:
+    """Whether the operator is told of the `count`-th event of a kind: of the first, second, fourth, eighth and so on.
+
+    A peer that repeats itself must not fill the log.
+    """
+    return count & (count - 1) == 0
 
 
 async def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, fault: str) -> int:
@@ -226,10 +231,11 @@ __all__ = [
     "WATCH_SERVICE",
     "Caller",
     "LinkSettings",
-    "allow_many_connections",
     "background",
     "channel_options",
     "grpc",
+    "idle_seconds_of",
+    "is_worth_a_line",
     "listen",
     "next_of",
     "peer_certificate_sha256",

@@ -20,6 +20,7 @@ from typing import Any
 from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_core import (
     DEFAULTS,
     METHOD,
@@ -29,19 +30,23 @@ from hedgerow.transport.grpc_core import (
     background,
     channel_options,
     grpc,
+    idle_seconds_of,
+    is_worth_a_line,
     listen,
     next_of,
     peer_certificate_sha256,
     within,
 )
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
-from hedgerow.transport.grpc_monitor import Monitors
+from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
+SITE_CONNECTIONS = 2
+"""Of one site's certificate at once: its node's, and that of the one that comes after it."""
 _SENDING_SECONDS = 0.001
 """Without a pause a thread that goes on computing keeps the interpreter's lock, five milliseconds if it likes."""
 
@@ -64,7 +69,7 @@ class GrpcHub:
         or empty to let nodes join whatever plan they name; settings; monitors: serves those who may watch, on the
         same port.
     Raises EnvironmentFault `address-in-use` when the address cannot be had, `identity-not-pinned` when the roster pins
-        another coordinator.
+        another coordinator, `too-few-files` when this process may not open as many as the sites need.
     """
 
     def __init__(
@@ -127,13 +132,23 @@ class GrpcHub:
             root_certificates=b"".join(self._trusted()),
             require_client_auth=True,
         )
-        self._server = grpc.aio.server(options=channel_options(self._settings, MAX_FRAME_BYTES))
+        self._door = self._make_door(address.host)
+        options = [*channel_options(self._settings, MAX_FRAME_BYTES), *self._door.options]
+        self._server = grpc.aio.server(options=options)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         if self._monitors is not None:
-            self._server.add_generic_rpc_handlers((self._monitors.handler(),))
+            self._server.add_generic_rpc_handlers((self._monitors.handler(self._door),))
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
-        return await listen(self._server, str(address), credentials, "The coordinator cannot listen")
+        port = await listen(self._server, str(address), credentials, "The coordinator cannot listen")
+        self._watching = asyncio.ensure_future(self._door.watch(port))
+        return port
+
+    def _make_door(self, host: str) -> Door:
+        n_sites, n_monitors = len(self._roster.sites), 0 if self._monitors is None else len(self._roster.monitors)
+        for_monitors = n_monitors * MONITOR_CONNECTIONS
+        n_places = places(host, n_sites + for_monitors, n_sites * SITE_CONNECTIONS + for_monitors)
+        return Door(n_places, idle_seconds_of(self._settings))
 
     def _trusted(self) -> Iterator[bytes]:
         """The certificates that complete a TLS handshake, in PEM; each method then asks whose it is."""
@@ -150,6 +165,7 @@ class GrpcHub:
             waiting = asyncio.gather(*(link.finished.wait() for link in links))
             await within(waiting, 2 * self._settings.closing_seconds)
         await self._server.stop(grace=_STOPPING_SECONDS)
+        self._watching.cancel()
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first frame to its last."""
@@ -166,14 +182,17 @@ class GrpcHub:
                 link = self._add(site, context, frames)
         except WireRefusal as refusal:
             self.refusals[refusal.code] += 1
-            _log.warning("A stream was refused: %s (%s)", refusal.what, refusal.code)
+            count = self.refusals[refusal.code]
+            if is_worth_a_line(count):
+                _log.warning("A stream was refused: %s (%s; %d by now)", refusal.what, refusal.code, count)
             with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
                 await context.write(frames[1].refused(refusal))
             return
         except (grpc.RpcError, grpc.aio.BaseError):
             return  # The node went away before it was welcome.
         try:
-            await link.run()
+            with self._door.carrying(context.peer()):
+                await link.run()
         finally:
             self._remove(site, link)
 
@@ -183,6 +202,7 @@ class GrpcHub:
         # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
         if digest not in self._sites:
             raise WireRefusal(WireCode.UNPINNED)
+        self._door.admit(context.peer(), digest, SITE_CONNECTIONS)
         return self._sites[digest]
 
     async def _hello(self, reader: FrameReader, context: Stream) -> Hello:

@@ -16,6 +16,7 @@ from typing import Any
 from hedgerow.protocol.run_report import EventReport, RunReport
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import MAX_EVENTS, WatchRequest, event_bytes, report_bytes
+from hedgerow.transport.connections import Door
 from hedgerow.transport.grpc_core import (
     DEFAULTS,
     WATCH_METHOD,
@@ -23,6 +24,7 @@ from hedgerow.transport.grpc_core import (
     LinkSettings,
     background,
     grpc,
+    is_worth_a_line,
     peer_certificate_sha256,
     within,
 )
@@ -32,6 +34,8 @@ _log = logging.getLogger(__name__)
 MAX_MONITORS = 16
 """Streams of all monitors together."""
 MAX_PER_IDENTITY = 4
+MONITOR_CONNECTIONS = MAX_PER_IDENTITY + 2
+"""Of one monitor's certificate at once: those that watch, and some that are told that there are too many."""
 _STATUS = {
     WireCode.UNPINNED: grpc.StatusCode.PERMISSION_DENIED,
     WireCode.TOO_MANY_MONITORS: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -46,6 +50,8 @@ class Monitors:
         self._names = {monitor.certificate_sha256: monitor.name for monitor in roster.monitors}
         self._roster_digest, self._settings = roster.digest(), settings
         self._watching: Counter[str] = Counter()
+        self._refusals: Counter[str] = Counter()
+        self._n_admitted = 0
         self._newest: tuple[bytes, EventsSince] | None = None
         self._n_shown = 0
         self._is_closing = False
@@ -63,8 +69,9 @@ class Monitors:
         """Let everybody take the newest report, for `closing_seconds` at most, and hang up."""
         background.start(self._close()).result()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """What the coordinator's gRPC server adds to its own method."""
+    def handler(self, door: Door) -> grpc.GenericRpcHandler:
+        """What the coordinator's gRPC server adds to its own method; `door` is that server's."""
+        self._door = door
         method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(self._watch)
         return grpc.method_handlers_generic_handler(WATCH_SERVICE, {WATCH_METHOD: method})
 
@@ -93,14 +100,20 @@ class Monitors:
         try:
             name, request = self._admit(raw, context)
         except WireRefusal as refusal:
-            _log.warning("A monitor was refused: %s (%s)", refusal.what, refusal.code)
+            self._refusals[refusal.code] += 1
+            count = self._refusals[refusal.code]
+            if is_worth_a_line(count):
+                _log.warning("A monitor was refused: %s (%s; %d by now)", refusal.what, refusal.code, count)
             status = _STATUS.get(refusal.wire_code, grpc.StatusCode.FAILED_PRECONDITION)
             await context.abort(status, refusal.code)
             return
         self._watching[name] += 1
-        _log.info("%s watches.", name)
+        self._n_admitted += 1
+        if is_worth_a_line(self._n_admitted):
+            _log.info("%s watches.", name)
         try:
-            await self._tell(request, context)
+            with self._door.carrying(context.peer()):
+                await self._tell(request, context)
         except (TimeoutError, grpc.RpcError, grpc.aio.BaseError):
             _log.info("%s takes nothing and is not told any more.", name)
         finally:
@@ -111,6 +124,7 @@ class Monitors:
         digest = peer_certificate_sha256(context)
         if digest not in self._names:
             raise WireRefusal(WireCode.UNPINNED)
+        self._door.admit(context.peer(), digest, MONITOR_CONNECTIONS)
         name, request = self._names[digest], WatchRequest.from_bytes(raw)
         if request.roster_digest != self._roster_digest:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)

@@ -22,3 +22,6 @@ def _conftest_of(room: str) -> ModuleType:
 
 _runtime = _conftest_of("runtime")
 federate, killed = _runtime.federate, _runtime.killed
+
+_processes = _conftest_of("processes")
+theatre = _processes.theatre

@@ -65,14 +65,16 @@ class Nursery:
 class Process:
     """A command in a process of its own."""
 
-    def __init__(self, nursery: Nursery, folder: Path, name: str, arguments: Sequence[str], strike: Strike | None):
+    def __init__(
+        self, nursery: Nursery, folder: Path, name: str, arguments: Sequence[str], **more: Strike | int | None
+    ) -> None:
         self._nursery, self.name = nursery, name
         pipes = [folder / f"{name}.{stream}" for stream in ("out", "err")]
         for pipe in pipes:
             os.mkfifo(pipe)
         # A pipe, not a file: a process whose disk is full can still say so.
         self.pid: int = nursery.ask(
-            arguments=list(arguments), out=str(pipes[0]), err=str(pipes[1]), folder=str(folder), strike=strike
+            arguments=list(arguments), out=str(pipes[0]), err=str(pipes[1]), folder=str(folder), **more
         )
         self.out: list[str] = []
         self.err: list[str] = []
@@ -153,17 +155,20 @@ class Scene:
         self.plan = parse_plan(text)
         return self.plan
 
-    def start(self, name: str, *arguments: str, strike: Strike | None = None) -> Process:
-        """A command in this folder."""
-        process = Process(self._nursery, self.folder, f"{name}.{len(self.processes)}", arguments, strike)
+    def start(
+        self, name: str, *arguments: str, strike: Strike | None = None, files: int | None = None
+    ) -> Process:
+        """A command in this folder; it may open so many files."""
+        whole_name = f"{name}.{len(self.processes)}"
+        process = Process(self._nursery, self.folder, whole_name, arguments, strike=strike, files=files)
         self.processes.append(process)
         return process
 
-    def coordinator(self, strike: Strike | None = None) -> Process:
+    def coordinator(self, strike: Strike | None = None, files: int | None = None) -> Process:
         """The coordinator, for the first time or again."""
         return self.start(
             "hub", "coordinator", "plan.toml", "--roster", "roster.toml", "--identity", "hub.private.json", "--out",
-            "model.json", "--listen", self.address, "--seed", self._wards.SEED, strike=strike,
+            "model.json", "--listen", self.address, "--seed", self._wards.SEED, strike=strike, files=files,
         )  # fmt: skip
 
     def node(self, site: str, *more: str, strike: Strike | None = None) -> Process:
@@ -225,7 +230,7 @@ class Theatre:
         plan = wards.plan_text(
             N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4}
         )
-        wards.furnish(self._template, SITES, plan, 9)
+        wards.furnish(self._template, SITES, plan, 9, monitor="watch")
         self.ends: dict[str, Any] = {}
 
     def announce(self, name: str, story: Story, n_trees: int = 6) -> None:

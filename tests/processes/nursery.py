@@ -1,7 +1,8 @@
 """Starts the real commands in processes of their own, quickly: each is forked from this one, which has its imports.
 
 It reads one JSON object per line: `arguments` of the command line, `out` and `err` (FIFOs or files), `folder`, and
-perhaps a `strike`, which the child carries out on itself at an exact point of the protocol:
+perhaps how many `files` it may open, and a `strike`, which the child carries out on itself at an exact point of the
+protocol:
 
     {"signal": 9, "kind": "UNMASK", "number": 1, "moment": "before" | "after"}   a node's n-th message of a kind; with
                                                                                 "round", of those that ask for it
@@ -138,6 +139,8 @@ def child(request: dict[str, Any]) -> int:
         os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stop_clocks()
+    if request.get("files"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (request["files"], request["files"]))
     wanted = request.get("strike")
     if wanted:
         (strike_coordinator if "writes" in wanted else strike_node)(wanted)

@@ -26,7 +26,7 @@ from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
 from hedgerow.training.tasks import TrainingTask
-from hedgerow.transport.grpc_core import allow_many_connections
+from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity_files import read_private

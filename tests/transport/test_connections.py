@@ -1,0 +1,220 @@
+"""A port has so many places: strangers and surplus connections make room, and who may take part gets in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.protocol.wire.reports import WatchRequest
+from hedgerow.transport import connections
+from hedgerow.transport.connections import Door, peer_of, places
+from hedgerow.transport.grpc_core import WATCH, grpc
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
+from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.interface import Joined
+from hedgerow.transport.roster_file import build_roster
+
+EventOf = Callable[..., Any]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """No test measures time; this only bounds one that fails."""
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def n_accepted(port: int) -> int:
+    """Connections to a port that are among this process's files."""
+    found = 0
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            found += bool(one.getpeername()) and one.getsockname()[1] == port
+    return found
+
+
+def is_ended(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(1 << 16):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:192.0.2.1:5000", ("192.0.2.1", 5000)),
+        ("ipv6:%5B2001:db8::1%5D:5000", ("2001:db8::1", 5000)),
+        ("ipv6:[::ffff:192.0.2.1]:5000", ("192.0.2.1", 5000)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5000", ("fe80::1", 5000)),
+        ("unix:/run/somewhere", None),
+        ("ipv4:nowhere:5000", None),
+        ("", None),
+    ],
+)
+def test_grpcs_words_for_a_peer_are_read(text: str, peer: tuple[str, int] | None) -> None:
+    """A site whose address were read wrongly would be taken for a stranger, and sent away."""
+    assert peer_of(text) == peer
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "localhost"])
+def test_a_node_is_found_whatever_the_coordinator_listens_on(
+    federation: Any, quick: Any, event_of: EventOf, host: str
+) -> None:
+    """It stays connected beyond the time after which a stranger is sent away, and the stranger is."""
+    settings = quick(handshake_seconds=0.5, hello_seconds=0.2, duplicate_seconds=0.2)
+    try:
+        hub = federation.opened(
+            GrpcHub(federation.coordinator, federation.roster, HubAddress(host), settings=settings)
+        )
+    except EnvironmentFault:
+        pytest.skip(f"This machine has no {host}.")
+    where = "[::1]" if host == "::1" else "127.0.0.1"
+    node = federation.uplink("north", 0, settings=quick())
+    node._address = f"{where}:{hub.port}"
+    assert event_of(hub, Joined) == Joined("north")
+    for _ in range(2):
+        with socket.create_connection((where.strip("[]"), hub.port)) as stranger:
+            wait_until(lambda stranger=stranger: is_ended(stranger))
+    wait_until(lambda: hub._door._now > 3)
+    assert hub.connected() == ("north",) and hub.receive(0) is None
+
+
+def test_strangers_make_room(federation: Any, monkeypatch: pytest.MonkeyPatch, event_of: EventOf) -> None:
+    """With all places taken by connections that nobody ends, every site still gets in, and stays."""
+    monkeypatch.setattr(connections, "STRANGERS", 40)
+    hub = federation.hub()
+    n_places = hub._door._n_places
+    assert n_places == 40 + 2 * len(federation.roster.sites)
+    with contextlib.ExitStack() as silent:
+        for _ in range(3 * n_places):
+            silent.enter_context(socket.create_connection(("127.0.0.1", hub.port)))
+        nodes = [federation.uplink(site.name, hub.port) for site in federation.roster.sites]
+        joined = {event_of(hub, Joined).site for _ in nodes}
+        assert joined == {site.name for site in federation.roster.sites} == set(hub.connected())
+        assert n_accepted(hub.port) <= n_places
+
+
+class WatchedHub:
+    """A coordinator that the monitor `watch` may watch, and connections with its certificate."""
+
+    def __init__(self, federation: Any, settings: Any) -> None:
+        self._federation = federation
+        self.watcher = new_identity("watch", Role.MONITOR, bytes([77]) * 32)
+        sites = [site.public for site in federation.sites.values()]
+        self.roster = build_roster(federation.coordinator.public, sites, None, [self.watcher.public])
+        monitors = Monitors(self.roster, settings)
+        self.hub = federation.opened(
+            GrpcHub(federation.coordinator, self.roster, HubAddress(), settings=settings, monitors=monitors)
+        )
+
+    def channel(self) -> Any:
+        own = self.roster.coordinator
+        credentials = grpc.ssl_channel_credentials(
+            own.certificate_pem, self.watcher.tls_key, self.watcher.public.certificate_pem
+        )
+        options = [
+            ("grpc.ssl_target_name_override", own.tls_name),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        return self._federation.opened(grpc.secure_channel(f"127.0.0.1:{self.hub.port}", credentials, options=options))
+
+    def tls(self, folder: Any) -> ssl.SSLSocket:
+        file = folder / "watch.pem"
+        file.write_bytes(self.watcher.tls_key + self.watcher.public.certificate_pem)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(file)
+        connection = context.wrap_socket(socket.create_connection(("127.0.0.1", self.hub.port)))
+        return self._federation.opened(connection)
+
+
+def test_one_certificate_has_a_few_connections(federation: Any, quick: Any, event_of: EventOf) -> None:
+    """A monitor that opens forty, each with a stream, keeps as many as it may; a site gets in beside it."""
+    scene = WatchedHub(federation, quick())
+    request = WatchRequest(scene.roster.digest(), 0.1).to_bytes()
+    calls = [scene.channel().unary_stream(WATCH)(request) for _ in range(40)]
+    wait_until(lambda: sum(call.done() for call in calls) >= 36)
+    wait_until(lambda: n_accepted(scene.hub.port) <= MONITOR_CONNECTIONS)
+    assert scene.hub._monitors.is_there()
+    federation.uplink("north", scene.hub.port, roster=scene.roster)
+    assert event_of(scene.hub, Joined) == Joined("north")
+
+
+def test_a_connection_that_asks_for_nothing_is_ended(federation: Any, quick: Any, tmp_path: Any) -> None:
+    """A certificate of the roster alone keeps no connection open: something has to be carried over it."""
+    scene = WatchedHub(federation, quick(handshake_seconds=0.5, hello_seconds=0.2, duplicate_seconds=0.2))
+    connection = scene.tls(tmp_path)
+    wait_until(lambda: is_ended(connection))
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A port whose accepted connections are files of this process."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        yield listening
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems neither say who has spoken nor have 127.0.0.2")
+def test_who_makes_room_first(listener: socket.socket) -> None:
+    """The address that has the most, of these who said nothing, of these the oldest: a crowd crowds itself out."""
+    where = listener.getsockname()
+    plan = [("127.0.0.2", b"hello"), *[("127.0.0.3", b""), ("127.0.0.3", b"hello")] * 20]
+    with contextlib.ExitStack() as stack:
+        near = []
+        for host, words in plan:
+            far = stack.enter_context(socket.create_connection(where, source_address=(host, 0)))
+            near.append(stack.enter_context(listener.accept()[0]))
+            far.sendall(words)
+        for (_, words), end in zip(plan, near, strict=True):
+            if words:
+                end.recv(1, socket.MSG_PEEK)  # It has arrived.
+
+        async def look() -> int:
+            return Door(40, 3600.0)._look(where[1])
+
+        assert asyncio.run(look()) == len(plan)
+        ended = [number for number, end in enumerate(near) if is_ended(end)]
+        silent = [number for number, (_, words) in enumerate(plan) if not words]
+        # Of 40 places strangers have half: one more than the silent ones must go, and number 0 has its address alone.
+        assert ended == sorted([*silent, 2])
+
+
+def test_too_few_files_are_an_error_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better at the start than when the last site dials in, or the database has to be opened."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, hard))
+    assert 100 < places("127.0.0.1", 100, 200) < 1024
+    with pytest.raises(EnvironmentFault) as error:
+        places("127.0.0.1", 1000, 2000)
+    assert error.value.code == "too-few-files"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, hard))
+    assert places("127.0.0.1", 1000, 2000) == 2000 + connections.STRANGERS
+
+
+def test_a_hub_that_has_too_few_files_does_not_listen(federation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator reads it where the coordinator is started."""
+    monkeypatch.setattr(connections, "_RESERVE", 10**9)
+    with pytest.raises(EnvironmentFault) as error:
+        federation.hub()
+    assert error.value.code == "too-few-files"

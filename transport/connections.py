@@ -1,0 +1,317 @@
+"""The connections of a listening port: how many there may be, and which of them make room when there are too many.
+
+gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before it begins a handshake, so that a process
+keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the
+sites out. That choice is made here. gRPC gives no handle on its connections, but they are files of this process: each
+is found among them by its port, and ended by shutting its socket down, as if its peer had hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import resource
+import socket
+import stat
+import struct
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from hedgerow.protocol.errors import EnvironmentFault
+
+STRANGERS = 1024
+"""Places, where there are files for them, for connections that nobody has vouched for yet."""
+_FEWEST_STRANGERS = 16
+_RESERVE = 96
+"""Files that no connection is given: databases and their logs, the model, metrics, and what libraries open."""
+_FILES = "/dev/fd"
+_SECONDS, _SECONDS_UNDER_PRESSURE = 1.0, 0.1
+_PRESSURE = 4
+"""From one place in so many on, strangers are looked at more often."""
+_BYTES_RECEIVED = 128
+"""Where Linux has tcpi_bytes_received in its tcp_info (include/uapi/linux/tcp.h), 8 bytes."""
+
+Peer = tuple[str, int]
+_File = tuple[int, int]
+"""Number and inode: the number alone is given again to another file."""
+
+
+def allow_many_connections() -> None:
+    """Let this process open as many files as its user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def places(host: str, n_needed: int, n_guests: int) -> int:
+    """How many connections a port may have at once, by the files that this process may still open.
+
+    Args: host: where it will listen; n_needed: connections without which it would be of no use; n_guests: connections
+        that all certificates together may have.
+    Raises EnvironmentFault `too-few-files`.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free, needed = soft - len(os.listdir(_FILES)) - _RESERVE, n_needed + _FEWEST_STRANGERS
+    if soft == resource.RLIM_INFINITY:
+        free = n_guests + STRANGERS
+    if free < needed:
+        enough = soft + needed - free
+        raise EnvironmentFault(
+            f"This process may open {soft} files, which is not enough for the connections of {n_needed} parties.",
+            cause="Every connection is an open file, and the databases need some as well.",
+            remedy=f"Raise the limit to {enough} or more: `ulimit -n {enough}`, LimitNOFILE of the systemd unit, or "
+            "`ulimits` of the container.",
+            code="too-few-files",
+        )
+    # gRPC listens on every address of a name, and counts for each by itself.
+    return max(1, min(free, n_guests + STRANGERS) // _n_addresses(host))
+
+
+def _n_addresses(host: str) -> int:
+    try:
+        return len({found[4] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+    except OSError:
+        return 1
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One accepted connection. `since`: when it began; `has_spoken`: the last time that it was asked."""
+
+    peer: Peer
+    since: float
+    is_ended: bool = False
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A peer whose certificate is known. `since`: from when on it has carried nothing that counts."""
+
+    certificate: bytes
+    at_most: int
+    since: float
+    number: int
+    n_carried: int = 0
+
+
+class Door:
+    """Looks after the connections of one port; everything but `__init__` runs in the event loop.
+
+    A connection is a stranger's until a stream has come over it with a pinned certificate. One that carries nothing for
+    `idle_seconds` is ended, and so are the surplus ones of one certificate: first those that carry nothing, and of
+    these the oldest. When strangers take half of the free places, those of the address that has the most make room,
+    first those who have said nothing, and of these the oldest: who dials in gets its handshake done, however many
+    others are at the door.
+    """
+
+    def __init__(self, n_places: int, idle_seconds: float) -> None:
+        """Args: n_places: as given to gRPC, see `places`; idle_seconds: in which this process ran."""
+        self._n_places, self._idle_seconds = n_places, idle_seconds
+        self._now = 0.0
+        """Seconds that were waited for here: they do not pass while this process does not run."""
+        self._found: dict[_File, _Connection | None] = {}
+        """What is among the files; None for what is no connection of the port."""
+        self._guests: dict[Peer, _Guest] = {}
+        self._n_admitted = 0
+        self._is_blind = False
+        """A peer has come whose address is of an unknown kind: from now on nobody is sent away."""
+        self._wake = asyncio.Event()
+
+    def admit(self, peer: str, certificate: bytes, at_most: int) -> None:
+        """A stream has come from this peer, in gRPC's words, with a pinned certificate, which may have so many."""
+        key = peer_of(peer)
+        if key is None:
+            # Who cannot be told from a stranger must not be taken for one.
+            self._is_blind = True
+            return
+        guest = self._guests.get(key)
+        if guest is None or guest.certificate != certificate:
+            self._n_admitted += 1
+            self._guests[key] = _Guest(certificate, at_most, self._now, self._n_admitted)
+            own = sum(other.certificate == certificate for other in self._guests.values())
+            if own > at_most:
+                self._wake.set()
+
+    @contextlib.contextmanager
+    def carrying(self, peer: str) -> Iterator[None]:
+        """As long as the block lasts, the admitted peer's connection is of use."""
+        guest = self._guests.get(peer_of(peer) or ("", 0))
+        if guest is None:
+            yield
+            return
+        guest.n_carried += 1
+        try:
+            yield
+        finally:
+            guest.n_carried -= 1
+            guest.since = self._now
+
+    @property
+    def options(self) -> list[tuple[str, int]]:
+        """What gRPC's server has to be told."""
+        return [("grpc.max_allowed_incoming_connections", self._n_places)]
+
+    async def watch(self, port: int) -> None:
+        """Look after the connections of this port until cancelled."""
+        while True:
+            try:
+                is_pressed = self._look(port) * _PRESSURE > self._n_places
+            except OSError:
+                is_pressed = True  # There are no files left to look with: others of this process have taken them.
+            seconds = _SECONDS_UNDER_PRESSURE if is_pressed else _SECONDS
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), seconds)
+                # Who opens one connection after the other does not make this loop turn faster.
+                self._wake.clear()
+                seconds = _SECONDS_UNDER_PRESSURE
+                await asyncio.sleep(seconds)
+            self._now += seconds
+
+    def _look(self, port: int) -> int:
+        """End what must be; returns how many strangers were there."""
+        self._find(port)
+        present = {file: one for file, one in self._found.items() if one is not None and not one.is_ended}
+        peers = {one.peer for one in present.values()}
+        for peer in [peer for peer, guest in self._guests.items() if peer not in peers and self._has_gone(guest)]:
+            del self._guests[peer]
+        strangers = [file for file, one in present.items() if one.peer not in self._guests]
+        ended = {file for file in present if self._is_idle(present[file])}
+        surplus = self._surplus_peers()
+        ended |= {file for file, one in present.items() if one.peer in surplus}
+        room = max(self._n_places - (len(present) - len(strangers)), _FEWEST_STRANGERS) // 2
+        staying = [file for file in strangers if file not in ended]
+        if len(staying) > room:
+            ended.update(self._by_turn(staying)[: len(staying) - room])
+        for file in () if self._is_blind else ended:
+            present[file].is_ended = True
+            _shut(file)
+        return len(strangers)
+
+    def _find(self, port: int) -> None:
+        """Bring `_found` up to what is open now."""
+        before, self._found = self._found, {}
+        for name in os.listdir(_FILES):
+            try:
+                state = os.fstat(int(name))
+            except OSError:
+                continue  # Closed meanwhile.
+            if not stat.S_ISSOCK(state.st_mode):
+                continue
+            file = int(name), state.st_ino
+            if file in before:
+                self._found[file] = before[file]
+                continue
+            peer = _accepted_from(file, port)
+            self._found[file] = None if peer is None else _Connection(peer, self._now)
+            guest = None if peer is None else self._guests.get(peer)
+            if guest is not None and peer is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
+                del self._guests[peer]  # Another connection from a port that a guest had before.
+
+    def _has_gone(self, guest: _Guest) -> bool:
+        """Whether a guest whose connection is not there was there before: this may be the first look since it came."""
+        return guest.n_carried == 0 and guest.since < self._now
+
+    def _is_idle(self, connection: _Connection) -> bool:
+        guest = self._guests.get(connection.peer)
+        if guest is not None and guest.n_carried:
+            return False
+        return (connection if guest is None else guest).since + self._idle_seconds < self._now
+
+    def _surplus_peers(self) -> set[Peer]:
+        """Connections beyond what their certificates may have."""
+        by_certificate: dict[bytes, list[tuple[bool, int, Peer]]] = defaultdict(list)
+        for peer, guest in self._guests.items():
+            by_certificate[guest.certificate].append((guest.n_carried > 0, guest.number, peer))
+        surplus: set[Peer] = set()
+        for own in by_certificate.values():
+            at_most = self._guests[own[0][2]].at_most
+            surplus.update(peer for _, _, peer in sorted(own)[: max(0, len(own) - at_most)])
+        return surplus
+
+    def _by_turn(self, strangers: list[_File]) -> list[_File]:
+        """Strangers in the order in which they make room."""
+        connections = {file: self._found[file] for file in strangers}
+        known = {file: one for file, one in connections.items() if one is not None}
+        crowd = Counter(_network_of(one.peer) for one in known.values())
+        return sorted(
+            known, key=lambda file: (-crowd[_network_of(known[file].peer)], _has_spoken(file), known[file].since)
+        )
+
+
+def peer_of(text: str) -> Peer | None:
+    """Address and port of a peer, from gRPC's "ipv4:192.0.2.1:5000" or "ipv6:%5B2001:db8::1%5D:5000"; else None."""
+    kind, _, rest = unquote(text).partition(":")
+    host, _, port = rest.rpartition(":")
+    return _peer(host.strip("[]"), int(port)) if kind in {"ipv4", "ipv6"} and port.isdigit() else None
+
+
+def _peer(host: str, port: int) -> Peer | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), port
+
+
+def _network_of(peer: Peer) -> str:
+    """What one household is given: an address of version 4, a network of 64 bits of version 6."""
+    address = ipaddress.ip_address(peer[0])
+    bits = 32 if address.version == 4 else 64
+    return str(ipaddress.ip_network((address, bits), strict=False))
+
+
+@contextlib.contextmanager
+def _socket_of(file: _File) -> Iterator[socket.socket | None]:
+    """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been."""
+    number, inode = file
+    try:
+        again = os.dup(number)
+    except OSError:
+        yield None
+        return
+    state = os.fstat(again)
+    if state.st_ino != inode or not stat.S_ISSOCK(state.st_mode):
+        os.close(again)
+        yield None
+        return
+    with socket.socket(fileno=again) as found:
+        yield found
+
+
+def _accepted_from(file: _File, port: int) -> Peer | None:
+    """Whose connection to this port it is; None for every other socket."""
+    with _socket_of(file) as found:
+        if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
+            return None
+        try:
+            own, theirs = found.getsockname(), found.getpeername()
+        except OSError:
+            return None  # A listening one, or one that has ended.
+        return _peer(theirs[0], theirs[1]) if own[1] == port else None
+
+
+def _has_spoken(file: _File) -> bool:
+    """Whether anything has come from the peer; where the system does not tell, nothing has."""
+    if sys.platform != "linux":
+        return False
+    with _socket_of(file) as found:
+        if found is None:
+            return False
+        with contextlib.suppress(OSError, struct.error):
+            state = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
+            (n_bytes,) = struct.unpack_from("=Q", state, _BYTES_RECEIVED)
+            return bool(n_bytes)
+    return False
+
+
+def _shut(file: _File) -> None:
+    """End a connection: gRPC reads that it has ended, and closes its file."""
+    with _socket_of(file) as found, contextlib.suppress(OSError):
+        if found is not None:
+            found.shutdown(socket.SHUT_RDWR)
