@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +22,7 @@ from hedgerow.protocol.errors import (
     PolicyRefusal,
     RemoteProtocolError,
 )
+from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
@@ -344,8 +344,8 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
 def read_plan(content: bytes) -> Plan:
     """The plan in an invitation; raises RemoteProtocolError."""
     try:
-        return Plan.from_dict(json.loads(content))
-    except (ValueError, RecursionError, AttributeError) as fault:
+        return Plan.from_dict(read_json(content))
+    except (ValueError, AttributeError) as fault:
         raise RemoteProtocolError(
             "The coordinator's plan cannot be read.",
             cause="It is of another version, or no plan.",

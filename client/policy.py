@@ -19,11 +19,11 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hedgerow.protocol.errors import PlanError, PolicyRefusal, UsageError
+from hedgerow.protocol.plain_values import read_toml
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.plan_fields import (
     boolean,
@@ -128,13 +128,13 @@ def parse_policy(toml_text: str) -> Policy:
         UsageError: code "policy-file": it is not TOML, or a field is missing, unknown or wrong.
     """
     try:
-        return read_section(Policy, tomllib.loads(toml_text), "policy")
-    except tomllib.TOMLDecodeError as error:
+        return read_section(Policy, read_toml(toml_text), "policy")
+    except PlanError as error:
+        raise UsageError(error.what, cause=error.cause, remedy=error.remedy, code="policy-file") from None
+    except ValueError as error:
         raise UsageError(
             f"The policy is not valid TOML: {error}.", remedy="Mend that line.", code="policy-file"
         ) from None
-    except PlanError as error:
-        raise UsageError(error.what, cause=error.cause, remedy=error.remedy, code="policy-file") from None
 
 
 def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent, event_from_dict
 from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.queries import NoiseCohort
 
 LEDGER_VERSION = 2
@@ -166,7 +167,7 @@ class Ledger:
     def from_json(cls, text: str) -> Ledger:
         """The inverse of `to_json`; raises PrivacyError on broken text, a newer version or a purpose told twice."""
         try:
-            content = json.loads(text)
+            content = read_json(text)
         except ValueError as fault:
             raise _malformed(f"The ledger is not JSON ({fault}).") from fault
         if not isinstance(content, dict) or content.get("version") not in range(1, LEDGER_VERSION + 1):

@@ -11,13 +11,13 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plain_values import parse_toml, require_plain
 from hedgerow.protocol.plan_algorithms import (
     SECTIONS,
     Adassp,
@@ -41,6 +41,7 @@ from hedgerow.protocol.plan_s_gbdt import SGbdt, check_s_gbdt
 
 PLAN_VERSION = 1
 MAX_CATEGORIES = 250
+_NOT_PLAIN = "Ask the party that wrote it, and take it from nobody who cannot say what it is for."
 MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 
@@ -174,6 +175,10 @@ class Plan:
         Raises:
             PlanError: naming the first offending field and the fix.
         """
+        try:
+            require_plain(table)
+        except ValueError as error:
+            raise PlanError(f"{error}.", remedy=_NOT_PLAIN, code="plan-field") from None
         _check_top_level(table)
         features = table.get("features")
         if not isinstance(features, list | tuple) or not features:
@@ -243,8 +248,8 @@ def parse_plan(toml_text: str) -> Plan:
         PlanError: when it is not TOML, is of a newer version, or a field is wrong.
     """
     try:
-        table = tomllib.loads(toml_text)
-    except tomllib.TOMLDecodeError as error:
+        table = parse_toml(toml_text)
+    except ValueError as error:
         raise PlanError(
             f"The plan is not valid TOML: {error}.",
             remedy="Mend that line, or start from a fresh one with `hedgerow plan init`.",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import PlanError
+from hedgerow.protocol.plain_values import LARGEST, shown
 
 Check = Callable[[Any, str], Any]
 Section = TypeVar("Section")
@@ -15,11 +16,13 @@ Section = TypeVar("Section")
 
 def refuse(path: str, found: object, expected: str, remedy: str = "") -> PlanError:
     """The error for one field: `path` is its dotted name, `found` the offending value."""
-    shown = repr(found)
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
+    # A part is enough, and Python writes no integer of many digits out.
+    found = found if not isinstance(found, int) or abs(found) <= LARGEST else f"{found.bit_length()} bits"
+    said = shown(repr(found))
+    if len(said) > 60:
+        said = said[:57] + "..."
     return PlanError(
-        f"{path}: {shown} is not allowed; expected {expected}.",
+        f"{path}: {said} is not allowed; expected {expected}.",
         remedy=remedy or f"Set {path} to {expected}.",
         code="plan-field",
     )
@@ -49,7 +52,9 @@ def number(low: float, high: float, *also: str, exclusive: bool = False) -> Chec
         if isinstance(value, str) and value in also:
             return value
         expected = f"a number {between} {low:g} {joiner} {high:g}{words}"
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        # No double holds an integer of hundreds of digits.
+        is_number = not isinstance(value, bool) and isinstance(value, int | float)
+        if not is_number or (isinstance(value, int) and abs(value) > LARGEST) or math.isnan(value):
             raise refuse(path, value, expected)
         inside = low < value < high if exclusive else low <= value <= high
         if not inside:
@@ -88,6 +93,8 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     """A list of distinct values, kept as the text in which the data writes them."""
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise refuse(path, value, "a list of distinct values")
+    if any(item is None or isinstance(item, Mapping | list | tuple | bytes) for item in value):
+        raise refuse(path, value, "a list of distinct texts or numbers")
     words = tuple(as_text(item) for item in value)
     if len(set(words)) != len(words):
         twice = next(word for word in words if words.count(word) > 1)

@@ -286,6 +286,11 @@ CASES: dict[str, Case] = {
     "no n_records": lambda s: s.plan("n_records = 100\n", ""),
     "so many records that no machine word holds a sum": lambda s: s.plan("n_records = 100", f"n_records = {10**15}"),
     "a misspelled field": lambda s: s.plan("max_depth", "maxdepth"),
+    "a number of hundreds of digits": lambda s: s.plan("n_records = 100", f"n_records = {'9' * 400}"),
+    "tables nested thousands deep": lambda s: s.plan("version = 1", f"version = {'[' * 9000}{']' * 9000}"),
+    "an escape sequence, or a character that hides or reorders text": lambda s: s.plan(
+        "version = 1", 'version = 1\nname = "\\u001b[2J\\u202e"'
+    ),
     "a newer version of the plan": lambda s: s.plan("version = 1", "version = 2"),
     "text that is not TOML": lambda s: s.plan("version = 1", "version is 1"),
     "a plan that does not exist": lambda s: s.train(plan="nowhere.toml"),

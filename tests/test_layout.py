@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 PURE_STANDARD = {
     "__future__", "abc", "bisect", "collections", "contextlib", "dataclasses", "decimal", "enum", "fractions",
     "functools", "hashlib", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "tomllib",
-    "types", "typing", "warnings",
+    "types", "typing", "unicodedata", "warnings",
 }  # fmt: skip
 PURE: dict[str, set[str]] = {
     "protocol": {"numpy", "google"},

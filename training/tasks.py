@@ -17,6 +17,7 @@ from typing import Any
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.evaluation import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
 from hedgerow.training.programs import program_for
@@ -103,8 +104,8 @@ class EvaluationTask:
     def ensemble(self) -> Ensemble:
         """The model's trees; RemoteProtocolError or ModelError for bytes that are none of this plan's."""
         try:
-            table = json.loads(self.model)
-        except (ValueError, RecursionError) as fault:
+            table = read_json(self.model)
+        except ValueError as fault:
             raise _unreadable("It is no JSON.") from fault
         return ensemble_from_dict(table, self.plan)
 

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.protocol.plain_values import require_plain
 from hedgerow.transport.identity import (
     KEY_BYTES,
     PrivateIdentity,
@@ -63,13 +64,14 @@ def read_private(path: Path) -> PrivateIdentity:
         raw = file.read()
     try:
         content = json.loads(raw)
+        require_plain({**content, "tls_key": ""})
         if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
             raise _unreadable(path, "It is of another format or version.")
         public = parse_public(content["public"], str(path))
         return PrivateIdentity(public, from_base64(content["identity_seed"]), content["tls_key"].encode("ascii"))
     except HedgerowError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         # The text of these errors may quote the file, which holds secrets.
         raise _unreadable(path, "Its fields do not read.") from None
 

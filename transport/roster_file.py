@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.protocol.plain_values import read_toml
 from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, from_base64, spoken, to_base64
 
 FORMAT_VERSION = 1
@@ -44,7 +44,7 @@ class PinnedRoster:
             raise _wrong(
                 "Somebody is listed in a role that is not theirs.", "A site's file was given for the coordinator's."
             )
-        if self.epoch < 1 or not 1 <= len(self.sites) <= MAX_SITES:
+        if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
             raise _wrong("A roster has an epoch from 1 on, and 1 to 4096 sites.")
         if len(self.monitors) > MAX_MONITORS:
             raise _wrong(f"A roster has at most {MAX_MONITORS} monitors.")
@@ -114,8 +114,8 @@ def build_roster(
 def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
     """The roster in a file's text; raises UsageError, or RemoteProtocolError for keys that are not proved."""
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = read_toml(text)
+    except ValueError as error:
         raise _wrong(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
     names = set(content) - {"monitors"}
     if content.get("version") != FORMAT_VERSION or names != {"version", "epoch", "coordinator", "sites"}:
@@ -157,9 +157,10 @@ def public_lines(identity: PublicIdentity) -> str:
 
 def read_public(path: Path) -> PublicIdentity:
     """The identity in a public file; raises UsageError or RemoteProtocolError."""
+    text = read_text(path)
     try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+        content = read_toml(text)
+    except ValueError as error:
         raise _wrong(f"{path} is not TOML: {error}.", "It is not a public identity file.") from None
     if content.pop("version", None) != FORMAT_VERSION:
         raise _wrong(f"{path} is not a public identity of version {FORMAT_VERSION}.", "It is another kind of file.")

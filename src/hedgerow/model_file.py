@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.protocol.errors import EnvironmentFault, ModelError
+from hedgerow.protocol.plain_values import require_plain
 from hedgerow.trees.ensemble_json import invalid, newer
 
 FORMAT = "hedgerow-model"
@@ -52,6 +53,10 @@ def read_content(path: Path) -> dict[str, Any]:
             remedy="Give the file that `hedgerow train` wrote with --out.",
             code="model-wrong-kind",
         )
+    try:
+        require_plain(content)
+    except ValueError as fault:
+        raise invalid(str(fault)) from None
     version = content.get("version")
     if type(version) is not int or version < 1:
         raise invalid("its version is not a whole number above 0")

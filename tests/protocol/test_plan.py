@@ -26,7 +26,7 @@ from hedgerow.protocol.plan import (
 )
 from hedgerow.protocol.plan_s_gbdt import SGbdt
 
-LINES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12).filter(str.strip)
+LINES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12).filter(str.strip)
 WORDS = st.one_of(LINES, st.integers(-9, 9), st.floats(-9, 9), st.booleans())
 
 

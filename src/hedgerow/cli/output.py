@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.plain_values import shown
 
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""
@@ -70,7 +71,7 @@ def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
     """A report's lines, wrapped with a hanging indent."""
     columns = columns or width()
     lines = []
-    for line in text.split("\n"):
+    for line in map(shown, text.split("\n")):
         pieces = textwrap.wrap(
             line, columns, subsequent_indent=" " * hanging, break_on_hyphens=False, drop_whitespace=True
         )
@@ -80,7 +81,7 @@ def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
 
 def note(text: str) -> None:
     """A remark to a person, on stderr."""
-    print(textwrap.fill(text, width(), break_on_hyphens=False), file=sys.stderr)
+    print(textwrap.fill(_one_line(text), width(), break_on_hyphens=False), file=sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -115,8 +116,14 @@ def megabytes(n_bytes: int) -> str:
 
 def _paragraph(start: str, indent: int, text: str) -> str:
     """`start`, which takes `indent` columns, then the text, wrapped and indented alike."""
-    lines = textwrap.wrap(text, max(20, width() - indent), break_on_hyphens=False, break_long_words=False) or [""]
+    room = max(20, width() - indent)
+    lines = textwrap.wrap(_one_line(text), room, break_on_hyphens=False, break_long_words=False) or [""]
     return start + ("\n" + " " * indent).join(lines)
+
+
+def _one_line(text: str) -> str:
+    """The text without what a terminal could take for a command: errors may quote a file, or a peer."""
+    return shown(text.translate({ord(each): " " for each in "\n\t\r"}))
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:

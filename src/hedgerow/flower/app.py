@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 
 from hedgerow.flower.version import require_version
 from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.protocol.plain_values import shown
 from hedgerow.transport.flower_grid import GridPost, content_of, record
 from hedgerow.transport.flower_hub import Patience
 from hedgerow.transport.flower_socket import ask
@@ -57,7 +58,7 @@ def content_for(content: Mapping[str, object], context: Context, app_version: st
             raise RemoteProtocolError("A message holds no request.", code="malformed-message")
         return record(reply=answer(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
-        print(f"hedgerow: {fault} ({fault.code})", file=sys.stderr, flush=True)
+        print(f"hedgerow: {shown(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
         return record(refused=fault.code)
 
 

@@ -6,12 +6,12 @@ Paths in them are relative to the file's own folder. Neither file travels, and n
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import PlanError, UsageError
+from hedgerow.protocol.plain_values import read_toml
 from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, number, read_section, text
 
 FILE_VERSION = 1
@@ -113,14 +113,14 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
 
 def _read(kind: type[File], path: Path, name: str) -> File:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path.read_text(encoding="utf-8"))
         found = read_section(kind, content, name)
     except OSError as fault:
         raise _wrong(f"{path}: {fault.strerror or fault}.", "The path may be misspelled.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise _wrong(f"{path} is not TOML: {fault}.", "It was edited, or is another file.") from None
     except PlanError as fault:
         raise _wrong(f"{path}: {fault.what}", fault.cause) from None
+    except ValueError as fault:
+        raise _wrong(f"{path} is not TOML: {fault}.", "It was edited, or is another file.") from None
     here = path.parent.resolve()
     absolute: dict[str, Any] = {
         field.name: _absolute(here, getattr(found, field.name))

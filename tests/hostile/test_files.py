@@ -1,0 +1,249 @@
+"""Files and messages that were made to harm who reads them: nothing but a named refusal comes of any."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.cli.main import main
+from hedgerow.client.node_run import read_plan
+from hedgerow.client.policy import parse_policy
+from hedgerow.local_training import train
+from hedgerow.model import Model
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import HedgerowError, ModelError, PlanError
+from hedgerow.protocol.plain_values import require_plain, shown
+from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.training.tasks import EvaluationTask
+from hedgerow.transport.identity import Role
+from hedgerow.transport.identity_files import create_identity, read_private
+from hedgerow.transport.roster_file import build_roster, parse_roster, read_public
+
+PLAN = """version = 1
+name = "wards"
+[model]
+n_trees = 3
+structure_seed = 1
+[privacy]
+epsilon = 4
+delta = 1e-6
+n_records = 1500
+[federation]
+min_sites = 2
+round_timeout = 60
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+[[features]]
+name = "ward"
+type = "categorical"
+categories = ["a", "b", "c"]
+[label]
+name = "ill"
+type = "binary"
+classes = ["no", "yes"]
+"""
+POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
+DEEP = 20_000
+TOML_VALUES = {
+    "400 digits": "9" * 400,
+    "5,000 digits": "9" * 5000,
+    "hexadecimal": "0x" + "f" * 9000,
+    "nested lists": "[" * DEEP + "]" * DEEP,
+    "33 lists": "[" * 33 + "]" * 33,
+    "nested tables": "{a=" * DEEP + "1" + "}" * DEEP,
+    "escape": '"\\u001b]0;owned\\u0007"',
+    "control 1": '"\\u009b31m"',
+    "override": '"age\\u202e"',
+    "isolate": '"\\u2066age"',
+    "no width": '"a\\u200bge"',
+    "line separator": '"age\\u2028"',
+    "not a number": "nan",
+    "infinite": "inf",
+    "a date": "1979-05-27",
+    "a time": "07:32:00",
+    "a table": "{}",
+    "true": "true",
+    "empty": '""',
+}
+JSON_VALUES: tuple[Any, ...] = (
+    10**400, -(10**400), 1e308, -0.0, math.nan, math.inf, "\x1b[2J", "a\u202eb", "\u2029", "\x9b", "", None, True, [],
+    {}, [[[]]], {"": {}}, [1], ["a", "a"], "x" * 5000, 2**63, -1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Callable[[str], object]]]:
+    """A good text of every kind of file that somebody else may have written, and what reads it."""
+    folder = tmp_path_factory.mktemp("files")
+    identities = {
+        name: create_identity(folder, name, role)
+        for name, role in (("hub", Role.COORDINATOR), ("north", Role.SITE), ("south", Role.SITE))
+    }
+    publics = [made[0].public for made in identities.values()]
+    public = identities["north"][2]
+
+    def read(reader: Callable[[Path], object]) -> Callable[[str], object]:
+        def written(text: str) -> object:
+            path = folder / "read"
+            path.touch(mode=0o600)
+            path.write_text(text, encoding="utf-8")
+            return reader(path)
+
+        return written
+
+    return {
+        "plan": (PLAN, parse_plan),
+        "policy": (POLICY, parse_policy),
+        "roster": (build_roster(publics[0], publics[1:]).to_toml(), parse_roster),
+        "public": (public.read_text(), read(read_public)),
+        "private": (identities["north"][1].read_text(), read(read_private)),
+    }
+
+
+@pytest.mark.parametrize("value", TOML_VALUES)
+@pytest.mark.parametrize("kind", ["plan", "policy", "roster", "public"])
+def test_no_value_in_a_file_ends_a_command_without_a_name(
+    texts: dict[str, tuple[str, Callable[[str], object]]], kind: str, value: str
+) -> None:
+    """In the place of any value: what cannot be used is refused, and what the owner is told has no escape sequence."""
+    text, read = texts[kind]
+    lines = text.split("\n")
+    places = [number for number, line in enumerate(lines) if "=" in line and not line.startswith("#")]
+    assert len(places) >= 5
+    for place in places:
+        name = lines[place].split("=")[0]
+        spoilt = "\n".join([*lines[:place], f"{name}= {TOML_VALUES[value]}", *lines[place + 1 :]])
+        try:
+            read(spoilt)
+        except HedgerowError as refused:
+            assert shown(str(refused)) == str(refused)
+
+
+@pytest.mark.parametrize("value", TOML_VALUES)
+def test_a_command_refuses_a_harmful_plan_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    """Exit code 70 means a fault of Hedgerow; whoever writes a plan cannot bring it about, nor reach the terminal."""
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace('name = "wards"', f"name = {TOML_VALUES[value]}"))
+    assert main(["privacy", str(path)]) == 3
+    said = capsys.readouterr()
+    assert all(shown(line) == line for line in (said.out + said.err).split("\n"))
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\x07", "\x7f", "\x9b", "\u200b", "\u200f", "\u202a", "\u202e", "\u2066",
+                                       "\u2069", "\ufeff", "\u2028", "\u2029", "\r", "\n", "\t", "\ud800"])  # fmt: skip
+def test_a_plan_shows_its_owner_nothing_that_reads_otherwise(character: str) -> None:
+    """Neither in a text nor in the name of a field, wherever it stands: what an owner agrees to is what is seen."""
+    table = json.loads(json.dumps(Plan.to_dict(parse_plan(PLAN))))
+    texts = [("name",), ("label", "name"), ("privacy", "unit"), ("features", 0, "name"), ("label", "classes", 0)]
+    for *outer, last in texts:
+        spoilt = copy.deepcopy(table)
+        inner: Any = spoilt
+        for step in outer:
+            inner = inner[step]
+        inner[last] = f"age{character}"
+        with pytest.raises(PlanError) as refused:
+            Plan.from_dict(spoilt)
+        assert character not in str(refused.value) and f"{ord(character):04X}" in str(refused.value)
+    with pytest.raises(PlanError) as refused:
+        Plan.from_dict({**table, f"name{character}": 1})
+    assert character not in str(refused.value)
+
+
+def test_letters_of_every_script_are_plain() -> None:
+    """Names of columns in any language stay what they were."""
+    require_plain({"Größe": ["näive", "年齢", "возраст", "गाँव", "عمر", "µ² ≥ 1", "né\u00a0le", "😀"]})
+
+
+@pytest.fixture(scope="module")
+def model(factory: ModuleType) -> Model:
+    """A small model."""
+    plan = factory.make_plan(model={"n_trees": 2})
+    data = factory.make_data(plan, plan.privacy.n_records, 7)
+    sites = {f"site-{number}": factory.take(data, slice(number, None, 3)) for number in range(3)}
+    return train(plan, sites, noise=SeededNoise(1))
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in a value of JSON."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(inner, (*path, key))
+
+
+def spoilt_at(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """A copy with a new value in this place."""
+    if not path:
+        return new
+    changed = copy.copy(value)
+    changed[path[0]] = spoilt_at(value[path[0]], path[1:], new)
+    return changed
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_no_message_with_a_plan_or_a_model_ends_a_node_without_a_name(model: Model, data: st.DataObject) -> None:
+    """Over the wire a coordinator sends both as JSON; any value may stand anywhere."""
+    plan = model.plan.to_dict()
+    place = data.draw(st.sampled_from(list(places_in(plan))))
+    spoilt = json.dumps(spoilt_at(plan, place, data.draw(st.sampled_from(JSON_VALUES)))).encode()
+    try:
+        read_plan(spoilt)
+    except HedgerowError as refused:
+        assert shown(str(refused)) == str(refused)
+    trees = json.loads(model.to_bytes())["ensemble"]
+    place = data.draw(st.sampled_from(list(places_in(trees))))
+    spoilt = json.dumps(spoilt_at(trees, place, data.draw(st.sampled_from(JSON_VALUES)))).encode()
+    try:
+        _ = EvaluationTask(model.plan, spoilt, 1.0, 1e-6, 0).ensemble
+    except HedgerowError as refused:
+        assert shown(str(refused)) == str(refused)
+
+
+@pytest.mark.parametrize("text", ["[" * DEEP, '{"a":' * DEEP, "[" * 40 + "]" * 40, "9" * 5000])
+def test_deep_or_long_json_is_refused_by_name(model: Model, text: str) -> None:
+    """Neither the stack nor the digits of a number end a node."""
+    with pytest.raises(HedgerowError):
+        read_plan(text.encode())
+    with pytest.raises(HedgerowError):
+        _ = EvaluationTask(model.plan, text.encode(), 1.0, 1e-6, 0).ensemble
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_no_model_file_ends_a_command_without_a_name(
+    model: Model, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A model comes from others too; its checksum keeps nobody from writing what they like."""
+    content = json.loads(model.to_bytes())
+    place = data.draw(st.sampled_from(list(places_in(content))))
+    spoilt = spoilt_at(content, place, data.draw(st.sampled_from(JSON_VALUES)))
+    path = tmp_path_factory.getbasetemp() / "model.json"
+    path.write_text(json.dumps(spoilt))
+    try:
+        Model.load(path)
+    except HedgerowError as refused:
+        assert shown(str(refused).replace(str(path), "")) == str(refused).replace(str(path), "")
+
+
+def test_a_deep_model_file_is_refused_by_name(tmp_path: Path) -> None:
+    """Its parser's stack is not the reader's problem."""
+    path = tmp_path / "model.json"
+    for text in ("[" * DEEP, '{"a":' * DEEP):
+        path.write_text(text)
+        with pytest.raises(ModelError):
+            Model.load(path)
