@@ -150,7 +150,9 @@ class Scene:
     def change_plan(self, old: str, new: str) -> Plan:
         """Replace a line of the plan, before anyone has read it."""
         file = self.folder / "plan.toml"
-        text = file.read_text(encoding="ascii").replace(old, new)
+        text = file.read_text(encoding="ascii")
+        assert old in text
+        text = text.replace(old, new)
         file.write_text(text, encoding="ascii")
         self.plan = parse_plan(text)
         return self.plan

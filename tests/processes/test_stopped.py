@@ -61,7 +61,6 @@ def stopped_while_gathering(number: int, *more: str) -> Story:
     """All are stopped before all sites have come, the plan is corrected, all are started again as before."""
 
     def story(scene: Scene) -> None:
-        scene.change_plan("join_timeout = 15", "join_timeout = 120")
         for site in SITES[:3]:
             scene.node(site, *more)
         hub = coordinator(scene)
@@ -166,10 +165,10 @@ def another_table(scene: Scene) -> None:
 
 def given_up_before_the_first_round(scene: Scene) -> None:
     """Too few sites came in time: the same command, given again, begins a new run instead of failing for ever."""
-    scene.change_plan("join_timeout = 15", "join_timeout = 1")
+    scene.let_time_pass(*SITES)
     hub = coordinator(scene)
     assert hub.wait() == 9 and hub.error == "too-few-sites"
-    scene.change_plan("join_timeout = 1", "join_timeout = 120")
+    scene.let_time_pass()
     start_nodes(scene, "--plan", "plan.toml")
     check_new_run(scene, coordinator(scene))
 
