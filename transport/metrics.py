@@ -6,19 +6,33 @@ sees them: no count, sum or rate of any site's data has a place here.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import socket
+import socketserver
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hedgerow.protocol.errors import EnvironmentFault, UsageError, missing_extra
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise missing_extra("prometheus_client", "Serving numbers for Prometheus") from error
+
+_MAX_CONNECTIONS = 8
+_CONNECTION_SECONDS = 10.0
+"""So long has a client to ask and to take the answer, however slowly it does."""
+_PATIENCE_SECONDS = 1.0
+"""So long does a new connection wait for the one that made room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +87,110 @@ class _RunCollector(Collector):
         yield refusals
 
 
+class _Page(BaseHTTPRequestHandler):
+    """One request, and the end of its connection."""
+
+    server: _Server
+
+    def do_GET(self) -> None:
+        """The numbers, to who asks for them under a name of this machine."""
+        if not self.server.is_own_name(self.headers.get("Host", "")):
+            # A page in somebody's browser, whose own name was made to lead here (DNS rebinding), must not read them.
+            self.send_error(HTTPStatus.FORBIDDEN, "Ask for this page by an address or a name of this machine.")
+        elif self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+            page = encode(self.server.registry)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: clients do not write the coordinator's log."""
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """At most `_MAX_CONNECTIONS` at once, each for `_CONNECTION_SECONDS`; the oldest makes room for a new one."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        # A name without dots is one of this network's, which nobody else can have a browser look up elsewhere.
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        self._lock = threading.Lock()
+        self._began: dict[socket.socket, float] = {}
+        self._places = threading.Semaphore(_MAX_CONNECTIONS)
+        ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self.address_family = family
+        super().__init__((str(address[0]), int(address[1])), _Page)
+
+    def is_own_name(self, host: str) -> bool:
+        """Whether this is an address, or a name that can only mean this machine."""
+        name = host.lower()
+        name, _, port = name[1:].partition("]") if name.startswith("[") else name.partition(":")
+        if not port.removeprefix(":").isdigit() and port:
+            return False
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name in self._names or (bool(name) and "." not in name)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give the connection a place and a thread."""
+        with self._lock:
+            if len(self._began) >= _MAX_CONNECTIONS:
+                _hang_up(min(self._began, key=self._began.__getitem__))
+        if not self._places.acquire(timeout=_PATIENCE_SECONDS):
+            self.shutdown_request(request)
+            return
+        with self._lock:
+            self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer; the place is free afterwards."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._began.pop(request, None)
+            self._places.release()
+
+    def service_actions(self) -> None:
+        """End the connections whose time is over; called twice a second."""
+        self._hang_up_before(time.monotonic() - _CONNECTION_SECONDS)
+
+    def server_close(self) -> None:
+        """Free the port, and wait for those who are being answered."""
+        self._hang_up_before(float("inf"))
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that went away is no news."""
+
+    def _hang_up_before(self, moment: float) -> None:
+        with self._lock:
+            for connection, began in self._began.items():
+                if began < moment:
+                    _hang_up(connection)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class MetricsServer:
     """Serves ``/metrics`` until it is closed.
 
-    Args: host: an IP address of this machine; port: 0 takes a free one; allow_remote: permits an address that other
-        machines reach, as in a container. The page has no authentication.
+    It answers requests for an IP address, `localhost`, this machine's name, a name without dots, and `host`.
+
+    Args: host: an address of this machine, or its name; port: 0 takes a free one; allow_remote: permits an address that
+        other machines reach, as in a container. The page has no authentication.
     Raises UsageError for another host without `allow_remote`, EnvironmentFault `address-in-use`.
     """
 
@@ -93,7 +206,7 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = _Server(host, port, registry)
         except OSError as error:
             raise EnvironmentFault(
                 f"Metrics cannot be served on {host}:{port}.",
@@ -101,7 +214,9 @@ class MetricsServer:
                 remedy="Choose another port.",
                 code="address-in-use",
             ) from error
-        self.port: int = self._server.server_port
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="hedgerow-metrics", daemon=True)
+        self._thread.start()
 
     def show(self, numbers: RunNumbers) -> None:
         """From now on these numbers are served. May be called from any thread."""
