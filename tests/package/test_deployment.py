@@ -12,15 +12,25 @@ from hedgerow.client.policy import parse_policy
 from hedgerow.protocol.plan import parse_plan
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
+from hedgerow.transport.connections import STRANGERS
+from hedgerow.transport.grpc_hub import SITE_CONNECTIONS
+from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS
+from hedgerow.transport.roster_file import MAX_SITES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-UNIT = (ROOT / "deploy" / "hedgerow-node.service").read_text(encoding="utf-8")
+UNITS = {
+    name: (ROOT / "deploy" / f"hedgerow-{name}.service").read_text(encoding="utf-8") for name in ("node", "coordinator")
+}
+OWN = {"Description", "EnvironmentFile", "Environment", "ExecStart", "StateDirectory", "CacheDirectory",
+       "RestartPreventExitStatus", "LimitNOFILE"}  # fmt: skip
+"""What a unit has for itself; all the rest protects the machine and the party, and is the same for both."""
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """Every `hedgerow ...` command in the document's shell blocks and the unit, split into words."""
-    blocks = [*re.findall(r"```sh\n(.*?)```", text, re.DOTALL), *re.findall(r"^ExecStart=.*?[^\\]$", UNIT, re.M | re.S)]
+    """Every `hedgerow ...` command in the document's shell blocks and the units, split into words."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    blocks += [start for unit in UNITS.values() for start in re.findall(r"^ExecStart=.*?[^\\]$", unit, re.M | re.S)]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     found = [re.search(r"(?:^|/bin/|localhost/)hedgerow (?=[a-z]+ )(.*?)(?: > \S+)?$", line) for line in lines]
     return [match[1].split() for match in found if match]
@@ -44,6 +54,28 @@ def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
 def test_every_command_is_one_that_hedgerow_knows(words: list[str]) -> None:
     """A command with an option that does not exist would fail on the operator's machine."""
     assert build_parser().parse_args(words).module.startswith("hedgerow.cli.")
+
+
+def shared_settings(unit: str) -> list[str]:
+    """The lines of a unit that are not its own, continued ones as one."""
+    lines = [line for line in unit.replace("\\\n", " ").splitlines() if line and line[0] not in "#["]
+    return [line for line in lines if line.partition("=")[0] not in OWN]
+
+
+def test_the_coordinators_unit_protects_as_the_nodes_does() -> None:
+    """A line that is added to one of them would be missing from the other."""
+    node, coordinator = map(shared_settings, UNITS.values())
+    assert node == coordinator and len(node) > 30
+
+
+def test_the_coordinators_files_are_enough_for_the_largest_roster() -> None:
+    """Under systemd and in a container it starts with as many sites as a roster may have, and strangers beside them."""
+    (by_unit,) = re.findall(r"^LimitNOFILE=(\d+)$", UNITS["coordinator"], re.M)
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    ((soft, hard),) = re.findall(r"nofile: {soft: (\d+), hard: (\d+)}", compose)
+    assert by_unit == soft == hard
+    assert int(hard) >= MAX_SITES * SITE_CONNECTIONS + 100 * MONITOR_CONNECTIONS + STRANGERS + 512
+    assert f"{hard} " in DOCUMENT.split("### File descriptors")[1]
 
 
 def test_every_code_word_of_the_incident_list_exists() -> None:
