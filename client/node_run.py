@@ -19,6 +19,7 @@ from hedgerow.client.sampling import SamplingSource
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.errors import (
+    PlanError,
     PolicyRefusal,
     RemoteProtocolError,
 )
@@ -346,10 +347,11 @@ def read_plan(content: bytes) -> Plan:
     try:
         return Plan.from_dict(read_json(content))
     except (ValueError, AttributeError) as fault:
+        why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError(
             "The coordinator's plan cannot be read.",
-            cause="It is of another version, or no plan.",
-            remedy="Install the same version of Hedgerow on both sides.",
+            cause=f"It is of another version, or no plan.{why}",
+            remedy="Let all check the plan, with one version of Hedgerow on all sides.",
             code="plan-unreadable",
         ) from fault
 

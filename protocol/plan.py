@@ -44,6 +44,8 @@ MAX_CATEGORIES = 250
 _NOT_PLAIN = "Ask the party that wrote it, and take it from nobody who cannot say what it is for."
 MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
+LEAST_SECONDS = 1.0
+"""Of every timeout: with less, whoever waits gives up before anyone can answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,10 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Who takes part, and how long each waits for the others (seconds).
+    """Who takes part, and how long each waits for the others (seconds, 1 at least).
+
+    A node waits `idle_timeout` for its coordinator, which waits `join_timeout` for other sites and `round_timeout` for
+    their answers: it is at least as long as both, or a node would give a run up that goes on.
 
     With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
     """
@@ -169,8 +174,11 @@ class Plan:
     s_gbdt: SGbdt = dataclasses.field(default_factory=SGbdt)
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
         """Build a plan from plain values, as `tomllib` and `json` give them.
+
+        Args: is_stored: it is a finished model's, or of a run that has begun. Versions before had no least timeouts,
+            and such a plan can be corrected no more.
 
         Raises:
             PlanError: naming the first offending field and the fix.
@@ -195,6 +203,8 @@ class Plan:
         )
         check_algorithm(table, plan.model)
         check_consistency(plan)
+        if not is_stored:
+            _check_timeouts(plan.federation)
         return plan
 
     def to_dict(self) -> dict[str, Any]:
@@ -343,6 +353,17 @@ def check_consistency(plan: Plan) -> None:
     batch, trees = plan.model.batch_size, plan.model.n_trees
     if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_timeouts(federation: Federation) -> None:
+    for name in ("join_timeout", "round_timeout", "idle_timeout"):
+        seconds = getattr(federation, name)
+        if seconds < LEAST_SECONDS:
+            raise refuse(f"federation.{name}", seconds, f"at least {LEAST_SECONDS:g} (seconds)")
+    least = max(federation.join_timeout, federation.round_timeout)
+    if federation.idle_timeout < least:
+        reason = f"at least {least:g}, which join_timeout and round_timeout are at most"
+        raise refuse("federation.idle_timeout", federation.idle_timeout, reason)
 
 
 def _check_feature(feature: Feature, path: str) -> None:

@@ -278,6 +278,8 @@ CASES: dict[str, Case] = {
     "delta = 1": lambda s: s.plan("delta = 1e-6", "delta = 1"),
     "max below min": lambda s: s.plan("max = 100", "max = -1"),
     "one class": lambda s: s.plan("classes = [0, 1]", "classes = [1]"),
+    "a timeout below a second": lambda s: s.plan("min_sites = 1", "min_sites = 1\nround_timeout = 0.5"),
+    "idle_timeout below join_timeout": lambda s: s.plan("min_sites = 1", "min_sites = 1\njoin_timeout = 7200"),
     "a feature that is the label": lambda s: s.plan('name = "age"', 'name = "ill"'),
     "static leaf noise in S-GBDT": lambda s: s.plan(
         "max_depth = 2", 'max_depth = 2\nalgorithm = "s-gbdt"\n[s_gbdt]\nleaf_rule = "static"'

@@ -182,7 +182,7 @@ def task_to_text(task: Task) -> str:
 def task_from_text(text: str) -> Task:
     """The task that `task_to_text` wrote."""
     table = json.loads(text)
-    plan = Plan.from_dict(table["plan"])
+    plan = Plan.from_dict(table["plan"], is_stored=True)
     if "evaluation" not in table:
         return TrainingTask(plan)
     part = table["evaluation"]

@@ -232,7 +232,7 @@ def _plan_from_dict(table: Any) -> Plan:
     privacy = table.get("privacy")
     if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
         table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
-    return Plan.from_dict(table)
+    return Plan.from_dict(table, is_stored=True)
 
 
 def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:

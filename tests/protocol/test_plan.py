@@ -85,9 +85,9 @@ FEDERATION: dict[str, st.SearchStrategy[Any]] = {
     "min_sites": st.integers(1, 100_000),
     "secure_aggregation": st.booleans(),
     "echo": st.booleans(),
-    "join_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
-    "round_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
-    "idle_timeout": st.floats(0, 1e7, exclude_min=True, exclude_max=True),
+    "join_timeout": st.floats(1, 3600),
+    "round_timeout": st.floats(1, 3600),
+    "idle_timeout": st.floats(3600, 1e7, exclude_max=True),
 }
 
 
@@ -261,9 +261,9 @@ BAD_VALUES: dict[str, list[Any]] = {
     "federation.min_sites": no_integer(1, 100_000),
     "federation.secure_aggregation": NO_BOOLEAN,
     "federation.echo": NO_BOOLEAN,
-    "federation.join_timeout": no_number(0, 1e7, exclusive=True),
-    "federation.round_timeout": no_number(0, 1e7, exclusive=True),
-    "federation.idle_timeout": no_number(0, 1e7, exclusive=True),
+    "federation.join_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
+    "federation.round_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
+    "federation.idle_timeout": [0.5, *no_number(0, 1e7, exclusive=True)],
     "s_gbdt.subsampling_ratio": [0, *no_number(0, 1)],
     "s_gbdt.gradient_clip": no_number(0, 10, exclusive=True),
     "s_gbdt.support_share": no_number(0, 1, exclusive=True),
