@@ -3,12 +3,15 @@
 A run's whole cost is reserved before the run begins, and what it did not use is given back when it has ended. All runs
 of a data set are composed by the exact accountant, at one delta; a run that would exceed the owner's epsilon is
 refused. The book is kept apart from a node's other state, so that losing the one does not lose the other.
+
+Nodes may share a book, and several of them may be in one run: each has a line of its own, and settles that one only.
+A line says in which state folder its run stands, so that a run that does not go on can be settled at what it has cost.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,22 +23,32 @@ from hedgerow.storage.database import Database, Statement
 
 _SCHEMA = """
 create table if not exists runs (
-    run_id text primary key, data_set text not null, plan_name text not null, plan_digest text not null,
-    unit text not null, status text not null, events text not null
+    run_id text not null, site text not null, state text not null, data_set text not null, plan_name text not null,
+    plan_digest text not null, unit text not null, status text not null, events text not null,
+    primary key (run_id, site)
 )"""
-_VERSION = 1
+_UPGRADES = {
+    # Its lines were a run's, whichever node had reserved it: they are nobody's until a node that was in it claims one.
+    1: f"""alter table runs rename to earlier;{_SCHEMA};
+    insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events from earlier
+    order by rowid; drop table earlier"""
+}
+_VERSION = 2
 
-RESERVED, FINISHED, STOPPED, LEFT = "reserved", "finished", "stopped", "left"
+RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
 
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """One run: `status` is "reserved" while it may go on (the events are the plan's), else the events are what it used.
+    """One node's part in one run: "reserved" while it may go on (the events are the plan's), else what it used.
 
-    It is "finished", "stopped" by its coordinator, or "left" by this node before its end.
+    It is "finished", "stopped" by its coordinator, "left" by this node before its end, or "closed" by its owner.
+    `site` and `state` are the node's name and folder; both are empty in a closed line of an earlier version.
     """
 
     run_id: str
+    site: str
+    state: str
     data_set: str
     plan_name: str
     plan_digest: str
@@ -53,28 +66,64 @@ class BudgetBook:
 
     def __init__(self, path: Path) -> None:
         # Not exclusive: `hedgerow ledger` reads it while a node runs.
-        self._database = Database(path, _SCHEMA, _VERSION, is_exclusive=False)
+        self._database = Database(path, _SCHEMA, _VERSION, is_exclusive=False, upgrades=_UPGRADES)
+        self._site = self._state = ""
+
+    def serve(self, site: str, state: str | Path) -> None:
+        """From now on what is asked, reserved and settled here are the lines of one node; `lines` shows all.
+
+        Args: site: its name; state: its folder.
+        """
+        self._site, self._state = site, str(Path(state).resolve())
 
     def lines(self, data_set: str | None = None) -> list[BudgetLine]:
-        """The runs of a data set, or of all, oldest first."""
+        """The runs of a data set, or of all, of all nodes, oldest first."""
         rows = self._database.rows(
-            "select run_id, data_set, plan_name, plan_digest, unit, status, events from runs"
+            "select run_id, site, state, data_set, plan_name, plan_digest, unit, status, events from runs"
             " where data_set = coalesce(?, data_set) order by rowid",
             (data_set,),
         )
         return [
-            BudgetLine(run_id, name, plan_name, plan_digest, unit, status, _read(events, run_id))
-            for run_id, name, plan_name, plan_digest, unit, status, events in rows
+            BudgetLine(run_id, site, state, name, plan, digest, unit, status, _read(events, _scope(run_id, site)))
+            for run_id, site, state, name, plan, digest, unit, status, events in rows
         ]
 
     def has(self, run_id: bytes) -> bool:
-        """Whether a run stands in the book."""
+        """Whether this node's part in a run stands in the book."""
         return self.status_of(run_id) is not None
 
     def status_of(self, run_id: bytes) -> str | None:
-        """The status of a run's line; None for a run that does not stand in the book."""
-        rows = self._database.rows("select status from runs where run_id = ?", (run_id.hex(),))
+        """The status of this node's line for a run; None for a run that does not stand in the book."""
+        rows = self._database.rows(
+            "select status from runs where run_id = ? and (site = ? or (site = '' and status != ?)) order by site desc",
+            (run_id.hex(), self._site, RESERVED),
+        )
         return rows[0][0] if rows else None
+
+    def reserved(self) -> list[bytes]:
+        """The runs that are reserved for this node, in this folder of its."""
+        rows = self._database.rows(
+            "select run_id from runs where site = ? and state = ? and status = ? order by rowid",
+            (self._site, self._state, RESERVED),
+        )
+        return [bytes.fromhex(run_id) for (run_id,) in rows]
+
+    def claim(self, run_ids: Iterable[bytes]) -> None:
+        """Note that these runs, as far as they are reserved, stand in this node's folder.
+
+        It may have been moved; a line of an earlier version names no node, and the first that was in its run takes it.
+        """
+        rows = self._database.rows(
+            "select run_id from runs where status = ? and (site = '' or (site = ? and state != ?))",
+            (RESERVED, self._site, self._state),
+        )
+        for name in {row[0] for row in rows} & {run_id.hex() for run_id in run_ids}:
+            self._database.write(
+                (
+                    "update or ignore runs set site = ?, state = ? where run_id = ? and site in ('', ?) and status = ?",
+                    (self._site, self._state, name, self._site, RESERVED),
+                )
+            )
 
     def require_runs(self, run_ids: Iterable[bytes]) -> None:
         """Raises PolicyRefusal (code "budget-lost") unless all these runs stand in the book.
@@ -101,16 +150,16 @@ class BudgetBook:
         plan: Plan,
         events: Sequence[Event],
         limit: tuple[float, float],
-        leaving: tuple[bytes, Sequence[Event] | None] | None = None,
+        leaving: Mapping[bytes, Sequence[Event] | None] | None = None,
     ) -> None:
-        """Reserve a run's whole cost; nothing changes for a run that is reserved already.
+        """Reserve a run's whole cost for this node; nothing changes for a run that is reserved for it already.
 
         A run that was left before it cost anything may be reserved again.
 
         Args:
             limit: the owner's (epsilon, delta).
-            leaving: the run that the node leaves for this one, and what it has used, as `settle` takes it. It is
-                settled in the same write; where this run is refused, it stays reserved.
+            leaving: the runs that the node leaves for this one, and what each has used, as `settle` takes it. They
+                are settled in the same write; where this run is refused, they stay reserved.
 
         Raises:
             PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
@@ -118,12 +167,13 @@ class BudgetBook:
         """
         # Another process may share the book: what is read here must still be so when the run is written down.
         with self._database.transaction() as execute:
-            if leaving is not None:
-                execute(*_settled(*leaving, LEFT))
+            for left, used in (leaving or {}).items():
+                execute(*self._settled(left, used, LEFT))
             if self._has_room(run_id, data_set, plan, events, limit):
+                place = (run_id.hex(), self._site, self._state)
                 execute(
-                    "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?)",
-                    (run_id.hex(), data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
+                    "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*place, data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
                 )
 
     def _has_room(
@@ -132,7 +182,7 @@ class BudgetBook:
         """False for a run that is reserved already; raises as `reserve`."""
         lines = self.lines(data_set)
         for line in lines:
-            if line.run_id == run_id.hex():
+            if line.run_id == run_id.hex() and (line.site == self._site or not line.site):
                 if line.status == RESERVED:
                     return False
                 if line.status != LEFT or line.events:
@@ -146,7 +196,7 @@ class BudgetBook:
                 )
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
-        total = _epsilon((*before, *scoped(events, run_id.hex())), delta)
+        total = _epsilon((*before, *scoped(events, _scope(run_id.hex(), self._site))), delta)
         if total > epsilon:
             raise PolicyRefusal(
                 f"With this run, {data_set!r} would have cost epsilon = {total:.4g} at delta = {delta:g}; its owner "
@@ -158,11 +208,18 @@ class BudgetBook:
         return True
 
     def settle(self, run_id: bytes, events: Iterable[Event] | None, status: str) -> None:
-        """Close a run's line with what it has used, None for not known: then all that was reserved stays charged.
+        """Close this node's line for a run with what it used; None for not known: all that was reserved is charged.
 
         A line that is closed stays as it is.
         """
-        self._database.write(_settled(run_id, events, status))
+        self._database.write(self._settled(run_id, events, status))
+
+    def _settled(self, run_id: bytes, events: Iterable[Event] | None, status: str) -> Statement:
+        written = None if events is None else _written(events)
+        return (
+            "update runs set status = ?, events = coalesce(?, events) where run_id = ? and site = ? and status = ?",
+            (status, written, run_id.hex(), self._site, RESERVED),
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -179,11 +236,9 @@ def closed_run(status: str) -> PolicyRefusal:
     )
 
 
-def _settled(run_id: bytes, events: Iterable[Event] | None, status: str) -> Statement:
-    return (
-        "update runs set status = ?, events = coalesce(?, events) where run_id = ? and status = ?",
-        (status, None if events is None else _written(events), run_id.hex(), RESERVED),
-    )
+def _scope(run_id: str, site: str) -> str:
+    """A filter lets each node spend its budget once in a run; two nodes in one run have two filters."""
+    return f"{run_id}/{site}" if site else run_id
 
 
 def _epsilon(events: Iterable[Event], delta: float) -> float:
@@ -195,5 +250,5 @@ def _written(events: Iterable[Event]) -> str:
     return json.dumps([event.to_dict() for event in events], sort_keys=True)
 
 
-def _read(text: str, run_id: str) -> tuple[Event, ...]:
-    return tuple(scoped((event_from_dict(item) for item in json.loads(text)), run_id))
+def _read(text: str, scope: str) -> tuple[Event, ...]:
+    return tuple(scoped((event_from_dict(item) for item in json.loads(text)), scope))

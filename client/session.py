@@ -8,7 +8,7 @@ must survive a crash is in the store before a message is returned. A fault that 
 from __future__ import annotations
 
 from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import FINISHED, LEFT, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import CLOSED, FINISHED, LEFT, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
@@ -79,6 +79,7 @@ class NodeSession:
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
+        book.serve(setup.site, store.folder)
         self._setup, self._store, self._book = setup, store, book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
@@ -90,9 +91,6 @@ class NodeSession:
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
         self.set_aside: PolicyRefusal | None = None
-        self._kept: bytes | None = None
-        """A run that stays in the store and is not gone on with: it is left when this node joins another one."""
-        book.require_runs(store.run_ids())
         _reconcile(store, book)
         stored = store.load()
         if stored is not None:
@@ -217,7 +215,7 @@ class NodeSession:
     def _join(self, run_id: bytes, task: Task) -> None:
         """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
         status = self._store.status_of(run_id)
-        if status in (FINISHED, STOPPED) or (status == LEFT and self._store.has_masked(run_id)):
+        if status in (FINISHED, STOPPED, CLOSED) or (status == LEFT and self._store.has_masked(run_id)):
             raise closed_run(status)
         if status is None and self._book.has(run_id) and not self._store.knows(run_id):
             raise PolicyRefusal(
@@ -234,12 +232,14 @@ class NodeSession:
         replica = Replica(task)
         policy = self._setup.policy
         self._store.note_joining(run_id, task, data_digest)
-        old = self._kept if self._run is None else self._run.run_id
-        room = (policy.max_epsilon, policy.delta), None if old is None else (old, self._store.spent(old))
+        # Whatever else is reserved for this node will not go on: a node is in one run at a time.
+        left = {old: self._store.charge(old) for old in self._book.reserved() if old != run_id}
+        room = (policy.max_epsilon, policy.delta), left
         self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), *room)
-        if old is not None:
-            self._store.close_run(old, LEFT)
-            self._run = self._kept = None
+        for old in {*left, *self._store.run_ids(OPEN)}:
+            if self._store.status_of(old) in (OPEN, JOINING):
+                self._store.close_run(old, LEFT)
+        self._run = None
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
         past = self._store.attempt_of(run_id), answered, set[tuple[int, Cohort]]()
@@ -274,11 +274,10 @@ class NodeSession:
         """
         run_id, name = stored.run_id, stored.task.plan.name
         if self._store.has_masked(run_id):
-            self._kept = run_id
             became = "It is kept until this node joins another run, and then charged for what it has answered; --leave "
             became += "does so at once."
         else:
-            leave(self._store, self._book)
+            leave(self._store, self._book, self._setup.site)
             became = "It is left: this node has answered nothing in it, so it costs nothing."
         self.set_aside = PolicyRefusal(
             f"This node does not go on with the run {run_id.hex()[:12]} ({name}) that its state holds.",
@@ -436,33 +435,72 @@ class NodeSession:
         return [Done(message.result_digest)]
 
 
-def leave(store: NodeStore, book: BudgetBook) -> bytes | None:
-    """Leave the run that a node's store holds, if any: settled at what it has cost, and never gone on with.
+def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
+    """Leave the run that the store of a site's node holds, if any: settled at what it has cost, never gone on with.
 
     One in which the node has answered nothing costs nothing, and may be joined again. Returns the run that was left.
+
+    Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
     """
+    book.serve(site, store.folder)
     _reconcile(store, book)
     stored = store.load()
     if stored is None:
         return None
-    book.settle(stored.run_id, store.spent(stored.run_id), LEFT)
+    book.settle(stored.run_id, store.charge(stored.run_id), LEFT)
     store.close_run(stored.run_id, LEFT)
     return stored.run_id
 
 
+def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> bool:
+    """Close a run that is reserved, as its owner wants: it is never gone on with, nor joined again.
+
+    Args:
+        store: of the node for which it is reserved, opened by the caller, so that the node cannot run; None when its
+            folder is gone.
+        book: serves that node (`BudgetBook.serve`).
+
+    Returns:
+        Whether it is known what has left the node, and only that is charged; else all that was reserved is.
+    """
+    charge = None
+    if store is not None:
+        store.load()
+        charge = store.charge(run_id)
+    # The book goes first: a node that finds its run closed there goes on with it no more.
+    book.settle(run_id, charge, CLOSED)
+    if store is not None and store.status_of(run_id) in (OPEN, JOINING, LEFT):
+        store.close_run(run_id, CLOSED)
+    return charge is not None
+
+
 def _reconcile(store: NodeStore, book: BudgetBook) -> None:
-    """Finish what a crash between the node's store and its budget book has interrupted."""
-    for run_id in store.run_ids(OPEN):
-        status = book.status_of(run_id)
-        if status in (LEFT, STOPPED):
+    """Finish what a crash between the node's store and its budget book has interrupted; raises as `require_runs`.
+
+    Afterwards a run is reserved here only if this node can go on with it, or its database was lost and the counter is
+    left: then it may be joined again, at its whole cost.
+    """
+    known = store.run_ids()
+    book.claim(known + store.run_ids(JOINING))
+    book.require_runs(known)
+    for run_id in store.run_ids(OPEN) + store.run_ids(JOINING):
+        status, is_joining = book.status_of(run_id), store.status_of(run_id) == JOINING
+        if status is None and is_joining:
+            store.forget_joining(run_id)
+        elif status in (LEFT, STOPPED, CLOSED):
             # What is answered from here on would not be charged.
             store.close_run(run_id, status)
-    for run_id in store.run_ids(JOINING):
-        if not book.has(run_id):
-            store.forget_joining(run_id)
-        elif not store.has_masked(run_id):
+        elif is_joining and not store.has_masked(run_id):
             book.settle(run_id, [], LEFT)
             store.close_run(run_id, LEFT)
+    for run_id in book.reserved():
+        status = store.status_of(run_id)
+        if status is None and not store.knows(run_id):
+            # The folder was emptied: who invites to this run again is refused.
+            book.settle(run_id, None, LEFT)
+        elif status not in (None, OPEN, JOINING):
+            # It was about to be joined again, or had just ended.
+            book.settle(run_id, store.charge(run_id), status or LEFT)
 
 
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}

@@ -199,6 +199,15 @@ class NodeStore:
         is_counted = self.knows(run_id) and self._counter.masked != -1
         return is_counted or self.spent(run_id) != []
 
+    def charge(self, run_id: bytes) -> list[Event] | None:
+        """What a run has cost that is not gone on with; None where that is not known, and all of it has to be charged.
+
+        Of the run that is open it is true after `load`, which sees whether a file is older than the other.
+        """
+        spent = self.spent(run_id)
+        is_known = self.status_of(run_id) is not None and (spent != [] or not self.has_masked(run_id))
+        return spent if is_known else None
+
     def run_ids(self, status: str | None = None) -> list[bytes]:
         """All runs that this node has ever been in, or those of one status; one that it is joining is of that only."""
         if status is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,23 @@ class Database:
         schema: statements that make the tables (``create table if not exists``).
         version: of the schema; a file of another version is refused.
         is_exclusive: refuse a second process that opens the same file while this one has it.
+        upgrades: by version, statements that carry a file of it over to `version`; of others, none is read.
 
     Raises:
         EnvironmentFault: code "disk-full", "database-locked", "database-damaged", "database-version" or
             "database-failed"; so do all methods. A transaction that failed has changed nothing.
     """
 
-    def __init__(self, path: Path, schema: str, version: int, *, is_exclusive: bool = True) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        schema: str,
+        version: int,
+        *,
+        is_exclusive: bool = True,
+        upgrades: Mapping[int, str] | None = None,
+    ) -> None:
+        self.path, self._upgrades = path, upgrades or {}
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -65,8 +74,10 @@ class Database:
             raise _fault_of(path, fault) from fault
 
     def _make_tables(self, schema: str, version: int) -> None:
+        # Whoever shares the file waits: it is carried over to a new version once.
+        self._connection.execute("begin immediate")
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
-        if found not in (0, version):
+        if found not in (0, version, *self._upgrades):
             self._connection.close()
             raise EnvironmentFault(
                 f"{self.path} is of version {found}; this hedgerow reads version {version}.",
@@ -74,8 +85,7 @@ class Database:
                 remedy="Use the version that wrote it until its runs are over.",
                 code="database-version",
             )
-        self._connection.execute("begin immediate")
-        for statement in filter(str.strip, schema.split(";")):
+        for statement in filter(str.strip, (self._upgrades.get(found, "") + ";" + schema).split(";")):
             self._connection.execute(statement)
         self._connection.execute(f"pragma user_version = {version:d}")
         self._connection.execute("commit")

@@ -263,8 +263,8 @@ def test_an_owner_leaves_a_run_and_is_charged_for_what_left(
     stop(federation, VECTORS_LEFT, killed)
     victim = federation.parties[VICTIM]
     store, book = NodeStore(victim.folder), BudgetBook(victim.folder / "budget.db")
-    assert leave(store, book) == federation.session.run_id
-    assert leave(store, book) is None
+    assert leave(store, book, VICTIM) == federation.session.run_id
+    assert leave(store, book, VICTIM) is None
     store.close()
     book.close()
     assert lines(victim) == [("left", 1)]
@@ -279,14 +279,14 @@ def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(
     federation = federate(4)
     victim = federation.parties[VICTIM]
     stop(federation, VECTORS_LEFT, killed)
-    (whole,) = lines(victim)
+    ((_, whole),) = lines(victim)
     for file in victim.folder.glob("node.db*"):
         file.unlink()
     new_journal(federation)
     start(federation)
     plan = other(factory)
     finish(federation, plan)
-    assert lines(victim)[0] == whole
+    assert lines(victim)[0] == ("left", whole)
 
 
 def test_a_journal_makes_room_only_where_nothing_was_released(

@@ -1,20 +1,26 @@
-"""``hedgerow ledger``: what all runs together have cost a site's data, and what its owner's policy leaves."""
+"""``hedgerow ledger``: what all runs together have cost a site's data, and the end of one that is reserved."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from hedgerow.cli.budget_place import book_of
 from hedgerow.cli.federation_inputs import read_policy
-from hedgerow.cli.output import number, print_facts, print_json
-from hedgerow.client.budget import BudgetBook
-from hedgerow.protocol.errors import UsageError
+from hedgerow.cli.output import note, number, print_facts, print_json
+from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
+from hedgerow.client.session import close_reserved
+from hedgerow.client.store import NodeStore
+from hedgerow.protocol.errors import EnvironmentFault, UsageError
+
+_LEAST_DIGITS = 8
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the budget book."""
+    """Close a run, if one is named, and print the budget book."""
     file = book_of(Path(arguments.state))
     if not file.is_file():
         raise UsageError(
@@ -27,6 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     delta = arguments.delta if policy is None else policy.delta
     book = BudgetBook(file)
     try:
+        closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
         content = _content(book, delta)
     finally:
         book.close()
@@ -35,9 +42,73 @@ def run(arguments: argparse.Namespace) -> None:
             if data_set["data_set"] == policy.data_set:
                 data_set["max_epsilon"] = policy.max_epsilon
     if arguments.json:
-        print_json(content)
+        print_json({**content, "closed": closed} if arguments.close else content)
         return
+    for line in closed:
+        note(_said(line))
     _print(content)
+    if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
+        note(
+            "A run that is reserved may go on: start its node again. If it shall not, end it with "
+            f"`hedgerow ledger {shlex.quote(arguments.state)} --close RUN`, and what it did not use is free again."
+        )
+
+
+def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
+    """Close a run, for all nodes with this book or, where their folder is `given`, for that node.
+
+    Raises UsageError: code "run-not-reserved", or "run-in-use" while a node works with its folder.
+    """
+    lines = [line for line in book.lines() if line.status == RESERVED and line.run_id.startswith(wanted.lower())]
+    if given.is_dir():
+        lines = [line for line in lines if _folder_of(line, given) == given.resolve()]
+    if len(wanted) < _LEAST_DIGITS or len({line.run_id for line in lines}) != 1:
+        raise UsageError(
+            f"The book has no single reserved run {wanted!r}.",
+            cause=f"It is closed already, stands in another book, or fewer than {_LEAST_DIGITS} digits were given.",
+            remedy="Look at the numbers that `hedgerow ledger` shows, and give one with the status `reserved`.",
+            code="run-not-reserved",
+        )
+    closed = []
+    with ExitStack() as open_files:
+        # All are opened before one is closed: as long as a node works with its folder, nothing is.
+        stores = [_opened(_folder_of(line, given), open_files) for line in lines]
+        for line, store in zip(lines, stores, strict=True):
+            book.serve(line.site, line.state)
+            is_known = close_reserved(store, book, bytes.fromhex(line.run_id))
+            closed.append({"run_id": line.run_id, "site": line.site, "state": line.state, "is_known": is_known})
+    return closed
+
+
+def _folder_of(line: BudgetLine, given: Path) -> Path:
+    """A line's state folder; where that is gone, or not known, the folder that was given, if it is one."""
+    noted = Path(line.state)
+    is_there = bool(line.state) and (noted / "node.db").is_file()
+    return given.resolve() if given.is_dir() and not is_there else noted
+
+
+def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
+    if not (folder / "node.db").is_file():
+        return None
+    try:
+        return open_files.enter_context(closing(NodeStore(folder)))
+    except EnvironmentFault as fault:
+        if fault.code != "database-locked":
+            raise
+        raise UsageError(
+            f"A node works with {folder}, so that this run may still cost more.",
+            cause="It waits for its coordinator, or the run goes on.",
+            remedy="Stop the node, then close the run.",
+            code="run-in-use",
+        ) from fault
+
+
+def _said(line: dict[str, Any]) -> str:
+    name = f"{line['run_id'][:12]}{' of ' + line['site'] if line['site'] else ''}"
+    if line["is_known"]:
+        return f"The run {name} is closed, charged for what has left its node. It is never taken up again."
+    why = "The node's state is gone, so what has left it is not known"
+    return f"The run {name} is closed. {why}: all that was reserved stays charged."
 
 
 def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
@@ -51,6 +122,7 @@ def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
                 "runs": [
                     {
                         "run_id": line.run_id,
+                        "site": line.site,
                         "plan": line.plan_name,
                         "plan_digest": line.plan_digest,
                         "unit": line.unit,
@@ -69,8 +141,10 @@ def _print(content: dict[str, Any]) -> None:
     for data_set in content["data_sets"]:
         limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
         print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {content['delta']:g}")
-        print_facts([(run["run_id"][:12], _line(run)) for run in data_set["runs"]])
+        is_shared = len({run["site"] for run in data_set["runs"]}) > 1
+        print_facts([(run["run_id"][:12], _line(run, is_shared=is_shared)) for run in data_set["runs"]])
 
 
-def _line(run: dict[str, Any]) -> str:
-    return f"{run['status']:<9} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"
+def _line(run: dict[str, Any], *, is_shared: bool) -> str:
+    site = f"{run['site']}: " if is_shared and run["site"] else ""
+    return f"{site}{run['status']:<9} epsilon {number(run['epsilon']):<8} {run['plan']} (per {run['unit']})"

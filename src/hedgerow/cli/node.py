@@ -13,7 +13,15 @@ from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_digest, note_leaving, with_rows_read
+from hedgerow.cli.node_inputs import (
+    arrivals_of,
+    check_table,
+    loader,
+    model_digest,
+    note_leaving,
+    note_reserved,
+    with_rows_read,
+)
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
@@ -70,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:
             if arguments.leave:
-                note_leaving(store, book)
+                note_leaving(store, book, name)
             session = NodeSession(setup, store, book)
             if session.set_aside is not None:
                 note(f"{name}: {session.set_aside} ({session.set_aside.code})")
@@ -86,6 +94,8 @@ def run(arguments: argparse.Namespace) -> None:
                 uplink.close()
             _print(arguments, name, result, book, policy)
         finally:
+            if not arguments.json:
+                note_reserved(store, book, name)
             book.close()
             store.close()
 

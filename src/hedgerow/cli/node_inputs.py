@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,13 +111,23 @@ def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None =
     return source
 
 
-def note_leaving(store: NodeStore, book: BudgetBook) -> None:
-    """Leave the run that a state folder holds, and say so."""
-    book.require_runs(store.run_ids())
-    left = leave(store, book)
+def note_leaving(store: NodeStore, book: BudgetBook, site: str) -> None:
+    """Leave the run that the state folder of a site's node holds, and say so."""
+    left = leave(store, book, site)
     note("The state holds no run to leave." if left is None else f"The run {left.hex()[:12]} is left.")
 
 
 def model_digest(path: str) -> bytes:
     """32 bytes that tell the model of a file apart, as an evaluation's task does; raises ModelError."""
     return digest_of_model(Model.load(path).ensemble)
+
+
+def note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
+    """Say which runs stay reserved when a site's node ends, and how to close them."""
+    book.serve(site, store.folder)
+    for run_id in book.reserved():
+        short, folder = run_id.hex()[:12], shlex.quote(str(store.folder))
+        note(
+            f"{site}: the run {short} may go on, so its whole cost stays reserved. Start the node again to go on; "
+            f"`hedgerow ledger {folder} --close {short}` ends it here, charged for what has left."
+        )

@@ -151,4 +151,8 @@ def _add_ledger(commands: Any, command: AddCommand) -> None:
     parser.add_argument("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
     parser.add_argument("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
     parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
+    parser.add_argument(
+        "--close", metavar="RUN",
+        help="end a reserved run, named by its first digits: charged for what has left, and never taken up again",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

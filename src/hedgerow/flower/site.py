@@ -52,9 +52,10 @@ def leave_run(path: Path) -> None:
     folder = Path(file.state)
     store = NodeStore(folder)
     try:
-        book = BudgetBook(note_book(folder, _book_file(file, read_private(Path(file.identity)).public.name)))
+        name = read_private(Path(file.identity)).public.name
+        book = BudgetBook(note_book(folder, _book_file(file, name)))
         try:
-            note_leaving(store, book)
+            note_leaving(store, book, name)
         finally:
             book.close()
     finally:

@@ -1,0 +1,342 @@
+"""Budgets that were reserved for runs that never end: each of them is settled at what it has cost, and no less."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.client.store import NodeStore
+from hedgerow.privacy.events import GaussianEvent
+from hedgerow.protocol.errors import AggregationError, PlanError
+from hedgerow.protocol.plan import Federation as Timeouts
+from hedgerow.protocol.plan import Plan
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation, Party
+
+NO_VECTOR, VECTORS_LEFT, THREE_RELEASES = 3, 5, 10
+"""Writes of the journal after which the coordinator is killed."""
+VICTIM = "site-1"
+RUN = b"1" * 32
+
+
+class Crash(BaseException):
+    """The node's process is gone; not an Exception, for nothing may catch it."""
+
+
+def other(factory: ModuleType, epsilon: float = 1.5) -> Plan:
+    """Another plan than the federation's."""
+    return factory.make_plan(privacy={"epsilon": epsilon})  # type: ignore[no-any-return]
+
+
+def book_of(party: Party) -> Path:
+    return party.folder / "budget.db"
+
+
+def lines(party: Party) -> list[tuple[str, int]]:
+    """Of a node's book: how each run stands, and for how many releases it is charged."""
+    with closing(BudgetBook(book_of(party))) as book:
+        return [(line.status, sum(event.count for event in line.events)) for line in book.lines()]
+
+
+def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> None:
+    """The coordinator is killed after a write of its journal and never comes back; then the nodes are."""
+    with pytest.raises(killed):
+        federation.run(kill_after=n_writes)
+    for party in federation.parties.values():
+        party.kill()
+
+
+def restart(federation: Federation, plan: Plan) -> None:
+    """A new run of another plan: all nodes are started again, the coordinator has a new journal."""
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+    federation.plan = plan
+    for party in federation.parties.values():
+        party.kill()
+        party.start()
+
+
+def close(party: Party, run_id: bytes, *more: str, place: Path | None = None) -> int:
+    """`hedgerow ledger --close`; its exit code."""
+    return main(["ledger", str(place or book_of(party)), "--close", run_id.hex()[:12], *more])
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, victim: Party, kind: type, name: str) -> list[bool]:
+    """The victim's process is killed after it has called this once; it is then started again."""
+    method, crashed = getattr(kind, name), []
+
+    def struck(self: Any, *arguments: Any, **named: Any) -> Any:
+        found = method(self, *arguments, **named)
+        if self in (victim.store, victim.book) and not crashed:
+            crashed.append(True)
+            raise Crash
+        return found
+
+    monkeypatch.setattr(kind, name, struck)
+    pump = victim.pump
+
+    def reborn() -> bool:
+        try:
+            return pump()
+        except Crash:
+            victim.restart()
+            return True
+
+    victim.pump = reborn  # type: ignore[method-assign]
+    return crashed
+
+
+@pytest.mark.parametrize(("n_writes", "n_charged"), [(NO_VECTOR, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
+def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
+    federate: Builder,
+    factory: ModuleType,
+    killed: type[BaseException],
+    capsys: pytest.CaptureFixture[str],
+    n_writes: int,
+    n_charged: int,
+) -> None:
+    """Whoever makes a coordinator vanish costs an owner what was shown to it, and not the whole budget; the run that
+    was closed is never taken up again, though its coordinator comes back with it.
+    """
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, n_writes, killed)
+    run_id = federation.session.run_id
+    (status, reserved), *_ = lines(victim)
+    assert status == "reserved" and reserved == 4
+    assert main(["ledger", str(book_of(victim))]) == 0
+    assert "--close RUN" in capsys.readouterr().err
+    assert close(victim, run_id) == 0
+    ((status, charged),) = lines(victim)
+    assert status == "closed" and n_charged - 1 <= charged <= n_charged
+    assert close(victim, run_id) == 2 and "run-not-reserved" in capsys.readouterr().err
+    federation.events.clear()
+    for party in federation.parties.values():
+        party.start()
+    n_sent = len(federation.uploads)
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["run-closed"]
+    assert VICTIM not in [site for site, _, _ in list(federation.uploads)[n_sent:]]
+    assert lines(victim) == [("closed", charged)]
+
+
+def test_a_run_is_not_closed_under_a_node_that_works_in_it(
+    federate: Builder, killed: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What leaves a node after its run was settled would be charged to nobody: first the node is stopped."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    with pytest.raises(killed):
+        federation.run(kill_after=VECTORS_LEFT)
+    before = lines(victim)
+    assert close(victim, federation.session.run_id) == 2
+    assert "run-in-use" in capsys.readouterr().err
+    assert lines(victim) == before and before[0][0] == "reserved"
+
+
+@pytest.mark.parametrize("is_counter_left", [True, False])
+def test_a_run_whose_state_is_gone_is_closed_at_its_whole_cost(
+    federate: Builder, killed: type[BaseException], capsys: pytest.CaptureFixture[str], is_counter_left: bool
+) -> None:
+    """What has left a node whose folder was removed cannot be known: closing gives nothing back, and says so."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, VECTORS_LEFT, killed)
+    ((_, reserved),) = lines(victim)
+    for file in victim.folder.iterdir():
+        if not file.name.startswith("budget.db") and not (is_counter_left and file.name == "counter.json"):
+            file.unlink()
+    assert close(victim, federation.session.run_id) == 0
+    assert "stays charged" in " ".join(capsys.readouterr().err.split())
+    assert lines(victim) == [("closed", reserved)]
+    assert not (victim.folder / "node.db").exists()
+
+
+def test_a_state_folder_that_was_moved_away_meanwhile_is_closed_when_it_is_used_again(
+    federate: Builder, killed: type[BaseException], tmp_path: Path
+) -> None:
+    """Its volume was not mounted when the owner closed the run: the node that has it later goes on with nothing."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, VECTORS_LEFT, killed)
+    run_id = federation.session.run_id
+    book = tmp_path / "book.db"
+    shutil.move(book_of(victim), book)
+    shutil.move(victim.folder, tmp_path / "elsewhere")
+    assert close(victim, run_id, place=book) == 0
+    shutil.move(tmp_path / "elsewhere", victim.folder)
+    shutil.move(book, book_of(victim))
+    victim.start()
+    assert victim.store is not None and victim.store.status_of(run_id) == "closed"
+    assert victim.session is not None and victim.session._run is None
+
+
+def test_a_folder_that_was_renamed_takes_its_run_along(
+    federate: Builder, killed: type[BaseException], tmp_path: Path
+) -> None:
+    """The node is started with another --state: its run is still its own, and settled when it joins the next one."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, VECTORS_LEFT, killed)
+    shutil.move(victim.folder, tmp_path / "renamed")
+    victim.folder = tmp_path / "renamed"
+    victim.start()
+    assert victim.book is not None and victim.book.reserved() == [federation.session.run_id]
+    assert victim.book.lines()[0].state == str(victim.folder)
+
+
+def test_the_nodes_of_a_lying_coordinator_are_in_debt_for_nothing_in_the_end(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """It invites to one run after the other and ends none: each is settled, at no cost, when the next is joined."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    victim.setup = dataclasses.replace(
+        victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2)
+    )
+    for epsilon in (1.5, 1.6, 1.7, 1.8):
+        restart(federation, other(factory, epsilon))
+        with pytest.raises(killed):
+            federation.run(kill_after=NO_VECTOR)
+    assert not victim.failures
+    assert lines(victim)[:-1] == [("left", 0)] * 3 and lines(victim)[-1][0] == "reserved"
+
+
+@pytest.mark.parametrize("moment", ["note_joining", "reserve", "_start", "open_run"])
+def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
+    federate: Builder, factory: ModuleType, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It was left without cost, its coordinator came back with it, and the node was killed between two of its files:
+    the next run it joins finds all of the budget free.
+    """
+    federation = federate(4)
+    victim, first = federation.parties[VICTIM], federation.plan
+    stop(federation, NO_VECTOR, killed)
+    journal = (federation.folder / "journal.db").read_bytes()
+    restart(federation, other(factory))
+    with pytest.raises(killed):
+        federation.run(kill_after=NO_VECTOR)
+    restart(federation, first)
+    (federation.folder / "journal.db").write_bytes(journal)
+    crashed = crash_after(monkeypatch, victim, BudgetBook if moment == "reserve" else NodeStore, moment)
+    struck = victim.restart
+    victim.restart = victim.kill  # type: ignore[method-assign]
+    with pytest.raises(killed):
+        federation.run(kill_after=NO_VECTOR)
+    assert crashed
+    victim.restart = struck  # type: ignore[method-assign]
+    restart(federation, other(factory, 1.2))
+    federation.run()
+    found = lines(victim)
+    assert [status for status, _ in found].count("finished") == 1
+    assert "reserved" not in [status for status, _ in found] and sum(count for _, count in found[:-1]) == 0
+
+
+def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reserved(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """A state folder that was emptied, or lost its database: its run keeps its whole cost, but it is closed."""
+    federation = federate(4)
+    stop(federation, VECTORS_LEFT, killed)
+    reserved = {site: lines(party)[0][1] for site, party in federation.parties.items()}
+    for number, party in enumerate(federation.parties.values()):
+        for file in party.folder.glob("node.db*" if number % 2 else "[nc]o*"):
+            file.unlink()
+    restart(federation, other(factory))
+    federation.run()
+    for site, party in federation.parties.items():
+        assert not party.failures
+        assert lines(party)[0] == ("left", reserved[site]) and lines(party)[1][0] == "finished"
+
+
+def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(
+    tmp_path: Path, factory: ModuleType
+) -> None:
+    """The first that ends must not end the line of the other, whose vectors go on leaving."""
+    plan, events = factory.make_plan(), [GaussianEvent(10.0, count=8)]
+    books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]
+    for number, book in enumerate(books):
+        book.serve(f"site-{number}", tmp_path / f"state-{number}")
+        book.reserve(RUN, "d", plan, events, (9.0, 1e-5))
+    books[0].settle(RUN, [GaussianEvent(10.0, count=2)], FINISHED)
+    assert [(line.site, line.status, line.events[0].count) for line in books[1].lines()] == [
+        ("site-0", "finished", 2), ("site-1", "reserved", 8)
+    ]  # fmt: skip
+    assert books[0].reserved() == [] and books[1].reserved() == [RUN]
+    both = books[0].spent("d", 1e-5)
+    books[1].settle(RUN, [GaussianEvent(10.0, count=3)], FINISHED)
+    assert 0 < books[0].spent("d", 1e-5) < both
+    for book in books:
+        book.close()
+
+
+def old_book(path: Path, *rows: tuple[str, str]) -> None:
+    """A book as the version before wrote it; rows: run and status."""
+    event = json.dumps([GaussianEvent(10.0).to_dict()])
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "create table runs (run_id text primary key, data_set text not null, plan_name text not null,"
+            " plan_digest text not null, unit text not null, status text not null, events text not null)"
+        )
+        for run_id, status in rows:
+            database.execute(
+                "insert into runs values (?, 'test', 'plan', '00', 'record', ?, ?)", (run_id, status, event)
+            )
+        database.execute("pragma user_version = 1")
+        database.commit()
+
+
+def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
+    """What has been spent stays spent, in its order; the first node that was in a reserved run has its line."""
+    old_book(tmp_path / "budget.db", ("31" * 32, "finished"), ("32" * 32, "reserved"), ("30" * 32, "left"))
+    first, second = BudgetBook(tmp_path / "budget.db"), BudgetBook(tmp_path / "budget.db")
+    assert [line.status for line in first.lines()] == ["finished", "reserved", "left"]
+    assert first.spent("test", 1e-5) > 0
+    for number, book in enumerate((first, second)):
+        book.serve(f"site-{number}", tmp_path / f"state-{number}")
+        book.claim([b"1" * 32, b"2" * 32])
+        assert book.status_of(b"1" * 32) == "finished" and book.status_of(b"0" * 32) == "left"
+    assert first.status_of(b"2" * 32) == "reserved" and second.status_of(b"2" * 32) is None
+    assert first.reserved() == [b"2" * 32] and second.reserved() == []
+    first.settle(b"2" * 32, [], "left")
+    assert first.status_of(b"2" * 32) == "left"
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "seconds"),
+    [("idle_timeout", 1e-9), ("join_timeout", 0.5), ("round_timeout", 0.999), ("idle_timeout", 299.0)],
+)
+def test_a_plan_under_which_nobody_can_answer_in_time_is_refused_by_name(
+    factory: ModuleType, field: str, seconds: float
+) -> None:
+    """With an idle timeout of a nanosecond, a node reserves a budget and gives the run up before it has begun."""
+    table = factory.make_plan().to_dict()
+    with pytest.raises(PlanError) as caught:
+        Plan.from_dict({**table, "federation": {**table["federation"], field: seconds}})
+    assert caught.value.code == "plan-field" and f"federation.{field}" in str(caught.value)
+    stored = Plan.from_dict({**table, "federation": {**table["federation"], field: seconds}}, is_stored=True)
+    assert getattr(stored.federation, field) == seconds
+
+
+def test_an_invitation_to_such_a_plan_reserves_nothing(federate: Builder, factory: ModuleType) -> None:
+    """The lying coordinator is refused by its plan's name before the book is opened for it."""
+    federation = federate(4)
+    federation.plan = dataclasses.replace(federation.plan, federation=Timeouts(min_sites=3, idle_timeout=1e-9))
+    with pytest.raises(AggregationError):
+        federation.run()
+    for party in federation.parties.values():
+        assert [fault.code for fault in party.failures] == ["plan-unreadable"]
+        assert "federation.idle_timeout" in str(party.failures[0]) and lines(party) == []
