@@ -36,7 +36,7 @@ NOT_WALKED = {
     r"^(systemctl|systemd-analyze|journalctl) ": "needs systemd",
     r"^(useradd|chown|ln|install) ": "needs root",
     r"/etc/(hedgerow|systemd)/|/var/lib/hedgerow/": "needs root",
-    r"^hedgerow ledger .*--close ": "names a run that was interrupted; tests/hostile/test_reserved_budget.py closes some",
+    r"^hedgerow ledger .*--close ": "needs an interrupted run; tests/hostile/test_reserved_budget.py has some",
 }
 """What no test can type, and why; anything else that a document prints is run."""
 NETWORK = re.compile(r"^hedgerow (coordinator|node|monitor|evaluate .*--roster)(?!.*--help)")
