@@ -36,7 +36,7 @@ from hedgerow.secagg.keys import next_state_key
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import OwnMistake, refuse
 from hedgerow.secagg.transitions import Code
-from hedgerow.storage.database import Database, Statement
+from hedgerow.storage.database import Database, Statement, require_private
 from hedgerow.training.tasks import Task, task_from_text, task_to_text
 
 _SCHEMA = """
@@ -119,7 +119,8 @@ class NodeStore:
     """The state of the runs of one node, in one folder.
 
     Raises:
-        EnvironmentFault: the disk is full, or another process has the folder open; nothing has changed then.
+        EnvironmentFault: the disk is full, another process has the folder open, or the folder or a file in it is not
+            this user's alone; nothing has changed then.
     """
 
     folder: Path
@@ -136,6 +137,8 @@ class NodeStore:
     """The last round that must not be answered again, as `load` or `open_run` found it in either file."""
 
     def __post_init__(self) -> None:
+        if self.folder.is_dir():
+            require_private(self.folder, self.folder.stat())
         self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter_file = CounterFile(self.folder / "counter.json")
         self._counter = self._counter_file.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ class Database:
     """A SQLite file that only its owner may read.
 
     Args:
-        path: the file; made, with mode 0600, if it is not there, and its folder with mode 0700.
+        path: the file; made, with mode 0600, if it is not there, and its folder with mode 0700 if that is not there.
         schema: statements that make the tables (``create table if not exists``).
         version: of the schema; a file of another version is refused.
         is_exclusive: refuse a second process that opens the same file while this one has it.
@@ -32,7 +33,9 @@ class Database:
 
     Raises:
         EnvironmentFault: code "disk-full", "database-locked", "database-damaged", "database-version" or
-            "database-failed"; so do all methods. A transaction that failed has changed nothing.
+            "database-failed"; so do all methods. When it is opened, "state-permissions" for a file that others than its
+            owner may read or write, and "state-owner" for another user's, or with another user's log beside it. A
+            transaction that failed has changed nothing.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Database:
         self.path, self._upgrades = path, upgrades or {}
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            _require_own_file(path)
             # Who shares a file waits for its turn, however busy the machine is; who must have it alone finds out soon.
             patience = _SECONDS_TO_FIND_OUT if is_exclusive else _SECONDS_FOR_A_TURN
             self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
@@ -138,6 +141,44 @@ class Database:
     def close(self) -> None:
         """Close the file; nothing is lost by not doing so."""
         self._connection.close()
+
+
+def require_private(path: Path, status: os.stat_result) -> None:
+    """Raises EnvironmentFault (code "state-permissions" or "state-owner") unless a file or folder is this user's alone.
+
+    Who may write to it could take back what the data have cost, or have a node mask a round twice; who may read it has
+    the keys of masks. Root is no exception: another user's file is that user's.
+    """
+    user = os.geteuid()
+    if status.st_uid != user:
+        raise EnvironmentFault(
+            f"{path} belongs to another user ({status.st_uid}); this process runs as {user}.",
+            cause="It was made by another user, or copied or mounted with its owner.",
+            remedy=f"Run the command as that user. If nobody else has changed it: chown {user} {path}, as root.",
+            code="state-owner",
+        )
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+        raise EnvironmentFault(
+            f"{path} may be used by others than its owner (mode {stat.S_IMODE(status.st_mode):04o}).",
+            cause="Its permissions were changed, or it was made or copied without regard to them.",
+            remedy=f"If nobody else has used it: chmod {mode} {path}",
+            code="state-permissions",
+        )
+
+
+def _require_own_file(path: Path) -> None:
+    """Make the file if it is not there; raises as `require_private`, and OSError."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        # The open file is asked, not its name, so that nobody exchanges it in between.
+        require_private(path, os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+    for beside in (Path(f"{path}-wal"), Path(f"{path}-journal")):
+        # SQLite would carry out what another user left there.
+        if beside.exists():
+            require_private(beside, beside.stat())
 
 
 def _fault_of(path: Path, fault: sqlite3.Error) -> EnvironmentFault:

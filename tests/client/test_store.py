@@ -237,6 +237,7 @@ def test_what_one_file_lost_is_barred_by_the_other_for_good(store: NodeStore, lo
             file.unlink()
     for name, content in backup.items() if is_restored else ():
         (folder / name).write_bytes(content)
+        (folder / name).chmod(0o600)
     for attempt in (2, 3):
         again = NodeStore(folder)
         if lost == "database" and not is_restored and attempt == 2:
@@ -299,6 +300,7 @@ def test_what_a_restored_database_had_lost_outlives_the_counter(store: NodeStore
         file.unlink()
     for file, content in backup.items():
         file.write_bytes(content)
+        file.chmod(0o600)
     store = NodeStore(folder)
     store.load()
     store.save_attempt(RUN, 2)

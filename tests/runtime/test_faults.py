@@ -311,6 +311,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     """An operator is told which file, and what to do."""
     (tmp_path / "node.db").write_bytes(content)
+    (tmp_path / "node.db").chmod(0o600)
     with pytest.raises(EnvironmentFault) as caught:
         NodeStore(tmp_path)
     assert caught.value.code == "database-damaged" and "node.db" in caught.value.what
