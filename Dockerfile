@@ -1,24 +1,28 @@
 # One image for coordinator, node and tools:  docker build -t hedgerow --network host .
 # The first stage installs, the second holds what was installed and neither compilers nor pip's caches.
-FROM python:3.11-slim AS build
+# A tag is whatever its registry says today. To build on one image only, name its digest, which `docker buildx imagetools
+# inspect python:3.11-slim` prints:  --build-arg BASE_IMAGE=python:3.11-slim@sha256:...
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE} AS build
 RUN python -m venv /opt/hedgerow
 ENV PATH=/opt/hedgerow/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 # Dependencies first: they stay in the build's cache while the code changes.
 COPY pyproject.toml README.md LICENSE ./
-COPY deploy/dependencies.py deploy/
+# Every file by its hash; deploy/lock writes the list for another set of extras.
+COPY deploy/locks/ deploy/locks/
 ARG EXTRAS="metrics sql"
-RUN python deploy/dependencies.py $EXTRAS > requirements.txt && pip install --quiet -r requirements.txt \
+RUN pip install --quiet --require-hashes -r "deploy/locks/$(echo $EXTRAS | tr ' ' '-').txt" \
     && cd /opt/hedgerow/lib/python3*/site-packages && rm -r pyarrow/tests pyarrow/include numba/tests \
     && find scipy -name tests -type d -prune -exec rm -r {} +
 COPY . .
-RUN pip install --quiet --no-deps . && pip uninstall --quiet --yes pip setuptools
+RUN pip install --quiet --no-deps --no-build-isolation . && pip uninstall --quiet --yes pip setuptools
 # Numba keeps compiled kernels by their source's time of change; whole seconds survive every image format.
 RUN find /opt/hedgerow/lib -path '*/hedgerow/*' -name '*.py' -exec touch -d 2026-01-01T00:00:00Z {} +
 # The demonstration proves the installation, and leaves behind the kernels compiled for this kind of processor.
 RUN NUMBA_CACHE_DIR=/opt/hedgerow/kernels hedgerow demo --json --out /tmp/demo > /dev/null && rm -r /tmp/demo
 
-FROM python:3.11-slim
+FROM ${BASE_IMAGE}
 COPY --from=build /opt/hedgerow /opt/hedgerow
 COPY deploy/entrypoint deploy/health.py /opt/hedgerow/deploy/
 # What `flwr run` sends, where the extra `flower` was asked for (--build-arg EXTRAS="metrics sql flower").

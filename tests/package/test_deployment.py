@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
@@ -87,3 +90,35 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).glob("*.py"))
     known = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources))
     assert words <= known
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "deploy" / "locks").glob("*.txt")), ids=lambda path: path.stem)
+def test_an_image_installs_only_what_is_locked(lock: Path) -> None:
+    """Every file that comes into an image is known by its hash, fits pyproject.toml, and is from no host by name."""
+    text = lock.read_text(encoding="utf-8")
+    assert "://" not in text and "--index-url" not in text
+    pattern = r"^([A-Za-z0-9._-]+)==(\S+)(?: ;[^\\\n]*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
+    entries = re.findall(pattern, text, re.M)
+    rest = [line for line in text.splitlines() if line and not line.startswith(("#", "    --hash="))]
+    assert len(entries) == len(rest) and all(hashes for _, _, hashes in entries)
+    versions: dict[str, set[str]] = {}
+    for name, version, _ in entries:
+        versions.setdefault(canonicalize_name(name), set()).add(version)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for extra in lock.stem.split("-"):
+        wanted += project["project"]["optional-dependencies"][extra]
+    for requirement in map(Requirement, wanted):
+        found = versions[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version) for version in found), requirement
+
+
+def test_both_images_have_their_lock() -> None:
+    """The sets of extras that the compositions build with are locked; the build fails without."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    flower = (ROOT / "deploy" / "flower-compose.yml").read_text(encoding="utf-8")
+    sets = [*re.findall(r'^ARG EXTRAS="(.*)"$', dockerfile, re.M), *re.findall(r"^ *EXTRAS: (.*)$", flower, re.M)]
+    assert len(sets) == 2
+    assert all((ROOT / "deploy" / "locks" / f"{extras.replace(' ', '-')}.txt").is_file() for extras in sets)
+    assert "--require-hashes" in dockerfile and dockerfile.count("pip install") == 2
+    assert re.findall(r"^FROM (\S+)", dockerfile, re.M) == ["${BASE_IMAGE}", "${BASE_IMAGE}"]
