@@ -31,7 +31,7 @@ from hedgerow.transport.flower_envelope import (
     unseal,
 )
 from hedgerow.transport.identity import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
@@ -152,6 +152,7 @@ class FlowerHub:
         self._next_roll_call = -1.0
         self._traffic = Traffic()
         self.refusals: dict[str, int] = defaultdict(int)
+        self._repeats = Repeats()
         """How many replies and nodes were refused, by code."""
         self.n_requests: dict[str, int] = defaultdict(int)
         """How many requests each site was sent, greetings included and repetitions not."""
@@ -281,7 +282,9 @@ class FlowerHub:
                 self._take(peer, fetched.data)
             except WireRefusal as refusal:
                 self.refusals[refusal.code] += 1
-                _log.warning("A reply of node %d is refused: %s (%s)", peer.node, refusal.what, refusal.code)
+                if count := self._repeats.note(str(peer.node), refusal.code):
+                    said = f"{refusal.what} ({refusal.code}){times(count)}"
+                    _log.warning("A reply of node %d is refused: %s", peer.node, said)
                 self._begin_anew(peer, WireCode.CONNECTION_LOST)
 
     def _take(self, peer: _Peer, data: bytes) -> None:
@@ -314,7 +317,9 @@ class FlowerHub:
         if other is not None and other is not peer:
             # Two SuperNodes with one identity: the first one stays as long as it is there, as with every engine.
             self.refusals[WireCode.DUPLICATE_NODE] += 1
-            _log.warning("A second node of %s is left alone (%s).", reply.site, WireCode.DUPLICATE_NODE)
+            if count := self._repeats.note(reply.site, WireCode.DUPLICATE_NODE):
+                said = f"{WireCode.DUPLICATE_NODE}; {count} by now"
+                _log.warning("A second node of %s is left alone (%s).", reply.site, said)
             peer.twin = other.node
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
@@ -334,7 +339,8 @@ class FlowerHub:
         peer.failures += 1
         self.refusals[fetched.code] += 1
         who = peer.site or f"node {peer.node}"
-        _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, peer.failures)
+        if count := self._repeats.note(str(peer.node), fetched.code):
+            _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, count)
         if peer.failures >= self._patience.max_failures:
             self._begin_anew(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.repeat

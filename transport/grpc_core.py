@@ -145,14 +145,6 @@ def idle_seconds_of(settings: LinkSettings) -> float:
     return settings.handshake_seconds + settings.hello_seconds + settings.duplicate_seconds
 
 
-def is_worth_a_line(count: int) -> bool:
-    """Whether the operator is told of the `count`-th event of a kind: of the first, second, fourth, eighth and so on.
-
-    A peer that repeats itself must not fill the log.
-    """
-    return count & (count - 1) == 0
-
-
 async def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, fault: str) -> int:
     """Begin to serve and return the port; raises EnvironmentFault `address-in-use`, whose text begins with `fault`."""
     try:
@@ -235,7 +227,6 @@ __all__ = [
     "channel_options",
     "grpc",
     "idle_seconds_of",
-    "is_worth_a_line",
     "listen",
     "next_of",
     "peer_certificate_sha256",

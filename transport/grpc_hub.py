@@ -31,7 +31,6 @@ from hedgerow.transport.grpc_core import (
     channel_options,
     grpc,
     idle_seconds_of,
-    is_worth_a_line,
     listen,
     next_of,
     peer_certificate_sha256,
@@ -40,7 +39,7 @@ from hedgerow.transport.grpc_core import (
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
 from hedgerow.transport.identity import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, is_worth_a_line
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)

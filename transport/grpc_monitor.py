@@ -24,10 +24,10 @@ from hedgerow.transport.grpc_core import (
     LinkSettings,
     background,
     grpc,
-    is_worth_a_line,
     peer_certificate_sha256,
     within,
 )
+from hedgerow.transport.interface import is_worth_a_line
 from hedgerow.transport.roster_file import PinnedRoster
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,11 @@ lost, what was under way may be lost too, and the parties' own journals decide w
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
+
+_MOST_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,33 @@ class Uplink(Protocol):
 
     def close(self) -> None:
         """Stop trying and disconnect."""
+
+
+def is_worth_a_line(count: int) -> bool:
+    """Whether the operator is told of the `count`-th event of a kind: of the first, second, fourth, eighth and so on.
+
+    A peer that repeats itself must not fill the log.
+    """
+    return count & (count - 1) == 0
+
+
+class Repeats:
+    """Counts what peers bring about, so that whoever says it says each thing less and less often.
+
+    After 8 kinds of one peer, for it may name its reasons as it likes, its others count as one.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+
+    def note(self, peer: str, kind: str) -> int:
+        """Take note of one more; returns how many there were by now, or 0 when that is not worth a line."""
+        counts = self._counts.setdefault(peer, Counter())
+        kind = kind if kind in counts or len(counts) < _MOST_KINDS else ""
+        counts[kind] += 1
+        return counts[kind] if is_worth_a_line(counts[kind]) else 0
+
+
+def times(count: int) -> str:
+    """What follows a line about something that was said before: nothing for the first time."""
+    return "" if count == 1 else f" ({count} times by now)"

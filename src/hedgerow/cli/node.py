@@ -41,7 +41,7 @@ from hedgerow.threads import available_threads, use_threads
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private
-from hedgerow.transport.interface import Connected, Disconnected
+from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.transport.roster_file import read_roster
 from hedgerow.trees.ensemble import Ensemble
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address}.")
-                observer = None if arguments.json else _say_of_connection
+                observer = None if arguments.json else ConnectionNotes()
                 result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
             finally:
                 uplink.close()
@@ -111,13 +111,23 @@ def book_file(arguments: argparse.Namespace, name: str, folder: Path) -> Path:
     return old if old.exists() else Path(arguments.policy).parent / f"{name}-budget.db"
 
 
-def _say_of_connection(event: Connected | Disconnected) -> None:
-    """Tell the owner why nothing happens, and that it is over."""
-    if isinstance(event, Connected):
-        note("Connected.")
-    elif not event.is_final and event.reason != WireCode.CLOSED:
-        row = EXPLANATIONS[known(event.reason)]
-        note(f"{row.what} {row.cause} {row.remedy} The node tries again. ({event.reason})")
+class ConnectionNotes:
+    """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on."""
+
+    def __init__(self) -> None:
+        self._repeats = Repeats()
+
+    def __call__(self, event: Connected | Disconnected) -> None:
+        """Take note of what became of the connection."""
+        if isinstance(event, Connected):
+            said = "Connected."
+        elif event.is_final or event.reason == WireCode.CLOSED:
+            return
+        else:
+            row = EXPLANATIONS[known(event.reason)]
+            said = f"{row.what} {row.cause} {row.remedy} The node tries again. ({known(event.reason).value})"
+        if count := self._repeats.note("coordinator", said):
+            note(said + times(count))
 
 
 def _loaders(

@@ -30,6 +30,7 @@ from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.interface import Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _SAID = {
@@ -51,6 +52,7 @@ class RunLines:
     def __init__(self, n_rounds: int, *, quiet: bool) -> None:
         self._n_rounds, self._quiet = n_rounds, quiet
         self._last = float("-inf")
+        self._repeats = Repeats()
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
@@ -58,14 +60,20 @@ class RunLines:
             return
         if event.kind in _SAID:
             why = f" ({event.code})" if event.code else ""
-            self._say(f"{event.site} {_SAID[event.kind]}{why}")
+            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}")
         elif event.kind is RunEventKind.ABANDONED:
-            self._say(f"round {event.round + 1}: begun anew ({event.code})")
+            if count := self._repeats.note("", event.code):
+                self._say(f"round {event.round + 1}: begun anew ({event.code}){times(count)}")
         elif event.kind is RunEventKind.RELEASED:
             now = time.monotonic()
             if now - self._last >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
                 self._last = now
                 self._say(f"round {event.round} of {self._n_rounds} released")
+
+    def _say_again(self, site: str, text: str) -> None:
+        """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on."""
+        if count := self._repeats.note(site, text):
+            self._say(text + times(count))
 
     @staticmethod
     def _say(text: str) -> None:

@@ -32,6 +32,8 @@ from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
+_LOG_BYTES = 1 << 20
+"""One that is longer is kept as flower.old, in the place of the one before."""
 
 
 def check(path: Path) -> None:
@@ -154,6 +156,9 @@ def _log(folder: Path, text: str) -> Path:
     """Write a line for the owner, and nobody else, into the node's own folder; returns the file."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / LOG_FILE
+    if log.exists() and log.stat().st_size > _LOG_BYTES:
+        # A coordinator that is refused again and again must not fill the disk with it.
+        log.replace(log.with_suffix(".old"))
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
         stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
     return log
