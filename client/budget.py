@@ -11,6 +11,7 @@ A line says in which state folder its run stands, so that a run that does not go
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ create table if not exists runs (
     run_id text not null, site text not null, state text not null, data_set text not null, plan_name text not null,
     plan_digest text not null, unit text not null, status text not null, events text not null,
     primary key (run_id, site)
+);
+create table if not exists invitations (
+    site text, kind text, plan_digest text, plan_name text, epsilon real, answer text, count integer not null,
+    first text not null, last text not null, primary key (site, kind, plan_digest, plan_name, epsilon, answer)
 )"""
 _UPGRADES = {
     # Its lines were a run's, whichever node had reserved it: they are nobody's until a node that was in it claims one.
@@ -35,7 +40,11 @@ _UPGRADES = {
 }
 _VERSION = 2
 
+MAX_INVITATIONS = 1000
+"""Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
+_LONGEST_NAME = 80
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
+ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,31 @@ class BudgetLine:
     def epsilon(self, delta: float) -> float:
         """What this run costs by itself."""
         return get_accountant("gdp").epsilon(self.events, delta) if self.events else 0.0
+
+
+@dataclass(frozen=True)
+class InvitationLine:
+    """What coordinators asked this site for; the same question with the same answer is one line.
+
+    Attributes:
+        site: that was asked.
+        kind: "training", "evaluation", or "other" for those that the list has no room for.
+        plan_digest, plan_name: of the plan; the digest of the message where it could not be read.
+        epsilon: what the run may cost; infinity where that is not bounded, or could not be read.
+        answer: "accepted", or the code word of the refusal.
+        count: how often.
+        first, last: when, in UTC.
+    """
+
+    site: str
+    kind: str
+    plan_digest: str
+    plan_name: str
+    epsilon: float
+    answer: str
+    count: int
+    first: str
+    last: str
 
 
 class BudgetBook:
@@ -221,9 +255,37 @@ class BudgetBook:
             (status, written, run_id.hex(), self._site, RESERVED),
         )
 
+    def note_invitation(self, asked: tuple[str, str, str, float], answer: str) -> None:
+        """Write down what a coordinator asked for, and what it was told; on the disk when this returns.
+
+        Args: asked: kind, digest, name and epsilon, as `InvitationLine` has them.
+        """
+        kind, digest, name, epsilon = asked
+        place = (self._site, kind, digest, _printable(name), math.inf if math.isnan(epsilon) else epsilon)
+        with self._database.transaction() as execute:
+            columns = "(site, kind, plan_digest, plan_name, epsilon, answer)"
+            known = f"select 1 from invitations where {columns} = (?, ?, ?, ?, ?, ?)"
+            ((n_lines,),) = self._database.rows("select count(*) from invitations")
+            if n_lines >= MAX_INVITATIONS and not self._database.rows(known, (*place, answer)):
+                place = (self._site, "other", "", "", 0.0)
+            execute(
+                "insert into invitations values (?, ?, ?, ?, ?, ?, 1, datetime('now'), datetime('now')) on conflict do"
+                " update set count = count + 1, last = datetime('now')",
+                (*place, answer),
+            )
+
+    def invitations(self) -> list[InvitationLine]:
+        """What coordinators asked for, accepted or refused, oldest first."""
+        return [InvitationLine(*row) for row in self._database.rows("select * from invitations order by rowid")]
+
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def _printable(name: str) -> str:
+    """A name that somebody else made up, safe to show."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
 
 
 def closed_run(status: str) -> PolicyRefusal:

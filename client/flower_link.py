@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.continuation import kept, take_up
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node_run import NodeSetup, asked_by
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.protocol.errors import DataError, HedgerowError
-from hedgerow.protocol.run_messages import Hello, Refused, Welcome, decode, encode
+from hedgerow.protocol.run_messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
 from hedgerow.protocol.run_script import NodeState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.storage.database import Database
@@ -162,6 +162,9 @@ class FlowerNode:
                 # Its rows, plan or policy have changed since the run began: the coordinator is told that it refuses.
                 self._report(fault)
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
+                for message in map(decode, messages):
+                    if isinstance(message, Invitation | EvaluationInvitation):
+                        book.note_invitation(asked_by(message), fault.code)
                 return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:
                 self._report(session.set_aside)

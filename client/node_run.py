@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,6 +20,7 @@ from hedgerow.client.sampling import SamplingSource
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.errors import (
+    HedgerowError,
     PlanError,
     PolicyRefusal,
     RemoteProtocolError,
@@ -77,7 +79,7 @@ class NodeSetup:
         entropy: the source of keys and masks: ``os.urandom`` but in tests.
         noise: the source of its shares of noise.
         load: reads the site's rows for a plan; DataError when they do not fit.
-        plan: the only plan that it takes part in; None for any that the policy allows.
+        plan: the only plan that it takes part in; None for those whose digests the policy names.
         n_threads: threads to sum with.
         load_held_out: reads the rows on which models are evaluated; by default there are none.
         models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
@@ -288,31 +290,94 @@ def task_of(message: Invitation | EvaluationInvitation) -> Task:
     return EvaluationTask(plan, message.model, message.epsilon, message.delta, message.first_round)
 
 
+def asked_by(message: Invitation | EvaluationInvitation) -> tuple[str, str, str, float]:
+    """What an invitation asks for, in the words of the list of invitations; see `BudgetBook.note_invitation`."""
+    kind = "training" if isinstance(message, Invitation) else "evaluation"
+    epsilon = message.epsilon if isinstance(message, EvaluationInvitation) else None
+    try:
+        plan = read_plan(message.plan)
+    except HedgerowError:
+        return kind, hashlib.sha256(message.plan).hexdigest(), "(cannot be read)", math.inf
+    return kind, plan.digest, plan.name, TrainingTask(plan).promise[0] if epsilon is None else epsilon
+
+
 def check_task(task: Task, setup: NodeSetup) -> None:
-    """Whether the owner allows it; raises PolicyRefusal or RemoteProtocolError."""
-    if setup.plan is not None:
-        seed = task.plan.model.structure_seed
-        # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
-        is_of_model = isinstance(task, EvaluationTask) and isinstance(seed, int)
-        require_same_plan(task.plan, setup.plan.with_structure_seed(int(seed)) if is_of_model else setup.plan)
+    """Whether the owner allows it, whatever the rows are; raises PolicyRefusal, RemoteProtocolError or UsageError."""
+    require_pinned(task, setup)
+    if isinstance(task, TrainingTask) and setup.arrivals is not None:
+        setup.arrivals.check(task.plan)
     setup.policy.check_roster(setup.roster)
     setup.policy.check_plan(task.plan, task.promise[0])
     if isinstance(task, TrainingTask):
         require_moderate(task.plan, task.settings, setup.policy.secure_sums.max_length)
 
 
+def require_pinned(task: Task, setup: NodeSetup) -> None:
+    """Raises PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
+
+    A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
+    whether a node takes part, tells of single rows.
+    """
+    if setup.plan is None and not setup.policy.plans:
+        raise _no_pinned_plan()
+    # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
+    is_model = isinstance(task, EvaluationTask)
+    if setup.plan is not None and not task.plan.is_run_of(setup.plan, is_model=is_model):
+        require_same_plan(task.plan, setup.plan)
+    if setup.policy.plans:
+        _require_listed(task.plan, setup.policy.plans, is_model=is_model)
+
+
+def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = False) -> None:
+    names = {plan.digest, plan.with_joint_structure().digest} if is_model else {plan.digest}
+    if names.isdisjoint(digests):
+        raise PolicyRefusal(
+            f"The plan {plan.name!r} ({plan.digest[:12]}) is none of those that the policy names.",
+            cause="The coordinator proposes a plan that this site's owner has not agreed to, or it was changed since.",
+            remedy="Read the plan; if the owner of the data agrees, add the digest that `hedgerow privacy PLAN` prints "
+            "to `plans` in the policy.",
+            code="policy-plan",
+        )
+
+
+def _no_pinned_plan() -> PolicyRefusal:
+    return PolicyRefusal(
+        "This node was not told in which plan it may take part.",
+        cause="Neither a plan file nor the line `plans` of the policy names one, and a node does not take part in "
+        "whatever a coordinator proposes: with plans of its own making it could find out single rows.",
+        remedy='Give the plan that its owner has agreed to: --plan PLAN (over Flower: plan = "PLAN" in site.toml). Or '
+        'write plans = ["DIGEST"] into the policy; `hedgerow privacy PLAN` prints the digest.',
+        code="no-pinned-plan",
+    )
+
+
 def check_own_plan(setup: NodeSetup) -> None:
-    """Whether the owner's own rules allow the plan that the owner gave, before anyone is dialled; raises PolicyRefusal.
+    """Whether there is a plan, and the owner's own rules allow it, before anyone is dialled; raises PolicyRefusal.
 
     What an evaluation of the plan's model may cost is in its invitation, and is checked then.
     """
     setup.policy.check_roster(setup.roster)
     if setup.plan is None:
+        if not setup.policy.plans:
+            raise _no_pinned_plan()
+        if setup.policy.is_strict:
+            raise _strict_without_plan()
         return
+    if setup.policy.plans:
+        _require_listed(setup.plan, setup.policy.plans)
     if setup.load_held_out is no_held_out_rows:
         check_task(TrainingTask(setup.plan), setup)
     else:
         setup.policy.check_plan(setup.plan, 0.0)
+
+
+def _strict_without_plan() -> PolicyRefusal:
+    return PolicyRefusal(
+        'The policy says rows_that_do_not_fit = "refuse", and there is no plan file to read the rows by.',
+        cause="The rows would be read when the coordinator proposes the plan, and a refusal would tell it of a row.",
+        remedy="Give the plan itself (--plan PLAN): its rows are then read before anyone is dialled.",
+        code="strict-without-plan",
+    )
 
 
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
@@ -335,8 +400,6 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads, setup.noise), digest_of(held_out)
-    if setup.arrivals is not None:
-        setup.arrivals.check(task.plan)
     data = setup.load(task.plan)
     node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)

@@ -9,7 +9,9 @@
     features = ["age", "ward"]          # columns that runs may use; without it: all
     labels = ["readmitted"]             # columns that runs may predict; without it: all
     query_kinds = ["LeafSums"]          # without it: all
-    noise = ["distributed"]             # who may add the noise; without it: "server" and "distributed", not "local"
+    plans = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]   # digests of plans to take part in
+    noise = ["distributed"]             # who may add the noise: "server", "distributed", "local"; without it:
+                                        # the sites only. "server" trusts the coordinator with exact sums
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -19,6 +21,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -33,14 +36,27 @@ from hedgerow.protocol.plan_fields import (
     number,
     one_of,
     read_section,
+    refuse,
     text,
 )
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.roster import NodePolicy, Roster
 
 POLICY_VERSION = 1
-DEFAULT_NOISE = ("server", "distributed")
-"""Not "local", which takes the number of a site's rows to be known: an owner who agrees to that says so."""
+DEFAULT_NOISE = ("distributed",)
+"""Not "server", which trusts the coordinator with exact sums, nor "local", which takes the number of a site's rows to
+be known: an owner who agrees to either says so.
+"""
+
+
+def _plan_digests(value: object, path: str) -> tuple[str, ...]:
+    """A list of distinct digests of plans, 64 hexadecimal digits each."""
+    digests = tuple(digest.lower() for digest in distinct_texts(value, path))
+    for digest in digests:
+        if re.fullmatch("[0-9a-f]{64}", digest) is None:
+            remedy = "`hedgerow privacy PLAN` prints a plan's digest."
+            raise refuse(path, digest, "digests of plans, 64 hexadecimal digits each", remedy)
+    return digests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +72,7 @@ class Policy:
     features: tuple[str, ...] = checked(distinct_texts, ())
     labels: tuple[str, ...] = checked(distinct_texts, ())
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
+    plans: tuple[str, ...] = checked(_plan_digests, ())
     noise: tuple[str, ...] = checked(distinct_texts, ())
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
@@ -78,7 +95,7 @@ class Policy:
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
-            refuses_server_noise=bool(self.noise) and "server" not in self.noise,
+            refuses_server_noise="server" not in (self.noise or DEFAULT_NOISE),
         )
 
     def check_roster(self, roster: Roster) -> None:
@@ -102,7 +119,7 @@ class Policy:
         if _beyond([plan.label.name], self.labels):
             raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
         if plan.privacy.noise not in (self.noise or DEFAULT_NOISE):
-            raise _refusal("policy-noise", f"The plan wants {plan.privacy.noise} noise; the policy does not allow it.")
+            raise noise_refusal(f"The plan wants {plan.privacy.noise} noise", plan.privacy.noise, "noise")
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
             raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
@@ -135,6 +152,22 @@ def parse_policy(toml_text: str) -> Policy:
         raise UsageError(
             f"The policy is not valid TOML: {error}.", remedy="Mend that line.", code="policy-file"
         ) from None
+
+
+def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
+    """The refusal of noise that a policy does not name; `line` is the policy's line that would allow it."""
+    trusts = {
+        "server": "The coordinator would see exact sums over all sites, which can be one patient's values, and is "
+        "trusted to add the noise.",
+        "local": "How many rows this site has is taken to be known.",
+    }
+    return PolicyRefusal(
+        f"{what}; the policy does not allow it.",
+        cause=trusts.get(noise, "The policy of this site's owner names other noise."),
+        remedy='Agree on a plan with privacy.noise = "distributed", or, if the owner of the data agrees to this one, '
+        f'write {line} = ["{noise}"] into the policy.',
+        code="policy-noise",
+    )
 
 
 def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:

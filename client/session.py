@@ -8,7 +8,7 @@ must survive a crash is in the store before a message is returned. A fault that 
 from __future__ import annotations
 
 from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import CLOSED, FINISHED, LEFT, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
@@ -16,6 +16,7 @@ from hedgerow.client.node_run import (
     NodeRun,
     NodeSetup,
     answering_node,
+    asked_by,
     check_task,
     require_known_model,
     require_same_plan,
@@ -151,7 +152,7 @@ class NodeSession:
     def _react(self, message: Message) -> list[Message]:
         match message:
             case Invitation() | EvaluationInvitation():
-                return self._invited(message.run_id, task_of(message))
+                return self._asked(message)
             case Payload(MessageKind.ORIGIN, content):
                 return self._originate(content)
             case Payload(MessageKind.ENROL, content):
@@ -202,6 +203,16 @@ class NodeSession:
 
     # Taking part -------------------------------------------------------------------------------------------------
 
+    def _asked(self, message: Invitation | EvaluationInvitation) -> list[Message]:
+        """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
+        try:
+            answers = self._invited(message.run_id, task_of(message))
+        except HedgerowError as fault:
+            self._book.note_invitation(asked_by(message), fault.code)
+            raise
+        self._book.note_invitation(asked_by(message), ACCEPTED)
+        return answers
+
     def _invited(self, run_id: bytes, task: Task) -> list[Message]:
         run = self._run
         if run is not None and run.run_id == run_id:
@@ -226,12 +237,11 @@ class NodeSession:
             )
         check_task(task, self._setup)
         require_known_model(task, self._setup.models | self._store.models())
-        node, data_digest = answering_node(task, self._setup)
         if status == OPEN:
             raise closed_run(OPEN)
         replica = Replica(task)
         policy = self._setup.policy
-        self._store.note_joining(run_id, task, data_digest)
+        self._store.note_joining(run_id, task, NO_HASH)
         # Whatever else is reserved for this node will not go on: a node is in one run at a time.
         left = {old: self._store.charge(old) for old in self._book.reserved() if old != run_id}
         room = (policy.max_epsilon, policy.delta), left
@@ -240,6 +250,13 @@ class NodeSession:
             if self._store.status_of(old) in (OPEN, JOINING):
                 self._store.close_run(old, LEFT)
         self._run = None
+        # Nothing until here depends on a row: the cost is reserved before the table is looked at.
+        try:
+            node, data_digest = answering_node(task, self._setup)
+        except HedgerowError:
+            self._book.settle(run_id, [], LEFT)
+            self._store.close_run(run_id, LEFT)
+            raise
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
         past = self._store.attempt_of(run_id), answered, set[tuple[int, Cohort]]()

@@ -57,4 +57,4 @@ def read_early(load: Callable[[Plan], SiteData], plan: Plan | None) -> Callable[
     if plan is None:
         return load
     rows = load(plan)
-    return lambda offered: rows if offered.digest == plan.digest else load(offered)
+    return lambda offered: rows if offered.is_run_of(plan) else load(offered)

@@ -148,8 +148,8 @@ def _start_node(folder: Path, number: int, port: int) -> subprocess.Popen[bytes]
     command = [
         sys.executable, "-m", "hedgerow.cli.main", "node", str(place / "rows.csv"), "--roster",
         str(folder / "roster.toml"), "--identity", str(place / f"site-{number}.private.json"), "--policy",
-        str(place / "policy.toml"), "--state", str(place / "grpc-state"), "--connect", f"127.0.0.1:{port}",
-        "--threads", "1", "--json",
+        str(place / "policy.toml"), "--plan", str(folder / "plan.toml"), "--state", str(place / "grpc-state"),
+        "--connect", f"127.0.0.1:{port}", "--threads", "1", "--json",
     ]  # fmt: skip
     environment = {**os.environ, "no_proxy": "127.0.0.1"}
     with (place / "node.log").open("wb") as log:

@@ -98,7 +98,7 @@ class Loopback:
         folder = self._folder / f"run-{self._n_runs}"
         folder.mkdir()
         hub = GrpcHub(self._coordinator, self._pinned, HubAddress(), settings=SETTINGS)
-        nodes = [_Node(self, name, data[name], noise, folder / name, hub.port) for name in self.names]
+        nodes = [_Node(self, name, (plan, data[name]), noise, folder / name, hub.port) for name in self.names]
         watch = _Watch(hub)
         journal = Journal(folder / "journal.db")
         try:
@@ -122,9 +122,10 @@ class Loopback:
         numbers = sum(release.length for release in outcome.ledger)
         return LoopbackRun(model, before, rounds, watch.n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
 
-    def node_setup(self, name: str, data: SiteData, noise: NoiseSource) -> NodeSetup:
+    def node_setup(self, name: str, plan: Plan, data: SiteData, noise: NoiseSource) -> NodeSetup:
         """What a site's owner gives its node."""
-        return NodeSetup(name, signing_key(self._keys[name]), self._roster, POLICY, os.urandom, noise, lambda _: data)
+        keys = signing_key(self._keys[name]), self._roster
+        return NodeSetup(name, *keys, POLICY, os.urandom, noise, lambda _: data, plan)
 
     def uplink(self, name: str, port: int) -> GrpcUplink:
         """A site's end of the wire."""
@@ -153,11 +154,11 @@ class _Node(threading.Thread):
     """One node; `cpu` is what its thread spent, in seconds, and `fault` why it failed."""
 
     def __init__(
-        self, loopback: Loopback, name: str, data: SiteData, noise: NoiseSource, folder: Path, port: int
+        self, loopback: Loopback, name: str, task: tuple[Plan, SiteData], noise: NoiseSource, folder: Path, port: int
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._loopback, self._site, self._folder, self._port = loopback, name, folder, port
-        self._setup = loopback.node_setup(name, data, noise)
+        self._setup = loopback.node_setup(name, *task, noise)
         self.cpu = 0.0
         self.fault: BaseException | None = None
 

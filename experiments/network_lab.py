@@ -40,7 +40,7 @@ from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 SETTINGS = LinkSettings(http_proxy=False)
 SEED = 1
-_POLICY = 'version = 1\ndata_set = "experiment"\nmax_epsilon = 100.0\ndelta = 1e-6\n'
+_POLICY = 'version = 1\ndata_set = "experiment"\nmax_epsilon = 100.0\ndelta = 1e-6\nnoise = ["server"]\n'
 _LEAVING_SECONDS = 60.0
 
 

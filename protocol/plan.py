@@ -241,6 +241,19 @@ class Plan:
             return self
         return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
 
+    def with_joint_structure(self) -> Plan:
+        """The same plan with the seed of the trees left to the sites."""
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed="joint"))
+
+    def is_run_of(self, agreed: Plan, *, is_model: bool = True) -> bool:
+        """Whether this is the plan that was agreed on.
+
+        Args: is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
+        """
+        seed = self.model.structure_seed
+        own = agreed.with_structure_seed(seed) if is_model and isinstance(seed, int) else agreed
+        return self.digest == own.digest
+
     @property
     def reads_quantiles(self) -> bool:
         """Whether the run asks for exact counts of the features' values, which no noise hides."""

@@ -28,7 +28,7 @@ max_epsilon = 3.0
 delta = 1e-5
 min_sites = 3
 labels = ["visited"]
-noise = ["server"]
+noise = ["server"]   # the coordinator adds the noise: all sites trust it with exact sums, and to add it
 """
 
 

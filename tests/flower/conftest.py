@@ -18,6 +18,7 @@ held_out = "{site}-held-out.csv"
 identity = "{site}.private.json"
 roster = "roster.toml"
 policy = "policy.toml"
+plan = "plan.toml"
 state = "{site}-state"
 threads = 1
 """

@@ -554,9 +554,6 @@ def test_a_stopped_run_makes_room_for_a_corrected_plan(
     """Over Flower, too: each site takes part in the corrected plan that it has pinned, charged for what has left it."""
     federation = in_files()
     office = office_of(federation)
-    for name in federation.sites:
-        with Path(federation.path(f"{name}.toml")).open("a", encoding="ascii") as file:
-            file.write('plan = "plan.toml"\n')
     seen = [0]
 
     def die(node: int, data: bytes, answer: Callable[[], bytes]) -> Fetched | None:
@@ -593,8 +590,6 @@ def test_a_resident_node_says_what_is_wrong_before_it_listens(
     """A missing table or a wrong column ends the command with its code; nobody has to ask first."""
     federation = in_files()
     place, socket = Path(federation.path("site-0.toml")), str(federation.folder / "socket")
-    with place.open("a", encoding="ascii") as file:
-        file.write('plan = "plan.toml"\n')
     table = federation.folder / "site-0.csv"
     table.write_text("age,ill\n50,1\n", encoding="ascii")
     assert main(["flower-node", str(place), "--socket", socket]) == 4

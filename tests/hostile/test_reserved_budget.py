@@ -62,6 +62,7 @@ def restart(federation: Federation, plan: Plan) -> None:
     for file in federation.folder.glob("journal.db*"):
         file.unlink()
     federation.plan = plan
+    federation.pin(plan)
     for party in federation.parties.values():
         party.kill()
         party.start()

@@ -86,7 +86,7 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     incidents = DOCUMENT.split("## Incidents")[1]
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", incidents))
     assert len(words) > 12
-    rooms = ("client", "server", "storage", "transport", "protocol", "src/hedgerow/cli")
+    rooms = ("client", "server", "storage", "transport", "protocol", "src/hedgerow/cli", "src/hedgerow/flower")
     sources = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).glob("*.py"))
     known = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources))
     assert words <= known

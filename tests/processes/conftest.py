@@ -176,8 +176,8 @@ class Scene:
     def node(self, site: str, *more: str, strike: Strike | None = None) -> Process:
         """A site's node, for the first time or again."""
         self.nodes[site] = self.start(
-            site, "node", f"{site}.csv", "--roster", "roster.toml", "--identity", f"{site}.private.json", "--policy",
-            "policy.toml", "--connect", self.address, *more, strike=strike,
+            site, "node", f"{site}.csv", "--plan", "plan.toml", "--roster", "roster.toml", "--identity",
+            f"{site}.private.json", "--policy", "policy.toml", "--connect", self.address, *more, strike=strike,
         )  # fmt: skip
         return self.nodes[site]
 

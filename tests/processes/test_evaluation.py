@@ -34,8 +34,8 @@ def evaluating(scene: Scene, strike: dict[str, int] | None = None) -> Process:
 def holding_out(scene: Scene, site: str, *more: str) -> Process:
     """A node for evaluations only."""
     scene.nodes[site] = scene.start(
-        site, "node", "--held-out", f"{site}-held-out.csv", "--roster", "roster.toml", "--identity",
-        f"{site}.private.json", "--policy", "policy.toml", "--connect", scene.address, "--json", *more,
+        site, "node", "--held-out", f"{site}-held-out.csv", "--plan", "plan.toml", "--roster", "roster.toml",
+        "--identity", f"{site}.private.json", "--policy", "policy.toml", "--connect", scene.address, "--json", *more,
     )  # fmt: skip
     return scene.nodes[site]
 

@@ -177,7 +177,8 @@ def tables_that_cannot_be_used(scene: Scene) -> None:
     """No coordinator is there at all: each node ends by itself, with its code, for it has never dialled."""
     (scene.folder / "site-1.csv").write_text("age,ill\n50,1\n", encoding="ascii")
     (scene.folder / "policy.toml").write_text(
-        'version = 1\ndata_set = "wards"\nmax_epsilon = 9\ndelta = 1e-6\nfeatures = ["age"]\n', encoding="ascii"
+        'version = 1\ndata_set = "wards"\nmax_epsilon = 9\ndelta = 1e-6\nnoise = ["server"]\nfeatures = ["age"]\n',
+        encoding="ascii",
     )
     (scene.folder / "site-0.csv").unlink()
     (scene.folder / "site-3.csv").write_text("", encoding="ascii")
@@ -192,7 +193,7 @@ def tables_that_cannot_be_used(scene: Scene) -> None:
         assert not node.says("dialling")
     shutil.copy(scene.folder / "site-2.csv", scene.folder / "site-0.csv")
     (scene.folder / "policy.toml").write_text(
-        'version = 1\ndata_set = "wards"\nmax_epsilon = 9\ndelta = 1e-6\n', encoding="ascii"
+        'version = 1\ndata_set = "wards"\nmax_epsilon = 9\ndelta = 1e-6\nnoise = ["server"]\n', encoding="ascii"
     )
     for site, more, code in (
         ("site-1", (), "data-missing-column"),
@@ -214,7 +215,6 @@ STORIES: dict[str, tuple[Story, int]] = {
 }
 for _signal in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
     STORIES[f"gathering, {_signal.name}"] = stopped_while_gathering(_signal, "--plan", "plan.toml"), N_TREES
-STORIES["gathering, any plan"] = stopped_while_gathering(signal.SIGTERM), N_TREES
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -288,6 +288,14 @@ class Federation:
             party.setup = dataclasses.replace(party.setup, load_held_out=lambda _, own=own: own)
             party.start()
 
+    def pin(self, *plans: Plan) -> None:
+        """From their next start on, the owners of all sites agree to these plans, and to those before."""
+        for party in self.parties.values():
+            digests = {*party.setup.policy.plans, *(plan.digest for plan in plans)}
+            digests |= set() if party.setup.plan is None else {party.setup.plan.digest}
+            policy = dataclasses.replace(party.setup.policy, plans=tuple(sorted(digests)))
+            party.setup = dataclasses.replace(party.setup, plan=None, policy=policy)
+
     def survivors_model(self) -> bytes:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
         assert self.session is not None and self.session.outcome is not None
@@ -346,7 +354,7 @@ def federate(factory: ModuleType, wards: ModuleType, tmp_path: Path) -> Iterator
         for site in names:
             policy = (policies or {}).get(site, OPEN_POLICY)
             own = data[site]
-            setup = NodeSetup(site, key(site), roster, policy, os.urandom, noise, lambda _, own=own: own)
+            setup = NodeSetup(site, key(site), roster, policy, os.urandom, noise, lambda _, own=own: own, plan)
             federation.parties[site] = Party(setup, folder / site, network)
             if must_start:
                 federation.parties[site].start()

@@ -128,7 +128,7 @@ def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
     pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
     roster, noise = signing_roster(pinned), SeededNoise(3)
     hub = GrpcHub(coordinator, pinned, HubAddress(), settings=SETTINGS)
-    policy = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+    policy = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
     models: dict[str, Any] = {}
 
     def take_part(site: str) -> None:
@@ -137,7 +137,7 @@ def test_over_grpc(factory: ModuleType, tmp_path: Path, name: str) -> None:
         uplink = GrpcUplink(f"127.0.0.1:{hub.port}", keys[site], pinned, random.random, settings=SETTINGS)
         own = data[site]
         own_keys = (signing_key(keys[site]), roster, policy)
-        setup = NodeSetup(site, *own_keys, os.urandom, noise, lambda _: own, sampling=sampling[site])
+        setup = NodeSetup(site, *own_keys, os.urandom, noise, lambda _: own, plan, sampling=sampling[site])
         try:
             models[site] = run_node(NodeSession(setup, store, book), uplink, _clock, PATIENCE)
         finally:

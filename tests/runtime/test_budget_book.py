@@ -27,7 +27,7 @@ from hedgerow.training.tasks import TrainingTask
 if TYPE_CHECKING:
     from conftest import Builder, Federation
 
-POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
 
 
 def with_policy(federate: Builder, plan: Plan | None = None, **rules: Any) -> Federation:

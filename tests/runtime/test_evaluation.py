@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conftest import Builder, Federation
 
 EPSILON = 5.0
-POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
 
 
 @pytest.fixture

@@ -188,18 +188,21 @@ def test_what_has_no_local_model_is_refused(factory: ModuleType, algorithm: str)
 
 
 def test_a_policy_says_who_may_add_the_noise(factory: ModuleType) -> None:
-    """A list that does not hold "local" refuses it, and so does no list: how many rows the site has shows in its noise.
-    A list without "server" refuses the coordinator's in secure sums.
+    """Without a list the sites add it. "local", by which the number of a site's rows shows, and "server", which trusts
+    the coordinator with exact sums, have to be named; secure sums without "server" refuse the coordinator's as well.
     """
     plan = factory.make_plan(privacy=LOCAL)
     rules = {"version": 1, "data_set": "d", "max_epsilon": 9.0, "delta": 1e-5}
     Policy(**rules, noise=("distributed", "local")).check_plan(plan)
     for noise in ("server", "distributed"):
-        Policy(**rules).check_plan(factory.make_plan(privacy={"noise": noise}))
+        Policy(**rules, noise=(noise,)).check_plan(factory.make_plan(privacy={"noise": noise}))
+    Policy(**rules).check_plan(factory.make_plan(privacy={"noise": "distributed"}))
     for listed in ((), ("distributed",)):
-        with pytest.raises(PolicyRefusal) as caught:
-            Policy(**rules, noise=listed).check_plan(plan)
-        assert caught.value.code == "policy-noise"
+        for refused in (plan, factory.make_plan()):
+            with pytest.raises(PolicyRefusal) as caught:
+                Policy(**rules, noise=listed).check_plan(refused)
+            assert caught.value.code == "policy-noise" and f'["{refused.privacy.noise}"]' in caught.value.remedy
+    assert Policy(**rules).secure_sums.refuses_server_noise
     strict = Policy(**rules, noise=("distributed", "local")).secure_sums
     wishes = Wishes(n_colluders=1)
     for mode in NoiseMode:

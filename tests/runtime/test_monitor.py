@@ -66,7 +66,7 @@ def test_the_end_of_a_run(federate: Builder) -> None:
 
 def test_a_refusal_is_shown_with_its_code(federate: Builder) -> None:
     """The site stays refused when its node hangs up after it, and that is no dropout."""
-    strict = Policy(version=1, data_set="test", max_epsilon=0.1, delta=1e-5)
+    strict = Policy(version=1, data_set="test", max_epsilon=0.1, delta=1e-5, noise=("server", "distributed"))
     federation = federate(5, policies={"site-2": strict})
     board = watched(federation)
     federation.run()
@@ -115,7 +115,7 @@ def test_a_node_that_has_the_model_may_go(federate: Builder) -> None:
 
 def test_a_run_that_is_given_up_says_why(federate: Builder) -> None:
     """The failure's code is in the last report."""
-    strict = Policy(version=1, data_set="test", max_epsilon=0.1, delta=1e-5)
+    strict = Policy(version=1, data_set="test", max_epsilon=0.1, delta=1e-5, noise=("server", "distributed"))
     federation = federate(3, policies={"site-0": strict})
     board = watched(federation)
     with pytest.raises(AggregationError):

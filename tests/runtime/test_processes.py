@@ -101,9 +101,9 @@ class Scene:
 
     def node(self, site: str) -> Process:
         return self.start(
-            "node", self.path(f"{site}.csv"), "--roster", self.path("roster.toml"), "--identity",
-            self.path(f"{site}.private.json"), "--policy", self.path("policy.toml"), "--connect",
-            self.address, "--json",
+            "node", self.path(f"{site}.csv"), "--plan", self.path("plan.toml"), "--roster",
+            self.path("roster.toml"), "--identity", self.path(f"{site}.private.json"), "--policy",
+            self.path("policy.toml"), "--connect", self.address, "--json",
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 QUANTILE = {"split_candidates": "quantile"}
 N_CANDIDATES = 5
-RULES: dict[str, Any] = {"version": 1, "data_set": "d", "delta": 1e-5}
+RULES: dict[str, Any] = {"version": 1, "data_set": "d", "delta": 1e-5, "noise": ("server",)}
 
 
 def asked(factory: ModuleType, plan: Plan) -> list[Query]:

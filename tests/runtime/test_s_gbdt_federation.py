@@ -44,7 +44,7 @@ from hedgerow.transport.roster_file import build_roster
 if TYPE_CHECKING:
     from conftest import Builder, Federation
 
-POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5)
+POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
 LINK = LinkSettings(silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)
 UNHURRIED = Federation(join_timeout=3600.0, round_timeout=3600.0, idle_timeout=3600.0)
 """However busy the machine is, no site is left out."""
@@ -148,7 +148,7 @@ def test_over_grpc_it_is_the_model_of_one_site(factory: ModuleType, tmp_path: Pa
         own: SiteData = factory.take(rows, np.flatnonzero(np.arange(60) % 3 == number))
         store, book = NodeStore(tmp_path / site), BudgetBook(tmp_path / site / "budget.db")
         keys = (signing_key(identities[site]), roster, POLICY)
-        setup = NodeSetup(site, *keys, os.urandom, SeededNoise(1), lambda _: own, sampling=sources[site])
+        setup = NodeSetup(site, *keys, os.urandom, SeededNoise(1), lambda _: own, plan, sampling=sources[site])
         jitter = random.Random(number).random
         uplink = GrpcUplink(f"127.0.0.1:{hub.port}", identities[site], pinned, jitter, settings=LINK)
         try:

@@ -41,10 +41,12 @@ def stop(federation: Federation, n_writes: int, killed: type[BaseException]) -> 
         party.kill()
 
 
-def start(federation: Federation, plan: Plan | None = None) -> None:
-    """All nodes, with the plan that their owners pin now."""
+def start(federation: Federation, plan: Plan | None, *listed: Plan) -> None:
+    """All nodes, with the plan that their owners pin now; or the first one and these, by their digests."""
+    digests = () if plan is not None else tuple(each.digest for each in (federation.plan, *listed))
     for party in federation.parties.values():
-        party.setup = dataclasses.replace(party.setup, plan=plan)
+        policy = dataclasses.replace(party.setup.policy, plans=digests)
+        party.setup = dataclasses.replace(party.setup, plan=plan, policy=policy)
         party.start()
 
 
@@ -85,7 +87,7 @@ def test_a_run_that_was_stopped_costs_what_left_the_node_and_no_more(
     was_in = bool(lines(federation.parties[VICTIM]))
     plan = other(factory)
     new_journal(federation)
-    start(federation, plan if is_pinned else None)
+    start(federation, plan if is_pinned else None, plan)
     finish(federation, plan)
     for party in federation.parties.values():
         old = lines(party)[:-1]
@@ -123,7 +125,7 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
     journal = (federation.folder / "journal.db").read_bytes()
     before = {party.setup.site: lines(party)[0][1] for party in federation.parties.values()}
     new_journal(federation)
-    start(federation)
+    start(federation, None, other(factory))
     second = other(factory)
     with pytest.raises(killed):
         federation.plan = second
@@ -154,7 +156,7 @@ def test_leaving_makes_room_in_the_budget_for_the_run_that_is_joined(
         party.start()
     stop(federation, VECTORS_LEFT, killed)
     new_journal(federation)
-    start(federation)
+    start(federation, None, other(factory, epsilon=1.8))
     finish(federation, other(factory, epsilon=1.8))
 
 
@@ -171,7 +173,7 @@ def test_a_refused_run_leaves_the_old_one_as_it_is(
     )
     journal = (federation.folder / "journal.db").read_bytes()
     new_journal(federation)
-    start(federation)
+    start(federation, None, other(factory, epsilon=9.0))
     federation.plan, first = other(factory, epsilon=9.0), federation.plan
     federation.run()
     assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
@@ -207,7 +209,7 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
     (before,) = [count for _, count in lines(victim)]
     assert before > 1
     new_journal(federation)
-    start(federation)
+    start(federation, None, other(factory))
     crashed: list[bool] = []
 
     def crash_after(kind: type, name: str) -> None:
@@ -251,7 +253,7 @@ def test_rows_may_be_corrected_until_something_was_answered_with_them(
     rows = factory.take(federation.data[VICTIM], list(range(20)))
     federation.data[VICTIM] = rows
     victim.setup = dataclasses.replace(victim.setup, load=lambda _: rows)
-    start(federation)
+    start(federation, None)
     finish(federation, federation.plan)
 
 
@@ -283,8 +285,8 @@ def test_a_run_whose_state_was_lost_is_left_at_its_whole_cost(
     for file in victim.folder.glob("node.db*"):
         file.unlink()
     new_journal(federation)
-    start(federation)
     plan = other(factory)
+    start(federation, None, plan)
     finish(federation, plan)
     assert lines(victim)[0] == ("left", whole)
 
@@ -304,7 +306,7 @@ def test_a_journal_makes_room_only_where_nothing_was_released(
     assert aside is not None and aside.is_file() and empty.load(corrected, federation.roster) is None
     empty.close()
     new_journal(federation)
-    start(federation)
+    start(federation, None)
     stop(federation, THREE_RELEASES, killed)
     kept, aside = open_journal(path, corrected, federation.roster)
     assert aside is None
@@ -332,7 +334,7 @@ def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
         policy = dataclasses.replace(party.setup.policy, noise=("distributed",))
         party.setup = dataclasses.replace(party.setup, policy=policy)
     new_journal(federation)
-    start(federation)
+    start(federation, None, plan)
     assert isinstance(federation.parties[VICTIM].session.set_aside, PolicyRefusal)
     federation.plan = plan
     federation.run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
 import shlex
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 from hedgerow.cli.budget_place import book_of
 from hedgerow.cli.federation_inputs import read_policy
 from hedgerow.cli.output import note, number, print_facts, print_json
-from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
+from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.session import close_reserved
 from hedgerow.client.store import NodeStore
 from hedgerow.protocol.errors import EnvironmentFault, UsageError
@@ -35,6 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
         content = _content(book, delta)
+        asked = book.invitations()
     finally:
         book.close()
     if policy is not None:
@@ -42,11 +45,13 @@ def run(arguments: argparse.Namespace) -> None:
             if data_set["data_set"] == policy.data_set:
                 data_set["max_epsilon"] = policy.max_epsilon
     if arguments.json:
-        print_json({**content, "closed": closed} if arguments.close else content)
+        more = {"closed": closed} if arguments.close else {}
+        print_json(content | more | ({"invitations": list(map(_invitation, asked))} if arguments.invitations else {}))
         return
     for line in closed:
         note(_said(line))
     _print(content)
+    _say_invitations(asked, is_list=arguments.invitations)
     if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
         note(
             "A run that is reserved may go on: start its node again. If it shall not, end it with "
@@ -135,6 +140,24 @@ def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
             for name in names
         ],
     }
+
+
+def _invitation(line: InvitationLine) -> dict[str, Any]:
+    # JSON has no infinity.
+    return {**dataclasses.asdict(line), "epsilon": "infinite" if math.isinf(line.epsilon) else line.epsilon}
+
+
+def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:
+    """What coordinators have asked this site for, and what they were told; or only how many were refused."""
+    if not is_list:
+        if n_refused := sum(line.count for line in lines if line.answer != ACCEPTED):
+            print(f"{n_refused} invitation(s) of a coordinator were refused; --invitations lists them.")
+        return
+    print("\nInvitations (times are UTC)")
+    for line in lines:
+        span = line.first if line.first == line.last else f"{line.first} to {line.last}"
+        what = f"{line.plan_name} ({line.plan_digest[:12]})" if line.plan_digest else "of many kinds"
+        print(f"  {line.count} x {line.kind}, epsilon {number(line.epsilon)}, {what}: {line.answer}, {span}")
 
 
 def _print(content: dict[str, Any]) -> None:

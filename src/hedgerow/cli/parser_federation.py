@@ -103,7 +103,10 @@ def _add_node(commands: Any, command: AddCommand) -> None:
         "--model", action="append", dest="models", metavar="MODEL",
         help="let this model be evaluated; those that this node helped to make may be anyway; repeat",
     )  # fmt: skip
-    parser.add_argument("--plan", metavar="PLAN", help="take part in this plan only")
+    parser.add_argument(
+        "--plan", metavar="PLAN",
+        help="take part in this plan only; needed, unless the policy lists digests of plans",
+    )  # fmt: skip
     parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
     parser.add_argument("--identity", required=True, metavar="FILE", help="this site's .private.json")
     parser.add_argument("--policy", required=True, metavar="FILE", help="what this site's owner allows")
@@ -155,4 +158,7 @@ def _add_ledger(commands: Any, command: AddCommand) -> None:
         "--close", metavar="RUN",
         help="end a reserved run, named by its first digits: charged for what has left, and never taken up again",
     )  # fmt: skip
+    parser.add_argument(
+        "--invitations", action="store_true", help="list what coordinators have asked this site for, and the answers"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

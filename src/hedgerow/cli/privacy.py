@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_content(plan, expected))
         return
-    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})\n")
+    print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
+    print(f"digest {plan.digest}\n")
     print("Privacy")
     print_facts(_privacy_facts(plan, expected))
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')

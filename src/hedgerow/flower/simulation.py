@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 SMALLEST_COHORT = 3
 _POLICY = 'version = 1\ndata_set = "{name}"\nmax_epsilon = 3.0\ndelta = 1e-5\nmin_sites = {n_sites}\n'
+_POLICY += 'noise = ["server"]\n'
 _SITE = """\
 version = 1
 data = "rows.csv"
 identity = "{name}.private.json"
 roster = "../roster.toml"
 policy = "policy.toml"
+plan = "../plan.toml"
 state = "state"
 threads = 1
 """

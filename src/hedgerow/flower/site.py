@@ -23,7 +23,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
 from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.protocol.errors import HedgerowError, PolicyRefusal
 from hedgerow.protocol.plan import Plan
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identity import PrivateIdentity
@@ -43,7 +43,8 @@ def check(path: Path) -> None:
         check_table(table)
     Path(file.state).mkdir(mode=0o700, parents=True, exist_ok=True)
     with use_threads(file.threads or available_threads()) as n_threads:
-        setup = _setup(file, read_private(Path(file.identity)), read_roster(Path(file.roster)), n_threads)
+        keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
+        setup = _setup(file, *keys, n_threads, is_check=True)
         check_own_plan(setup)
         with_rows_read(setup)
 
@@ -64,13 +65,16 @@ def leave_run(path: Path) -> None:
         store.close()
 
 
-def _setup(file: SiteFile, identity: PrivateIdentity, roster: PinnedRoster, n_threads: int) -> NodeSetup:
+def _setup(
+    file: SiteFile, identity: PrivateIdentity, roster: PinnedRoster, n_threads: int, *, is_check: bool = False
+) -> NodeSetup:
     folder, policy = Path(file.state), read_policy(file.policy)
     arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
-        SystemNoise(os.urandom), rows_to_train_on(file, policy), read_plan(file.plan) if file.plan else None,
-        n_threads, rows_to_evaluate_on(file, policy), frozenset(model_digest(model) for model in file.models),
+        SystemNoise(os.urandom), rows_to_train_on(file, policy, is_check=is_check),
+        read_plan(file.plan) if file.plan else None, n_threads,
+        rows_to_evaluate_on(file, policy, is_check=is_check), frozenset(model_digest(model) for model in file.models),
         arrivals=arrivals,
     )  # fmt: skip
 
@@ -99,41 +103,49 @@ def _book_file(file: SiteFile, name: str) -> Path:
 Load = Callable[[Plan], SiteData]
 
 
-def rows_to_train_on(file: SiteFile, policy: Policy) -> Load:
-    """How the rows to train on are read; without any, `no_training_rows`."""
+def rows_to_train_on(file: SiteFile, policy: Policy, *, is_check: bool = False) -> Load:
+    """How the rows to train on are read; without any, `no_training_rows`; `is_check` as `_kept`."""
     if not file.data:
         return no_training_rows
-    return _kept((file.data, file.query), file, policy, "rows")
+    return _kept((file.data, file.query), file, policy, "rows", is_check=is_check)
 
 
-def rows_to_evaluate_on(file: SiteFile, policy: Policy) -> Load:
-    """How the rows that are held out are read; without any, `no_held_out_rows`."""
+def rows_to_evaluate_on(file: SiteFile, policy: Policy, *, is_check: bool = False) -> Load:
+    """How the rows that are held out are read; without any, `no_held_out_rows`; `is_check` as `_kept`."""
     if not file.held_out:
         return no_held_out_rows
-    return _kept((file.held_out, file.held_out_query), file, policy, "held-out")
+    return _kept((file.held_out, file.held_out_query), file, policy, "held-out", is_check=is_check)
 
 
-def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str) -> Load:
+def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
     per value, in a file of mode 0600; a table that was changed has another size or time, and is read again. The rows of
     a database may change unseen: they are read every time.
+
+    Args: is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
+        they are read then and at no other time, for an answer would tell the coordinator of them.
     """
     data, query = source
     table = "" if query else data
     read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
 
     def load(plan: Plan) -> SiteData:
+        if policy.is_strict and not table:
+            raise _unchecked("The rows of a database may change between two messages.")
         if not table or not Path(table).is_file():
             return read(plan)  # It says in its own words that there is no such file.
         status = Path(table).stat()
-        kind = f"{plan.digest} {policy.rows_that_do_not_fit}"
+        # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
+        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}"
         told = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(told.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
                 return SiteData(arrays["codes"], arrays["labels"])
+        if policy.is_strict and not is_check:
+            raise _unchecked("Nobody has read the table as it is now, by this plan.")
         rows = read(plan)
         for old in kept.parent.glob(f"{name}-*.npz"):
             old.unlink()
@@ -144,6 +156,16 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str) ->
         return rows
 
     return load
+
+
+def _unchecked(why: str) -> PolicyRefusal:
+    return PolicyRefusal(
+        f'The policy says rows_that_do_not_fit = "refuse", and the rows have not been checked. {why}',
+        cause="Over Flower every message is a process; what it found in the rows would show in its answer.",
+        remedy="Start `hedgerow flower-node` again, which checks a table before it listens (export a database's). "
+        'Or leave rows that do not fit out: rows_that_do_not_fit = "leave-out".',
+        code="rows-unchecked",
+    )
 
 
 def report(folder: Path, fault: HedgerowError) -> None:

@@ -1,0 +1,266 @@
+"""A coordinator that makes plans, models or releases up to ask about single rows: it learns nothing of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.client.budget import RESERVED, BudgetBook
+from hedgerow.client.node import SiteData
+from hedgerow.client.node_run import NodeSetup, check_own_plan
+from hedgerow.client.policy import Policy
+from hedgerow.client.session import NodeSession
+from hedgerow.client.store import NodeStore
+from hedgerow.flower import site
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import DataError, PolicyRefusal
+from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.protocol.run_messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.transport.flower_envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
+from hedgerow.transport.identity_files import read_private
+
+SITES = ("site-0", "site-1", "site-2")
+SITE = """version = 1
+data = "site-0.csv"
+identity = "site-0.private.json"
+roster = "roster.toml"
+policy = "policy.toml"
+state = "site-0-state"
+threads = 1
+"""
+AGES = range(20, 93)
+"""What the owner's table may hold: one question for each is 73 questions."""
+
+
+def invitation_to(plan: Plan) -> Invitation:
+    return Invitation(os.urandom(32), json.dumps(plan.to_dict(), sort_keys=True, separators=(",", ":")).encode())
+
+
+class Federation:
+    """Files of a federation, in which the coordinator lies: it greets one site over Flower as often as it likes."""
+
+    def __init__(self, wards: ModuleType, folder: Path, site_lines: str, policy_lines: str) -> None:
+        self.folder = folder
+        wards.furnish(folder, SITES, wards.plan_text(3, model={"n_trees": 2, "max_depth": 2}), 3)
+        self.plan = parse_plan((folder / "plan.toml").read_text())
+        policy = (folder / "policy.toml").read_text() + policy_lines.format(digest=self.plan.digest)
+        (folder / "policy.toml").write_text(policy)
+        (folder / "site-0.toml").write_text(SITE + site_lines)
+        self._hub = read_private(folder / "hub.private.json")
+
+    def greet(self, plan: Plan) -> list[Message]:
+        """A greeting with an invitation, as a process of its own; what the site answers."""
+        secret, link = os.urandom(32), os.urandom(32)
+        body = pack([encode(invitation_to(plan))])
+        greeting = Envelope(Kind.GREETING, "", link, 0, public_key(secret), bytes(32), body)
+        reply = parse(site.answer(self.folder / "site-0.toml", sign(greeting, self._hub.seed)))
+        keys = LinkKeys.agree(secret, reply.key, link, reply.site)
+        return [decode(message) for message in unseal(keys.to_hub, reply.body, reply.head)]
+
+    def answer_to(self, plan: Plan) -> str:
+        """Ready, or the code word of the refusal."""
+        hello, answer = self.greet(plan)
+        assert isinstance(hello, Hello) and isinstance(answer, Ready | Refused)
+        return "ready" if isinstance(answer, Ready) else answer.code
+
+    @property
+    def book(self) -> BudgetBook:
+        return BudgetBook(self.folder / "site-0-budget.db")
+
+
+def is_there(plan: Plan, age: int) -> Plan:
+    """A plan by which a table with a row of that age has a label outside the classes."""
+    table = plan.to_dict()
+    table["features"] = [feature for feature in table["features"] if feature["name"] != "age"]
+    others = [str(other) for other in range(101) if other != age]
+    table["label"] = {"name": "age", "type": "multiclass", "classes": others}
+    table["name"] = f"is {age} there?"
+    return Plan.from_dict(table)
+
+
+def with_unit(plan: Plan, age: int) -> Plan:
+    """The same by the column that is to tell persons apart, where one is missing."""
+    table = plan.to_dict()
+    table["privacy"] |= {"unit": f"person {age}"}
+    return Plan.from_dict(table)
+
+
+def with_bounds(plan: Plan, age: int) -> Plan:
+    """The same label as in the plan that was agreed on, and bounds that put one row beyond all others."""
+    table = plan.to_dict()
+    table["features"][0] |= {"min": float(age), "max": float(age) + 0.5}
+    return Plan.from_dict(table)
+
+
+LINES = {
+    "a plan file": ('plan = "plan.toml"\n', "", "plan-changed"),
+    "digests in the policy": ("", 'plans = ["{digest}"]\n', "policy-plan"),
+    "no plan at all": ("", "", "no-pinned-plan"),
+    "a plan file, strict": ('plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n', "plan-changed"),
+    "no plan at all, strict": ("", 'rows_that_do_not_fit = "refuse"\n', "no-pinned-plan"),
+}
+
+
+@pytest.mark.parametrize("pinned", LINES)
+@pytest.mark.parametrize("made_up", [is_there, with_unit, with_bounds])
+def test_plans_that_a_coordinator_makes_up_get_one_answer_whatever_the_rows_are(
+    wards: ModuleType, tmp_path: Path, pinned: str, made_up: Callable[[Plan, int], Plan]
+) -> None:
+    """A coordinator that may ask as often as it likes does not learn of any row, spends nothing, and is in the log."""
+    site_lines, policy_lines, code = LINES[pinned]
+    federation = Federation(wards, tmp_path, site_lines, policy_lines)
+    ages = AGES if made_up is is_there and pinned.startswith("no plan") else range(20, 26)
+    assert {federation.answer_to(made_up(federation.plan, age)) for age in ages} == {code}
+    lines = federation.book.invitations()
+    assert sum(line.count for line in lines) == len(ages) and {line.answer for line in lines} == {code}
+    assert {line.plan_digest for line in lines} == {made_up(federation.plan, age).digest for age in ages}
+    assert {(line.kind, line.epsilon) for line in lines} == {("training", 1.0)}
+    assert not federation.book.lines()
+
+
+def test_the_owner_reads_who_asked_for_what(
+    wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`hedgerow ledger` says that a coordinator was refused, and lists each plan that it proposed."""
+    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', "")
+    federation.answer_to(is_there(federation.plan, 40))
+    assert federation.answer_to(federation.plan) == "ready"
+    book = str(tmp_path / "site-0-budget.db")
+    capsys.readouterr()
+    assert main(["ledger", book]) == 0
+    assert "1 invitation(s) of a coordinator were refused" in capsys.readouterr().out
+    assert main(["ledger", book, "--invitations", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["invitations"]
+    assert [(line["plan_name"], line["answer"]) for line in told] == [
+        ("is 40 there?", "plan-changed"), ("plan", "accepted"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rows_that_are_refused_are_refused_before_a_coordinator_asks(
+    wards: ModuleType, tmp_path: Path, is_there: bool
+) -> None:
+    """With rows_that_do_not_fit = "refuse" a table that nobody has checked gets one answer, with such a row or not."""
+    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', 'rows_that_do_not_fit = "refuse"\n')
+    with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
+        table.write("50,a,2\n" if is_there else "50,a,1\n")
+    assert federation.answer_to(federation.plan) == "rows-unchecked"
+    assert [(line.status, line.events) for line in federation.book.lines()] == [("left", ())]
+    if is_there:
+        with pytest.raises(DataError):
+            site.check(tmp_path / "site-0.toml")
+    else:
+        site.check(tmp_path / "site-0.toml")
+        assert federation.answer_to(federation.plan) == "ready"
+
+
+# One node, without files ---------------------------------------------------------------------------------------------
+
+
+def key(name: str) -> Identity:
+    return Identity(name.encode().ljust(32, b"."))
+
+
+@pytest.fixture
+def node_of(factory: ModuleType, tmp_path: Path) -> Iterator[Callable[..., tuple[NodeSession, BudgetBook]]]:
+    """A node of five sites: its plan, its policy's rules, and how its table is read."""
+    store, book = NodeStore(tmp_path / "state"), BudgetBook(tmp_path / "budget.db")
+
+    def build(plan: Plan | None, load: Callable[[Plan], SiteData], **rules: Any) -> tuple[NodeSession, BudgetBook]:
+        roster = Roster(key("hub").public, tuple(Site(f"s{i}", key(f"s{i}").public) for i in range(5)))
+        usual: dict[str, Any] = {"version": 1, "data_set": "x", "max_epsilon": 9.0, "delta": 1e-5, "noise": ("server",)}
+        policy = Policy(**{**usual, **rules})
+        setup = NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), load, plan)
+        session = NodeSession(setup, store, book)
+        hello = decode(session.connected()[0])
+        assert isinstance(hello, Hello)
+        session.receive(encode(Welcome(hello.connection)))
+        return session, book
+
+    yield build
+    store.close()
+    book.close()
+
+
+def test_the_table_is_read_after_the_cost_is_reserved(
+    node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType
+) -> None:
+    """Whoever makes a node read its table has paid for a whole run by then."""
+    plan = factory.make_plan()
+    found: list[str] = []
+
+    def load(asked: Plan) -> SiteData:
+        found.extend(line.status for line in book.lines())
+        return factory.make_data(asked, 20, 1)  # type: ignore[no-any-return]
+
+    session, book = node_of(None, load, plans=(plan.digest,))
+    (answer,) = map(decode, session.receive(encode(invitation_to(plan))))
+    assert isinstance(answer, Ready) and found == [RESERVED]
+
+
+def test_a_plan_that_is_not_pinned_does_not_reach_the_table(
+    node_of: Callable[..., tuple[NodeSession, BudgetBook]], factory: ModuleType
+) -> None:
+    """A process of `hedgerow node` gives one answer to a made-up plan before it looks at a row."""
+    plan = factory.make_plan()
+    looked: list[Plan] = []
+
+    def load(asked: Plan) -> SiteData:
+        looked.append(asked)
+        return factory.make_data(asked, 20, 1)  # type: ignore[no-any-return]
+
+    session, book = node_of(plan, load)
+    (answer,) = map(decode, session.receive(encode(invitation_to(dataclasses.replace(plan, name="mine")))))
+    assert isinstance(answer, Refused) and answer.code == "plan-changed"
+    assert not looked and not book.lines() and [line.answer for line in book.invitations()] == ["plan-changed"]
+
+
+def test_the_list_of_invitations_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator can neither fill the owner's disk with invitations nor push earlier ones out."""
+    monkeypatch.setattr("hedgerow.client.budget.MAX_INVITATIONS", 5)
+    book = BudgetBook(tmp_path / "budget.db")
+    for number in range(20):
+        book.note_invitation(("training", f"{number:064x}", f"\x1b[2J{number}", 1.0), "plan-changed")
+    lines = book.invitations()
+    assert [line.plan_digest for line in lines] == [*(f"{number:064x}" for number in range(5)), ""]
+    assert lines[0].plan_name == "?[2J0" and (lines[-1].kind, lines[-1].count) == ("other", 15)
+    book.close()
+
+
+def test_a_node_without_a_plan_does_not_begin(
+    factory: ModuleType, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`hedgerow node` ends before it dials, and what it tells its owner to do works."""
+    wards.furnish(tmp_path, SITES, wards.plan_text(3), 3)
+    arguments = [
+        "node", str(tmp_path / "site-0.csv"), "--roster", str(tmp_path / "roster.toml"), "--identity",
+        str(tmp_path / "site-0.private.json"), "--policy", str(tmp_path / "policy.toml"), "--connect", "127.0.0.1:1",
+    ]  # fmt: skip
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 6
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["code"] == "no-pinned-plan" and "hedgerow privacy PLAN" in error["remedy"]
+    assert main(["privacy", str(tmp_path / "plan.toml")]) == 0
+    digest = parse_plan((tmp_path / "plan.toml").read_text()).digest
+    assert digest in capsys.readouterr().out
+    roster = Roster(key("hub").public, tuple(Site(f"s{i}", key(f"s{i}").public) for i in range(5)))
+    rules: dict[str, Any] = {"version": 1, "data_set": "x", "max_epsilon": 9.0, "delta": 1e-5, "plans": (digest,)}
+
+    def start(**more: Any) -> None:
+        policy = Policy(**{**rules, **more})
+        check_own_plan(NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), factory.make_data))
+
+    start()
+    with pytest.raises(PolicyRefusal) as caught:
+        start(rows_that_do_not_fit="refuse")
+    assert caught.value.code == "strict-without-plan"
