@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hedgerow.privacy.events import Event, PureEvent, UnnoisedEvent, event_from_dict
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    Event,
+    LocalGaussianEvent,
+    PureEvent,
+    SampledEvent,
+    UnnoisedEvent,
+    event_from_dict,
+)
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.queries import NoiseCohort
@@ -65,6 +74,8 @@ class Release:
             raise _malformed(
                 f"The release {self.purpose!r} counts {shares} shares of noise; its cohort has {self.cohort.n_shares}."
             )
+        if getattr(self.event, "length", self.length) != self.length:
+            raise _malformed(f"The release {self.purpose!r} has {self.length} entries, and its event another number.")
         if isinstance(self.event, UnnoisedEvent):
             return
         if not (math.isfinite(self.sigma) and self.sigma > 0):
@@ -76,6 +87,9 @@ class Release:
                     f"{self.sensitivity / self.sigma!r}."
                 )
             return
+        stated = _sigma_of(self.event)
+        if stated is not None and not math.isclose(stated, self.sigma, rel_tol=_MULTIPLIER_TOLERANCE):
+            raise _malformed(f"The release {self.purpose!r} has sigma {self.sigma!r}; its event has {stated!r}.")
         if self.event.noise_multiplier > self.sigma / self.sensitivity * (1 + _MULTIPLIER_TOLERANCE):
             raise _malformed(
                 f"The release {self.purpose!r} claims the noise multiplier {self.event.noise_multiplier!r}, "
@@ -177,6 +191,13 @@ class Ledger:
         if not isinstance(releases, list):
             raise _malformed("The ledger has no list of releases.")
         return cls(tuple(Release.from_dict(release) for release in releases))
+
+
+def _sigma_of(event: Event) -> float | None:
+    """Standard deviation of the noise that an event of integers states, in grid units; None if it states none."""
+    if isinstance(event, DiscreteGaussianSumEvent | SampledEvent):
+        return event.share_sigma * math.sqrt(event.n_shares)
+    return float(event.sigma) if isinstance(event, DiscreteGaussianEvent | LocalGaussianEvent) else None
 
 
 def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:

@@ -32,6 +32,8 @@ _TOLERANCE = 1e-6
 """Relative, for what another machine's arithmetic computed; what is shown is always computed here."""
 LARGE_EPSILON = 10.0
 """Beyond this a promise is next to none: odds may change by a factor of 22,000."""
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments")
+"""Kinds of releases that no training makes."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -41,7 +43,7 @@ class PrivacyContext:
 
     Args:
         delta: in (0, 1).
-        epsilon_requested: what the plan asked for; None when it set the noise directly.
+        epsilon_requested: what the plan asked for its training; None when it set the noise directly.
         accountant: the accountant whose epsilon was promised.
         unit: ``record``, or the column that names the person or thing that is protected.
         max_rows_per_unit: rows of one unit that were used at most at each site, >= 1.
@@ -99,13 +101,10 @@ class PrivacyContext:
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
         """The context of a model and its evaluation together: at the model's delta, void if either is.
 
-        What was requested is their sum, or None where it was for another delta: such figures cannot be added.
+        What was requested stays what the plan asked for: a file does not say what its evaluations were given.
         """
-        mine, other = self.epsilon_requested, evaluation.epsilon_requested
-        can_add = mine is not None and other is not None and self.delta == evaluation.delta
         return replace(
             self,
-            epsilon_requested=mine + other if can_add and mine is not None and other is not None else None,
             seeded=self.seeded or evaluation.seeded,
             approximate_noise=self.approximate_noise or evaluation.approximate_noise,
             bounds_from_data=self.bounds_from_data or evaluation.bounds_from_data,
@@ -310,7 +309,10 @@ class PrivacyReport(PrivacyContext):
         return "\n".join(lines)
 
     def _requested(self) -> str:
-        return "" if self.epsilon_requested is None else f" (requested: {_number(self.epsilon_requested)})"
+        if self.epsilon_requested is None:
+            return ""
+        is_evaluated = any(release.kind in EVALUATION_KINDS for release in self.ledger)
+        return f" (requested{' for the training' if is_evaluated else ''}: {_number(self.epsilon_requested)})"
 
     def _unit(self) -> str:
         if self.unit == "record":
@@ -384,6 +386,11 @@ def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool 
         least = _least(name, report, exact=exact)
         if value < least * (1 - _TOLERANCE):
             raise _untrue(f"{name} is {_number(value)}", f"it is {_number(least)}")
+    # A version before had neither. The words are not compared: another version may put them otherwise.
+    for name in ("n_records", "accounted_by"):
+        is_known = name in told and (name == "n_records" or report.accountant != "pld")
+        if is_known and told[name] != getattr(report, name):
+            raise _untrue(f"{name} is {told[name]!r}", f"it is {getattr(report, name)!r}")
 
 
 def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:

@@ -170,6 +170,19 @@ def _edit_a_digit(path: Path) -> None:
     path.write_bytes(canonical_bytes(content))
 
 
+def _cost_next_to_nothing(path: Path) -> None:
+    """Make a release one over a sample, of the same noise; no plan of boosted trees asks for any."""
+
+    def change(content: dict[str, Any]) -> None:
+        release = content["ledger"]["releases"][0]
+        multiplier = release["sigma"] / release["sensitivity"] * 0.999
+        noise = {"noise_multiplier": multiplier, "share_sigma": int(release["sigma"]), "n_shares": 1}
+        release["event"] = {"type": "sampled-gaussian", "sampling_rate": 1e-6, "length": release["length"], **noise}
+        release["event"]["count"] = 1
+
+    _rewritten(path, change)
+
+
 BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-not-found", lambda path: path.unlink()),
     ("model-empty", lambda path: path.write_bytes(b"")),
@@ -196,6 +209,12 @@ BAD_FILES: list[tuple[str, Callable[[Path], object]]] = [
     ("model-invalid", _change("ledger", "releases", value=[])),
     ("model-invalid", _change("ledger", "releases", 0, "round", value=7)),
     ("model-invalid", _change("report", "epsilon_requested", value=0.25)),
+    ("model-invalid", _change("ledger", "releases", 0, "purpose", value="7/LeafSums/trees 0-24")),
+    ("model-invalid", _change("ledger", "releases", 0, "length", value=1)),
+    ("model-invalid", _change("ledger", "releases", 0, "sigma", value=1e9)),
+    ("model-invalid", _cost_next_to_nothing),
+    ("model-report-untrue", _change("report", "n_records", value=10**9)),
+    ("model-report-untrue", _change("report", "accounted_by", value="rdp")),
     ("model-report-untrue", _change("report", "epsilon_gdp", value=0.5)),
     ("model-report-untrue", _change("report", "epsilon_rdp", value=0.5)),
     ("model-report-untrue", _change("report", "epsilon", value=0.5)),

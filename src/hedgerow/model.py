@@ -15,8 +15,18 @@ from numpy.typing import NDArray
 from hedgerow import __version__
 from hedgerow.client.records import records_from_columns
 from hedgerow.model_file import check_checksum, read_content, to_bytes, write_atomically
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    FilteredGaussianEvent,
+    GaussianEvent,
+    LocalGaussianEvent,
+    PureEvent,
+    SampledGaussianEvent,
+    UnnoisedEvent,
+)
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, check_claims, unread_report_of
+from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.trees.ensemble import Ensemble
@@ -27,8 +37,16 @@ from hedgerow.trees.grid import CodeArray
 Columns = Mapping[str, Any]
 """Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
 
-_OF_EVALUATIONS = ("ScoreHistogram", "ErrorMoments")
-"""Kinds of releases that no training makes."""
+_GAUSSIAN = (
+    GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent, UnnoisedEvent,
+)  # fmt: skip
+_EVENTS_OF: dict[str, tuple[type[Any], ...]] = {
+    "boosting": _GAUSSIAN,
+    "adassp": _GAUSSIAN,
+    "s-gbdt": (*_GAUSSIAN, SampledGaussianEvent, FilteredGaussianEvent),
+    "dp-xgboost": (*_GAUSSIAN, PureEvent),
+}
+"""What the releases of an algorithm's model can cost, its evaluations among them."""
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
@@ -214,7 +232,7 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
             damaged.code, damaged.cause, damaged.remedy = "model-report-untrue", fault.cause, fault.remedy
         raise damaged from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
-    if ensemble.n_trees and all(release.kind in _OF_EVALUATIONS for release in ledger):
+    if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in ledger):
         raise invalid("it has trees, and its ledger no release that they could be made from")
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with)
 
@@ -224,6 +242,10 @@ def _plan_to_dict(plan: Plan) -> dict[str, Any]:
     if math.isinf(plan.privacy.epsilon):
         table["privacy"]["epsilon"] = _INFINITE
     return table
+
+
+def _jsonable(epsilon: float) -> float | str:
+    return _INFINITE if math.isinf(epsilon) else epsilon
 
 
 def _plan_from_dict(table: Any) -> Plan:
@@ -243,11 +265,19 @@ def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Privacy
         raise invalid(f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}")
     if [release.round for release in ledger] != list(range(len(ledger))):
         raise invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
+    for release in ledger:
+        if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
+            raise invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
+        if not isinstance(release.event, _EVENTS_OF[plan.model.algorithm]):
+            raise invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
     context = PrivacyContext.of(plan)
-    # What neither plan nor ledger knows: what the evaluations were given, and flags that old ledgers do not have.
+    is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
+    if not is_evaluated and told.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
+        value, planned = told.get("epsilon_requested"), plan.privacy.epsilon
+        raise invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
+    # What neither plan nor ledger knows: flags that old ledgers do not have.
     context = replace(
         context,
-        epsilon_requested=_requested(told, plan, ledger),
         seeded=told.get("seeded") is True,
         approximate_noise=told.get("approximate_noise") is True,
         bounds_from_data=context.bounds_from_data or told.get("bounds_from_data") is True,
@@ -256,16 +286,3 @@ def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Privacy
     report = unread_report_of(ledger, context)
     check_claims(told, report, exact=exact)
     return report
-
-
-def _requested(told: Mapping[str, Any], plan: Plan, ledger: Ledger) -> float | None:
-    """The plan's epsilon, and with evaluations the sum of theirs and it, or None if they cannot be added."""
-    value = told.get("epsilon_requested")
-    requested: Any = math.inf if value == _INFINITE else value
-    planned, is_evaluated = plan.privacy.epsilon, any(release.kind in _OF_EVALUATIONS for release in ledger)
-    if requested is None and is_evaluated:
-        return None
-    is_number = isinstance(requested, int | float) and not isinstance(requested, bool)
-    if not is_number or not (requested >= planned if is_evaluated else requested == planned):
-        raise invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
-    return float(requested)

@@ -52,7 +52,8 @@ def test_the_cost_is_written_into_the_model(folder: Path, capsys: pytest.Capture
     before, after = Model.load(folder / "model.json"), Model.load(folder / "again.json")
     assert len(after.ledger) == len(before.ledger) + 2
     assert after.report.epsilon > before.report.epsilon and after.report.guarantee == "holds"
-    assert after.report.epsilon_requested == pytest.approx(1.2)
+    assert after.report.epsilon_requested == before.report.epsilon_requested == 1
+    assert "(requested for the training: 1)" in after.report.text()
     trees, same = (json.loads(model.to_bytes())["ensemble"] for model in (before, after))
     assert trees == same
 
