@@ -32,6 +32,7 @@ from hedgerow.server.rounds import (
     COLLECTIONS,
     Following,
     certificate_of,
+    check_rounds,
     check_words,
     cohort_of,
     open_slot,
@@ -50,6 +51,7 @@ class RunPhases(RunOutbox):
     def __init__(self, setup: RunSetup, journal: Journal) -> None:
         super().__init__(setup, journal)
         check_words(self._task, len(setup.roster.sites))
+        check_rounds(self._task, len(setup.roster.sites))
         self.sites.draws_seed = setup.plan.has_joint_structure
         stored = journal.load(self._task, setup.roster)
         if stored is None:
@@ -99,7 +101,7 @@ class RunPhases(RunOutbox):
                 f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
             )
         self._attempt += 1
-        n_slots = slots_for(self._task, len(self._releases))
+        n_slots = slots_for(self._task, len(self._releases), len(members))
         identity = (self.run_id, self._attempt, self._setup.roster.hash())
         parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
         self._journal.save_attempt(self._attempt)

@@ -9,15 +9,17 @@ from enum import Enum
 import numpy as np
 
 from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.run_script import RunState
+from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.query_round import expected_round, mode_of, require_words, rows_of
-from hedgerow.secagg.roster import EpochParameters, NoiseMode
+from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode
 from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
@@ -28,6 +30,10 @@ MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
 _SURELY_FEW = 2**30
 """Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
+KEY_LIST_BYTES = 1 << 25
+"""The list of all members' keys; half of what an engine carries, because a late site is sent more along with it."""
+BUNDLE_BYTES = 256
+"""More than a member's entry in that list takes beside the keys of its slots."""
 COLLECTIONS = {
     State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
     State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
@@ -67,10 +73,31 @@ def shares_of(cohort: NoiseCohort | None) -> int | None:
     return None if cohort is None else cohort.n_shares
 
 
-def slots_for(task: Task, n_released: int) -> int:
-    """Slots for the rest of a run, and some to repeat rounds in."""
+def most_slots(n_members: int) -> int:
+    """Slots that an epoch of so many members can have: every one of them is sent the keys of all, in one message."""
+    return min(MAX_SLOTS, (KEY_LIST_BYTES // n_members - BUNDLE_BYTES) // KEY_BYTES)
+
+
+def slots_for(task: Task, n_released: int, n_members: int) -> int:
+    """Slots for the rest of a run, and some to repeat rounds in, as far as the list of an epoch's keys has room."""
     rest = max(1, task.n_exchanges - n_released)
-    return min(MAX_SLOTS, rest + rest // 4 + 8)
+    return min(most_slots(n_members), rest + rest // 4 + 8)
+
+
+def check_rounds(task: Task, n_sites: int) -> None:
+    """Raise PlanError (code "plan-too-many-rounds") for a task that all epochs of a run could not hold.
+
+    Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
+    """
+    most = MAX_ATTEMPTS * most_slots(n_sites)
+    if task.n_exchanges > most:
+        raise PlanError(
+            f"The plan asks for {task.n_exchanges:,} rounds; a run of {n_sites:,} sites has {most:,} at most.",
+            cause=f"It has {MAX_ATTEMPTS} epochs of {most_slots(n_sites):,} rounds each: the keys of all sites are "
+            f"sent in one message of {KEY_LIST_BYTES >> 20} MiB.",
+            remedy="Set model.batch_size higher or model.n_trees lower; or build a roster of fewer sites.",
+            code="plan-too-many-rounds",
+        )
 
 
 def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:

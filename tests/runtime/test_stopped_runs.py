@@ -133,6 +133,7 @@ def test_a_run_with_answers_that_was_left_is_never_taken_up_again(
     for file in federation.folder.glob("journal.db*"):
         file.unlink()
     (federation.folder / "journal.db").write_bytes(journal)
+    (federation.folder / "journal.db").chmod(0o600)
     federation.plan = first
     n_received = len(federation.uploads)
     with pytest.raises(AggregationError):
@@ -180,6 +181,7 @@ def test_a_refused_run_leaves_the_old_one_as_it_is(
     assert lines(victim) == reserved
     new_journal(federation)
     (federation.folder / "journal.db").write_bytes(journal)
+    (federation.folder / "journal.db").chmod(0o600)
     victim.start()
     assert victim.session is not None and victim.session.set_aside is None
     assert first.digest == victim.session.plan.digest
