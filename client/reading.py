@@ -9,15 +9,18 @@ row is an error too, or, where rows that do not fit are counted, leaves that row
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
@@ -220,7 +223,7 @@ def _csv_batches(
     larger blocks, from where it was.
     """
     n_skipped = header[1]
-    if not _has_rows(file, n_skipped):
+    if _ends_with_header(file, n_skipped):
         return
     n_rows, sizes = 0, (_BLOCK_BYTES,) if left_out is None else (_BLOCK_BYTES, *_LARGER_BLOCKS)
     for block_bytes in sizes:
@@ -247,8 +250,8 @@ def _csv_batches(
 class _RaggedRows:
     """Rows with too few or too many fields: counted, or the first of them refused.
 
-    One that is longer than an ordinary block is refused in any case, and one that goes over several lines with a
-    quotation mark too many: that is what a mark that is never closed makes of the rest of the file.
+    One that goes over several lines with a quotation mark too many is refused in any case: that is what a mark that is
+    never closed makes of the rest of the file.
     """
 
     def __init__(self, source: str, n_skipped: int, is_strict: bool) -> None:
@@ -260,8 +263,9 @@ class _RaggedRows:
         """What Arrow asks for such a row."""
         self.n_rows += 1
         text = row.text or ""
-        has_swallowed_lines = text.count('"') % 2 == 1 and len(text.strip().splitlines()) > 1
-        if self._fault is None and len(text) > _BLOCK_BYTES:
+        # Not splitlines, which takes a form feed inside a cell for the end of a line.
+        has_swallowed_lines = text.count('"') % 2 == 1 and re.search("[\r\n]", text.strip("\r\n")) is not None
+        if self._fault is None and len(text) > _BLOCK_BYTES and has_swallowed_lines:
             self._fault = data_errors.long_row(self._source, _BLOCK_BYTES // 2**20)
         elif self._fault is None and (self._is_strict or has_swallowed_lines):
             place = (row.number - self._n_skipped, row.expected_columns, row.actual_columns)
@@ -279,39 +283,75 @@ def _csv_blocks(
 ) -> Iterator[tuple[Any, ...]]:
     """Columns are called by their position, for names may be repeated or odd.
 
-    They are not taken for text here: whether a cell is UTF-8 is asked of each one by itself.
+    They are not taken for text here: whether a cell is UTF-8 is asked of each one by itself. Arrow is told that
+    the file is Latin-1, in which any byte is a character: it cannot hand over a row with too few fields, to be left
+    out, if there is a byte in it that is no UTF-8.
     """
     present, n_skipped = header
     positions = [str(present.index(name)) for name in names]
     # One thread: only then does Arrow know the number of a row that it refuses.
-    with arrow_csv.open_csv(
-        file,
-        read_options=arrow_csv.ReadOptions(
-            use_threads=False,
-            block_size=block_bytes,
-            column_names=[str(position) for position in range(len(present))],
-            skip_rows_after_names=n_skipped,
-        ),
-        parse_options=arrow_csv.ParseOptions(
-            newlines_in_values=True,
-            ignore_empty_lines=len(present) > 1,
-            invalid_row_handler=ragged.note,
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            include_columns=positions, column_types={position: pa.binary() for position in positions}
-        ),
-    ) as reader:
+    with (
+        pa.input_stream(file) as stream,
+        arrow_csv.open_csv(
+            _without_mark(stream, file),
+            read_options=arrow_csv.ReadOptions(
+                encoding="latin-1",
+                use_threads=False,
+                block_size=block_bytes,
+                column_names=[str(position) for position in range(len(present))],
+                skip_rows_after_names=n_skipped,
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                newlines_in_values=True,
+                ignore_empty_lines=len(present) > 1,
+                invalid_row_handler=ragged.note,
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=positions, column_types={position: pa.binary() for position in positions}
+            ),
+        ) as reader,
+    ):
         for batch in reader:
-            yield tuple(batch.column(position) for position in positions)
+            yield tuple(_as_in_file(batch.column(position)) for position in positions)
 
 
-def _has_rows(file: Path, n_skipped: int) -> bool:
-    """Whether anything follows the header: Arrow takes a file without any for a broken one."""
-    stream = io.StringIO(_first_bytes(file).decode("utf-8-sig", errors="surrogateescape"), newline="")
+def _without_mark(stream: Any, file: Path) -> Any:
+    """The stream behind a byte order mark, if there is one."""
+    if _first_bytes(file).startswith(codecs.BOM_UTF8):
+        stream.read(len(codecs.BOM_UTF8))
+    return stream
+
+
+def _ends_with_header(file: Path, n_skipped: int) -> bool:
+    """Whether not one byte follows the header: Arrow takes a header without a line's end for a broken file."""
+    first = _first_bytes(file)
+    stream = io.StringIO(first.decode("utf-8-sig", errors="surrogateescape"), newline="")
     rows = csv.reader(stream)
     for _ in range(n_skipped):
         next(rows)
-    return bool(stream.read().strip())
+    return len(first) < _HEADER_BYTES and not stream.read()
+
+
+def _as_in_file(cells: Any) -> Any:
+    """The bytes of each cell as they stand in the file, binary [n]: `_csv_blocks` reads a character for each byte."""
+    if cells.offset:
+        cells = pa.concat_arrays([cells])
+    validity, offsets, content = cells.buffers()
+    if content is None:
+        return cells
+    data = np.frombuffer(content, dtype=np.uint8)
+    ends = np.frombuffer(offsets, dtype=np.int32)[: len(cells) + 1]
+    data = data[: int(ends[-1])]
+    is_lead = data >= 0xC0
+    if not is_lead.any():
+        return cells
+    # Characters up to 255 are one byte below 128, or two: 110000xx 10yyyyyy stands for the byte xxyyyyyy.
+    n_leads = np.append(0, np.cumsum(is_lead, dtype=np.int32))
+    found = data.copy()
+    after = np.flatnonzero(is_lead) + 1
+    found[after] = (data[after - 1] << 6) | (data[after] & 0x3F)
+    moved = [pa.py_buffer((ends - n_leads[ends]).astype(np.int32)), pa.py_buffer(found[~is_lead])]
+    return pa.Array.from_buffers(pa.binary(), len(cells), [validity, *moved])
 
 
 def _csv_error(source: str, error: Exception) -> DataError:

@@ -19,12 +19,13 @@ from hedgerow.cli.node_inputs import loader
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.policy import parse_policy
 from hedgerow.client.reading import read_records
+from hedgerow.client.records import records_from_columns
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan, parse_plan
-from hedgerow.site_data import read_site_data
+from hedgerow.site_data import read_site_data, site_data_from_records
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve
 
@@ -142,6 +143,65 @@ def test_one_long_row_does_not_keep_a_site_out(tmp_path: Path) -> None:
     )
     assert (np.delete(after.codes, 58, axis=1) == before.codes).all() and after.n_records == before.n_records + 1
     assert told.unfit == told_after.unfit == {"data-ragged-row": 1, "data-label-outside": 1}
+
+
+BLANK_ROWS: list[str | bytes] = [
+    " " * 2**20 + ",30,a,1", " " * (5 * 2**20), "\n" * 2**20, " " * 2**20, "\t" * 2**20 + "p1,30,a,1", " \n" * 2**19,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", BLANK_ROWS)
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_row_of_blanks_hides_no_other(tmp_path: Path, name: str, row: str) -> None:
+    """A megabyte of blanks in the first row, or before it, does not pass for a table without rows."""
+    plan = plan_of(RECORDS)
+    before, _ = read_site_data(table(tmp_path / name, [*GOOD]), plan)
+    after, _ = read_site_data(table(tmp_path / name, [row, *GOOD]), plan)
+    assert (after.codes[:, -40:] == before.codes).all() and after.n_records - 40 in (0, 1)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n\n"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_header_alone_is_a_table_without_rows(tmp_path: Path, name: str, end: str) -> None:
+    """However the header ends: with a line's end, without one, with empty lines after it."""
+    content = (HEADER + end).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read_site_data(tmp_path / name, plan_of())[0].n_records == 0
+    with pytest.raises(DataError) as caught:
+        read_site_data(tmp_path / name, plan_of(), strict=True)
+    assert caught.value.code == "data-empty"
+
+
+RAGGED: list[str | bytes] = [
+    "1," * 2_500_000, "x" * 5_000_000, "p,30,a,1," + "é" * 3_000_000, b"\xff" * 5_000_000, b"\xff,1", b"p,\xe9,a,1,",
+    'p"q\x0cr,1', 'p"q\u2028r,1', 'p"q\x85\x1c\x0b,1,2,3,4,5', 'p,"1\n2",a', b'p,"\xff\n\xff",a',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", RAGGED)
+@pytest.mark.parametrize("at", [0, 17, 40])
+def test_no_ragged_row_makes_a_site_refuse(tmp_path: Path, row: str | bytes, at: int) -> None:
+    """However long it is, and whatever bytes it holds: only a quotation mark that is never closed ends the reading."""
+    plan = plan_of()
+    before, _ = read_site_data(table(tmp_path / "t.csv", [*GOOD]), plan)
+    after, told = read_site_data(table(tmp_path / "t.csv", [*GOOD[:at], row, *GOOD[at:]]), plan)
+    assert (after.codes == before.codes).all() and after.codes.shape == before.codes.shape
+    assert told.unfit == {"data-ragged-row": 1}
+
+
+def test_cells_are_read_as_the_bytes_that_they_are(tmp_path: Path) -> None:
+    """Letters beyond ASCII, a byte order mark before a header of two lines, bytes that are no UTF-8 beside them."""
+    plan = plan_of(RECORDS.replace('["a", "b"]', '["é", "日本", "ÿ", "a"]'))
+    rows = ["p,1,é,1", "p,2,日本,0", b"p,3,\xe9,1", "p,4,ÿ,0", "ü,5,a,1", "p,6,ñ,0"]
+    header = '\ufeff"note\nof ü",person,age,ward,ill'
+    found, told = read_site_data(
+        table(tmp_path / "t.csv", [b"x," + (row if isinstance(row, bytes) else row.encode()) for row in rows], header),
+        plan,
+    )
+    plain = {"person": ["p"] * 5, "age": [1, 2, 4, 5, 6], "ward": ["é", "日本", "ÿ", "a", "ñ"], "ill": [1, 0, 0, 1, 0]}
+    expected = site_data_from_records([records_from_columns(plain, plan)], plan)[0]
+    assert (found.codes == expected.codes).all() and found.labels.tolist() == expected.labels.tolist()
+    assert told.unfit == {"data-encoding": 1}
 
 
 @pytest.mark.parametrize(("n_after", "code"), [(1, "data-ragged-row"), (12_000, "data-long-row")])
