@@ -35,16 +35,25 @@ from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.node_context import NodeContext
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.query_round import VECTOR_ID, clipped, expected_round, mode_of
+from hedgerow.secagg.query_round import (
+    HEADROOM,
+    VECTOR_ID,
+    clipped,
+    expected_round,
+    least_entry_bound,
+    mode_of,
+    rows_of,
+)
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.view import EpochView
+from hedgerow.training.plausibility import ReleaseChecks, SumFacts
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings
-from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask
+from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask, checks_of
 
 
 def no_held_out_rows(_: Plan) -> SiteData:
@@ -110,6 +119,8 @@ class NodeRun:
     task: Task
     node: Node | EvaluationNode
     replica: Replica
+    n_sites: int
+    """Of the roster."""
     attempt: int
     answered: set[int]
     masked: set[tuple[int, Cohort]]
@@ -125,6 +136,10 @@ class NodeRun:
     origin: tuple[bytes, int] | None = None
     """Digest of the epoch whose nonces seed the trees, and the seed; this node takes no other in this run."""
     _cohort: Cohort | None = None
+    _checks: ReleaseChecks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._checks = checks_of(self.task)
 
     @property
     def plan(self) -> Plan:
@@ -171,12 +186,37 @@ class NodeRun:
             raise _other_seed()
 
     def feed(self, release: IntVector) -> None:
-        """Take a release in: the round's update, unless the round was answered here, then the program's next step."""
+        """Take a release in: the round's update, unless the round was answered here, then the program's next step.
+
+        Raises:
+            RemoteProtocolError: it is no release of this round, or none of sums over records.
+        """
         query = self.replica.query
+        if query is not None and release.shape == (query.release_length,) and release.dtype == np.int64:
+            self._require_plausible(query, release)
         if query is not None and not self._holds_answer():
             self.node.finish(query)
         self.replica.feed(release)
         self.vector = None
+
+    def _require_plausible(self, query: Query, release: IntVector) -> None:
+        """Ask what the coordinator has to ask of every release, so that nobody has to believe that it did.
+
+        Whose vectors were in a sum is not known here, nor how many shares of noise: more of it is allowed for, and
+        totals of rounds are not compared.
+        """
+        is_distributed = mode_of(self.plan) is NoiseMode.DISTRIBUTED
+        noise = noise_of(query, 1 if is_distributed else None, is_local=mode_of(self.plan) is NoiseMode.LOCAL)
+        entry_bound = least_entry_bound(query, self.plan, noise.variance, self.n_sites, is_known=False)
+        facts = SumFacts(HEADROOM * rows_of(self.plan), entry_bound, noise, self.n_sites)
+        fault = self._checks.fault_in(query, release, facts)
+        if fault:
+            raise RemoteProtocolError(
+                f"The release of round {query.purpose.round} cannot be a sum over records: {fault}.",
+                cause="The coordinator has not checked it, or has changed it.",
+                remedy="Look into the coordinator's journal before anyone goes on; keep this node's log as evidence.",
+                code="release-implausible",
+            )
 
     def take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
         """Feed the replica what it lacks of `total` releases; returns what was new, by round.

@@ -260,7 +260,8 @@ class NodeSession:
         answered = set(self._store.open_run(run_id, task, data_digest))
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
         past = self._store.attempt_of(run_id), answered, set[tuple[int, Cohort]]()
-        self._run = NodeRun(run_id, task, node, replica, *past, self._store.last_masked(run_id))
+        n_sites, last_masked = len(self._setup.roster.sites), self._store.last_masked(run_id)
+        self._run = NodeRun(run_id, task, node, replica, n_sites, *past, last_masked)
         self._run.take_origin(self._store.origin_of(run_id))
         self.plan = task.plan
 
@@ -309,7 +310,8 @@ class NodeSession:
         replica, facts = Replica(task), (set(stored.answered), set(stored.masked))
         is_lost = stored.fault is not None
         expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, is_lost))
-        run = NodeRun(run_id, task, node, replica, stored.attempt, *facts, self._store.last_masked(run_id))
+        n_sites, last_masked = len(self._setup.roster.sites), self._store.last_masked(run_id)
+        run = NodeRun(run_id, task, node, replica, n_sites, stored.attempt, *facts, last_masked)
         run.take_origin(stored.origin)
         for release in stored.releases:
             run.feed(release)

@@ -161,6 +161,7 @@ class _StaticNoise:
 
     cohort = None
     n_nodes = 1
+    sites = None
 
     def __init__(self, plan: Plan, node: ArrivingNode, random: np.random.Generator) -> None:
         self._plan, self._node, self._random = plan, node, random

@@ -72,6 +72,23 @@ def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
     return HEADROOM * (query.bound * rows_of(plan) + _tail(query, plan, mode_of(plan), variance, n_nodes))
 
 
+def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, is_known: bool = True) -> int | None:
+    """Returns what honest nodes clip their entries of a query to, at the least; None where they do not clip.
+
+    Args: variance, n_nodes: as `release_bound`; is_known: whether they are those of the sum's own epoch, rather than
+        the most that any epoch has: then the narrower word is reckoned with wherever some epoch may have it.
+    """
+    if not variance or isinstance(query, PureQuery):
+        return None
+    exact, mode, n_nodes = query.bound * rows_of(plan), mode_of(plan), max(1, n_nodes)
+    tail, largest = _tail(query, plan, mode, variance, n_nodes), 2 ** (WIDTHS[0] - 1) - 1
+    if is_known or exact > largest:
+        bound: int = _vector_of(query.length, exact, tail, mode, n_nodes, is_pure=False).entry_bound
+        return bound
+    least: int = max(exact, (largest - tail) // min(n_nodes, largest // exact))
+    return least
+
+
 def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
     """Returns the width of a query's words.
 

@@ -120,6 +120,12 @@ REASONS: dict[Code, Reason] = {
                                   "Many more rows are there than the plan declares, or a site sent garbage.",
                                   "What was released stays charged; inspect the sites, or declare more records.",
                                   Blame.NOBODY),
+    Code.RELEASE_IMPLAUSIBLE: Reason("A release cannot be a sum over records.",
+                                     "A site in the sum sent something else than its sums, or has many more rows than "
+                                     "the plan declares; which one, masks hide.",
+                                     "What was released stays charged; ask the named sites for their logs, and leave "
+                                     "sites out until a run goes through.",
+                                     Blame.NOBODY),
 }  # fmt: skip
 
 

@@ -63,12 +63,13 @@ class Code(StrEnum):
     ROLLED_BACK = "rolled-back"
     # This side's own mistake.
     VECTOR_UNFIT = "vector-unfit"
-    # Abandoned by the aggregator; but for the last, nothing was released.
+    # Abandoned by the aggregator; but for the last two, nothing was released.
     TOO_FEW_READY = "too-few-ready"
     TOO_FEW_UPLOADS = "too-few-uploads"
     TOO_FEW_ANSWERS = "too-few-answers"
     SECRET_UNRECOVERABLE = "secret-unrecoverable"
     SUM_OUT_OF_RANGE = "sum-out-of-range"
+    RELEASE_IMPLAUSIBLE = "release-implausible"
 
 
 class Party(StrEnum):
@@ -221,9 +222,10 @@ TRANSITIONS: tuple[Move, ...] = (
 )  # fmt: skip
 
 # Codes that belong to no single row: a message for a closed collection, a state that is not loaded at all, and a sum
-# that is found to be too large when it has its noise.
+# that is found to be too large, or no sum over records, when it has its noise.
 ANYWHERE: tuple[Code, ...] = (
     Code.LATE_UPLOAD, Code.STOPPED, Code.CORRUPT_STATE, Code.ROLLED_BACK, Code.SUM_OUT_OF_RANGE,
+    Code.RELEASE_IMPLAUSIBLE,
 )  # fmt: skip
 
 _NEXT: dict[tuple[Party, State, Event], tuple[State, ...]] = {}

@@ -23,8 +23,12 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.secagg.fixed_point import require_within
-from hedgerow.secagg.query_round import release_bound
+from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, release_bound, rows_of
+from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.transitions import Code
 from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.plausibility import ReleaseChecks, SumFacts
+from hedgerow.training.settings import resolve
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
@@ -113,6 +117,39 @@ def require_in_range(
     require_within(released, release_bound(query, plan, noise.variance, n_nodes))
 
 
+@dataclass(frozen=True)
+class Summed:
+    """What a release is a sum over.
+
+    Attributes:
+        cohort: as in `Releaser.release`.
+        n_nodes: sites that were asked.
+        sites: those whose vectors are in the sum; None where that is not known.
+    """
+
+    cohort: NoiseCohort | None
+    n_nodes: int
+    sites: tuple[str, ...] | None
+
+
+def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
+    """Ask of a release, once, whether it can be a sum over records; like `require_in_range`, of nothing else.
+
+    Raises:
+        Abandoned: SUM_OUT_OF_RANGE, RELEASE_IMPLAUSIBLE. It names all sites of the sum, for nobody knows which it was.
+    """
+    require_in_range(query, plan, released, summed.cohort, summed.n_nodes)
+    n_shares = None if summed.cohort is None else summed.cohort.n_shares
+    noise = noise_of(query, n_shares, is_local=plan.privacy.noise == "local")
+    entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
+    fault = checks.fault_in(
+        query, released, SumFacts(HEADROOM * rows_of(plan), entry_bound, noise, summed.n_nodes, summed.sites)
+    )
+    if fault:
+        sites = "" if summed.sites is None else f"; in the sum: {', '.join(summed.sites)}"
+        raise refuse(Code.RELEASE_IMPLAUSIBLE, f"Round {query.purpose.round}: {fault}{sites}.")
+
+
 def entry_of(
     query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
 ) -> tuple[Release, QueryNoise]:
@@ -158,16 +195,18 @@ def run_program(
     Raises:
         PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
             the aggregation disagree about who adds the noise.
-        AggregationError: see `require_in_range`; there is no model either.
+        AggregationError: see `require_plausible`; there is no model either.
     """
     check_noise_mode(plan, aggregation)
+    checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
     try:
         query = next(program)
         while True:
             total = aggregation.sum_of(query)
             released = releaser.release(query, total, aggregation.cohort)
-            require_in_range(query, plan, released, aggregation.cohort, aggregation.n_nodes)
+            summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
+            require_plausible(checks, query, plan, released, summed)
             if progress is not None:
                 progress(query, releaser.ledger)
             query = program.send(released)

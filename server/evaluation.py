@@ -9,9 +9,11 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
-from hedgerow.server.coordinator import Outcome, Releaser, check_noise_mode, require_in_range
+from hedgerow.server.coordinator import Outcome, Releaser, Summed, check_noise_mode, require_plausible
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.training.plausibility import ReleaseChecks
+from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import EvaluationTask
 from hedgerow.transport.local import Aggregation
 
@@ -46,11 +48,12 @@ def run_evaluation(
     Raises:
         PrivacyError: when the releases cost more than `context.epsilon_requested`, or when the plan and the
             aggregation disagree about who adds the noise.
-        AggregationError: see `require_in_range`; the evaluation's cost counts as spent.
+        AggregationError: see `require_plausible`; the evaluation's cost counts as spent.
     """
     check_noise_mode(plan, aggregation)
     # A ledger that this evaluation cannot be added to is found before anything is released.
     unread_report_of(ledger, context)
+    checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
     releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
     releaser.ledger = ledger
     try:
@@ -58,7 +61,8 @@ def run_evaluation(
         while True:
             total = aggregation.sum_of(query)
             released = releaser.release(query, total, aggregation.cohort)
-            require_in_range(query, plan, released, aggregation.cohort, aggregation.n_nodes)
+            summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
+            require_plausible(checks, query, plan, released, summed)
             query = program.send(released)
     except StopIteration as finished:
         evaluation: Evaluation = finished.value

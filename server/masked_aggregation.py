@@ -57,6 +57,7 @@ class MaskedAggregation:
         self._drops = drops
         self._mode = mode_of(plan)
         self.n_nodes = len(self._nodes)
+        self.sites: tuple[str, ...] | None = None
         self._epoch = self._new_epoch()
 
     @property
@@ -82,7 +83,10 @@ class MaskedAggregation:
             vectors = {site: {VECTOR_ID: clipped(own[VECTOR_ID], expected)} for site, own in vectors.items()}
         shares = self._shares(spec, noise) if self._mode is NoiseMode.DISTRIBUTED else None
         drops = self._drops(query) if self._drops is not None else None
-        return epoch.aggregate(spec, vectors, noise=shares, drops=drops).sums[VECTOR_ID]
+        opened = epoch.aggregate(spec, vectors, noise=shares, drops=drops)
+        names = list(self._nodes)
+        self.sites = tuple(names[node] for node in opened.survivors)
+        return opened.sums[VECTOR_ID]
 
     def _new_epoch(self) -> EpochSession:
         wishes = default_wishes(len(self._nodes), LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0)

@@ -21,7 +21,7 @@ from hedgerow.server.journal import Journal, JournalledRelease
 from hedgerow.server.rounds import invitation_to
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task
+from hedgerow.training.tasks import Task, checks_of
 
 Outgoing = tuple[str, bytes]
 
@@ -34,6 +34,7 @@ class RunOutbox:
         self._task = setup.task
         self.run_id = b""
         self._replica = Replica(self._task)
+        self._checks = checks_of(self._task)
         self._releases: list[IntVector] = []
         self._ledger = Ledger()
         self._ahead = Ahead(setup.plan, setup.noise)

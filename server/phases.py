@@ -23,7 +23,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.coordinator import Outcome, Releaser, require_in_range
+from hedgerow.server.coordinator import Outcome, Releaser, Summed, require_plausible
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
 from hedgerow.server.outbox import Outgoing as Outgoing
@@ -279,7 +279,8 @@ class RunPhases(RunOutbox):
         survivors = tuple(self.sites.name(node) for node in opened.survivors)
         line = JournalledRelease(release, entry, survivors)
         try:
-            require_in_range(query, self._setup.plan, release, cohort, self._view.guarantees.n_nodes)
+            summed = Summed(cohort, self._view.guarantees.n_nodes, survivors)
+            require_plausible(self._checks, query, self._setup.plan, release, summed)
         except SumAbandoned as fault:
             # That the run ends is told to all, so what it follows from is a release like any other: it is written down
             # with its cost, and the run given up, in one write.

@@ -89,6 +89,7 @@ class SumOverSurvivors:
     """Plain sums in which every round has its own sites; the others take the round's update in, as a node does."""
 
     cohort = None
+    sites = None
 
     def __init__(self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]]) -> None:
         self._nodes, self._survivors, self.n_nodes = nodes, survivors, len(nodes)

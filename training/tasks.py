@@ -20,6 +20,7 @@ from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.evaluation import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.training.plausibility import ReleaseChecks
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases, resolve
 from hedgerow.training.steps import Program
@@ -144,6 +145,13 @@ class EvaluationTask:
 
 
 Task = TrainingTask | EvaluationTask
+
+
+def checks_of(task: Task) -> ReleaseChecks:
+    """What a run for this task asks of its releases."""
+    if isinstance(task, TrainingTask):
+        return ReleaseChecks(lambda: task.settings.loss(task.plan))
+    return ReleaseChecks(lambda: resolve(task.plan).loss(task.plan))
 
 
 def ensemble_bytes(ensemble: Ensemble) -> bytes:

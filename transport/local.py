@@ -31,6 +31,10 @@ class Aggregation(Protocol):
     def cohort(self) -> NoiseCohort | None:
         """None for exact sums; else the last sum held noise already, by these sites (before any sum: the next one)."""
 
+    @property
+    def sites(self) -> tuple[str, ...] | None:
+        """Whose vectors are in the last sum; None where that is not known."""
+
     def sum_of(self, query: Query) -> IntVector:
         """Ask every site and add up: int64 [query.length]."""
 
@@ -43,6 +47,7 @@ class PlainAggregation:
     def __init__(self, nodes: Sequence[Answering]) -> None:
         self._nodes = list(nodes)
         self.n_nodes = len(self._nodes)
+        self.sites: tuple[str, ...] | None = tuple(node.site for node in self._nodes)
 
     def sum_of(self, query: Query) -> IntVector:
         """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""

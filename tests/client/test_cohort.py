@@ -57,7 +57,7 @@ def test_a_cohort_is_read_as_it_was_written() -> None:
 
 def test_a_run_remembers_the_cohort_of_the_epoch_that_it_is_in() -> None:
     """Another epoch has other members, or needs other answers: what was made for one is never taken for the next."""
-    run = NodeRun(bytes(32), None, None, None, 1, set(), set())  # type: ignore[arg-type]
+    run = NodeRun(bytes(32), None, None, None, 7, 1, set(), set())  # type: ignore[arg-type]
     for view in (Lab(5).view, Lab(7).view, Lab(7, seed=2).view, Lab(5).view):
         assert run.cohort_of(view) == Cohort.of(view)
         assert run.cohort_of(view) is run.cohort_of(view)

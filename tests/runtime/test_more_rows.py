@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from conftest import Builder, Federation
 
 
+ENDS = ("sum-out-of-range", "release-implausible")
+"""How a run over too many rows may end: an entry is too large, or a total is."""
+
+
 def identical(factory: ModuleType, plan: Plan, n: int) -> SiteData:
     """Rows that are all alike, of class 1: the largest sums that there can be, all in one leaf of every tree."""
     one = factory.make_data(plan, 1, 3)
@@ -96,7 +100,7 @@ def test_every_engine_and_every_number_of_sites_does_the_same(
         found = [result_of(plan, parts_of(factory, data, n_sites)) for n_sites in (2, 3, 7)]
         for each in found:
             if isinstance(each, str):
-                assert each == "sum-out-of-range" and times > 4
+                assert each in ENDS and times > 4
             elif epsilon >= 1:
                 assert each.ensemble.probabilities(data.codes[:, :1])[0, 1] > 0.5
         if noise == "server":
@@ -140,6 +144,7 @@ class Sum:
 
     cohort = None
     n_nodes = 3
+    sites = None
 
     def __init__(self, value: int) -> None:
         self.value = value

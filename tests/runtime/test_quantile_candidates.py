@@ -50,7 +50,8 @@ def asked(factory: ModuleType, plan: Plan) -> list[Query]:
 @pytest.mark.parametrize("update", ["newton", "gradient"])
 def test_candidates_are_the_quantiles_of_the_rows(factory: ModuleType, label: str, update: str) -> None:
     """An oracle sorts every feature's codes: each cut has the share of rows to its left nearest to q / (Q+1)."""
-    plan = factory.make_plan(label, {**QUANTILE, "n_candidates": N_CANDIDATES, "weight_update": update, "n_trees": 40})
+    model = {**QUANTILE, "n_candidates": N_CANDIDATES, "weight_update": update, "n_trees": 40}
+    plan = factory.make_plan(label, model, {"n_records": 997})
     settings, data, grid = resolve(plan), factory.make_data(plan, 997, 3), build_grid(plan)
     sums = PlainAggregation([Node("a", data, plan, settings)])
     outcome = run_program(plan, program_for(plan, settings), sums, SeededNoise(1))

@@ -24,7 +24,7 @@ from hedgerow.experiments.secagg_lab import (
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.fixed_point import require_within
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal
+from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal, refuse
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.round_messages import (
     Answer,
@@ -195,6 +195,11 @@ def secret_unrecoverable() -> None:
     answers_of(Lab(), 5, lying).release()
 
 
+def release_implausible() -> None:
+    """Whoever releases a sum raises it; with sites that lie it is in tests/hostile/test_influence.py."""
+    raise refuse(Code.RELEASE_IMPLAUSIBLE, "Round 0.")
+
+
 def sum_out_of_range() -> None:
     """A malicious node masks a vector beyond the bound; the sum is opened, and found out where it is released."""
     lab = Lab()
@@ -272,6 +277,7 @@ SCENARIOS: dict[Code, Callable[[], None]] = {
     Code.TOO_FEW_ANSWERS: too_few_answers,
     Code.SECRET_UNRECOVERABLE: secret_unrecoverable,
     Code.SUM_OUT_OF_RANGE: sum_out_of_range,
+    Code.RELEASE_IMPLAUSIBLE: release_implausible,
 }
 
 

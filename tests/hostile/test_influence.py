@@ -1,0 +1,165 @@
+"""A site that sends something else than its sums: what no records can add up to ends the run by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node_run import NodeRun
+from hedgerow.local_training import train
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.errors import AggregationError, RemoteProtocolError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.run_messages import RoundRequest, decode, encode
+from hedgerow.server.coordinator import run_program
+from hedgerow.server.events import RunEventKind
+from hedgerow.server.masked_aggregation import MaskedAggregation
+from hedgerow.training.programs import program_for
+from hedgerow.training.settings import resolve
+from hedgerow.transport.local import PlainAggregation
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+N_ROWS = 20_000
+
+
+class Liar:
+    """A node that sends its sums times a number."""
+
+    def __init__(self, node: Node, times: int) -> None:
+        self.site, self._node, self._times = node.site, node, times
+
+    def answer(self, query: Query) -> IntVector:
+        return self._node.answer(query) * self._times
+
+
+def plan_of(factory: ModuleType, n_records: int = N_ROWS, **model: Any) -> Plan:
+    """A plan whose releases are not mostly noise."""
+    own = {"n_trees": 6, "max_depth": 2, "structure_seed": 3, **model}
+    plan: Plan = factory.make_plan(model=own, privacy={"n_records": n_records, "epsilon": 8.0})
+    return plan
+
+
+def nodes_of(factory: ModuleType, plan: Plan, n_sites: int, times: int) -> list[Any]:
+    """Honest sites of one size, and `liar` with as many rows as they have on average."""
+    data = factory.make_data(plan, N_ROWS, 1)
+    owner = np.arange(N_ROWS) % n_sites
+    names = [f"honest-{number:02d}" for number in range(1, n_sites)] + ["liar"]
+    settings = resolve(plan)
+    nodes = [
+        Node(name, factory.take(data, np.flatnonzero(owner == number)), plan, settings)
+        for number, name in enumerate(names)
+    ]
+    return [*nodes[:-1], Liar(nodes[-1], times)]
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_one_site_of_fifty_cannot_turn_the_model_round(factory: ModuleType, is_masked: bool) -> None:
+    """A site with 2 % of the rows that sends -100 times its sums ends the run at its first release: no model says the
+    opposite of what 49 sites know. All sites of the sum are named, and nobody is accused.
+    """
+    plan = plan_of(factory)
+    nodes = nodes_of(factory, plan, 50, -100)
+    sums = MaskedAggregation(nodes, plan, 6, np.random.default_rng(1).bytes, SeededNoise(1)) if is_masked else (
+        PlainAggregation(nodes)
+    )  # fmt: skip
+    with pytest.raises(AggregationError) as caught:
+        run_program(plan, program_for(plan), sums, SeededNoise(1))
+    assert caught.value.code == "release-implausible"
+    assert "Round 0" in caught.value.what and "below zero" in caught.value.what
+    assert all(f"honest-{number:02d}" in caught.value.what for number in range(1, 50)) and "liar" in caught.value.what
+
+
+@pytest.mark.parametrize("times", [-100, -1])
+def test_the_same_sites_without_the_lie_make_a_model(factory: ModuleType, times: int) -> None:
+    """The checks end no run for a lie that could be the truth: one site's opposite sums are that of other rows."""
+    plan = plan_of(factory)
+    n_sites = 1000 if times == -100 else 50
+    run_program(plan, program_for(plan), PlainAggregation(nodes_of(factory, plan, n_sites, times)), SeededNoise(1))
+
+
+def lie_from(federation: Federation, site: str, first: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a round on, the site's process masks its sums times a number."""
+    honest = NodeRun._answer
+
+    def answer(self: NodeRun, query: Query) -> IntVector:
+        sums = honest(self, query)
+        is_liar = self is federation.parties[site].session._run
+        return sums * times if is_liar and query.purpose.round >= first else sums
+
+    monkeypatch.setattr(NodeRun, "_answer", answer)
+    monkeypatch.setattr("hedgerow.client.node_run.clipped", lambda vector, _: vector)
+
+
+def test_a_run_over_masks_ends_by_name_and_is_paid_for(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six sites one sends -20 times its sums from the third round on: the run ends there, by that name for all, the
+    release is in the ledger, and the operator reads which sites were in the sum.
+    """
+    federation: Federation = federate(6, plan_of(factory, 6000, batch_size=1))
+    lie_from(federation, "site-2", 2, -20, monkeypatch)
+    try:
+        outcome = federation.run()
+    except AggregationError as fault:
+        assert fault.code == "release-implausible" and "Round 2" in fault.what
+        assert all(f"site-{number}" in fault.what for number in range(6))
+    else:
+        # With salvage the rounds before are a model.
+        assert federation.session is not None and outcome.ensemble.n_trees == 2
+        assert federation.session.failure is not None and federation.session.failure.code == "release-implausible"
+    assert federation.session is not None and len(federation.session.ledger) == 3
+    assert "release-implausible" in federation.codes(RunEventKind.STOPPED)
+
+
+def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that no records add up to is refused by every node that is sent it, whatever the coordinator says."""
+    federation: Federation = federate(4, plan_of(factory, 4000, batch_size=1))
+
+    def changed(hub: Any) -> None:
+        send = hub.send
+
+        def sent(site: str, message: bytes) -> bool:
+            told = decode(message)
+            if isinstance(told, RoundRequest) and told.releases:
+                worse = tuple(-release for release in told.releases)
+                message = encode(dataclasses.replace(told, releases=worse))
+            return bool(send(site, message))
+
+        hub.send = sent
+
+    federation.tamper = changed
+    with pytest.raises(AggregationError):
+        federation.run()
+    failures = [failure for party in federation.parties.values() for failure in party.failures]
+    assert len(failures) == 4
+    for failure in failures:
+        assert isinstance(failure, RemoteProtocolError) and failure.code == "release-implausible"
+
+
+def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
+    """Counts of held-out rows below zero are no evaluation."""
+    from hedgerow.client.evaluation_node import EvaluationNode
+    from hedgerow.server.evaluation import evaluation_context, run_evaluation
+    from hedgerow.training.evaluation import evaluate_ensemble
+
+    plan = plan_of(factory)
+    data: SiteData = factory.make_data(plan, N_ROWS, 1)
+    model = train(plan, {"a": data}, noise=SeededNoise(1))
+    parts = [factory.take(data, np.flatnonzero(np.arange(N_ROWS) % 10 == number)) for number in range(10)]
+    nodes: list[Any] = [EvaluationNode(f"site-{number}", rows, plan) for number, rows in enumerate(parts)]
+    nodes[3] = Liar(nodes[3], -30)
+    program = evaluate_ensemble(plan, model.ensemble, 8.0, 1e-5, len(model.ledger))
+    context = evaluation_context(plan, 8.0, 1e-5, SeededNoise(2))
+    with pytest.raises(AggregationError) as caught:
+        run_evaluation(plan, program, PlainAggregation(nodes), SeededNoise(2), model.ledger, context)
+    assert caught.value.code == "release-implausible"
