@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import resource
 import socket
@@ -23,7 +24,9 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.transport.interface import Repeats, times
 
+_log = logging.getLogger(__name__)
 STRANGERS = 1024
 """Places, where there are files for them, for connections that nobody has vouched for yet."""
 _FEWEST_STRANGERS = 16
@@ -92,7 +95,7 @@ class _Connection:
 class _Guest:
     """A peer whose certificate is known. `since`: from when on it has carried nothing that counts."""
 
-    certificate: bytes
+    name: str
     at_most: int
     since: float
     number: int
@@ -118,22 +121,26 @@ class Door:
         """What is among the files; None for what is no connection of the port."""
         self._guests: dict[Peer, _Guest] = {}
         self._n_admitted = 0
+        self._repeats = Repeats()
         self._is_blind = False
         """A peer has come whose address is of an unknown kind: from now on nobody is sent away."""
         self._wake = asyncio.Event()
 
-    def admit(self, peer: str, certificate: bytes, at_most: int) -> None:
-        """A stream has come from this peer, in gRPC's words, with a pinned certificate, which may have so many."""
+    def admit(self, peer: str, name: str, at_most: int) -> None:
+        """A stream has come from this peer, in gRPC's words, with a pinned certificate.
+
+        Args: name: whose it is, no two the same; at_most: how many connections that party may have.
+        """
         key = peer_of(peer)
         if key is None:
             # Who cannot be told from a stranger must not be taken for one.
             self._is_blind = True
             return
         guest = self._guests.get(key)
-        if guest is None or guest.certificate != certificate:
+        if guest is None or guest.name != name:
             self._n_admitted += 1
-            self._guests[key] = _Guest(certificate, at_most, self._now, self._n_admitted)
-            own = sum(other.certificate == certificate for other in self._guests.values())
+            self._guests[key] = _Guest(name, at_most, self._now, self._n_admitted)
+            own = sum(other.name == name for other in self._guests.values())
             if own > at_most:
                 self._wake.set()
 
@@ -180,17 +187,25 @@ class Door:
         for peer in [peer for peer, guest in self._guests.items() if peer not in peers and self._has_gone(guest)]:
             del self._guests[peer]
         strangers = [file for file, one in present.items() if one.peer not in self._guests]
-        ended = {file for file in present if self._is_idle(present[file])}
+        idle = {file for file in present if self._is_idle(present[file])}
         surplus = self._surplus_peers()
-        ended |= {file for file, one in present.items() if one.peer in surplus}
+        ended = idle | {file for file, one in present.items() if one.peer in surplus}
         room = max(self._n_places - (len(present) - len(strangers)), _FEWEST_STRANGERS) // 2
         staying = [file for file in strangers if file not in ended]
         if len(staying) > room:
             ended.update(self._by_turn(staying)[: len(staying) - room])
-        for file in () if self._is_blind else ended:
+        for file in () if self._is_blind else sorted(ended):
             present[file].is_ended = True
+            self._tell(present[file].peer)
             _shut(file)
         return len(strangers)
+
+    def _tell(self, peer: Peer) -> None:
+        """Log whose connection is ended, less and less often for one party, or for all strangers together."""
+        guest = self._guests.get(peer)
+        if count := self._repeats.note("" if guest is None else guest.name, "ended"):
+            who = "a stranger" if guest is None else guest.name
+            _log.warning("A connection of %s at %s takes a place for nothing: ended%s", who, peer[0], times(count))
 
     def _find(self, port: int) -> None:
         """Bring `_found` up to what is open now."""
@@ -223,12 +238,12 @@ class Door:
         return (connection if guest is None else guest).since + self._idle_seconds < self._now
 
     def _surplus_peers(self) -> set[Peer]:
-        """Connections beyond what their certificates may have."""
-        by_certificate: dict[bytes, list[tuple[bool, int, Peer]]] = defaultdict(list)
+        """Connections beyond what their parties may have."""
+        by_name: dict[str, list[tuple[bool, int, Peer]]] = defaultdict(list)
         for peer, guest in self._guests.items():
-            by_certificate[guest.certificate].append((guest.n_carried > 0, guest.number, peer))
+            by_name[guest.name].append((guest.n_carried > 0, guest.number, peer))
         surplus: set[Peer] = set()
-        for own in by_certificate.values():
+        for own in by_name.values():
             at_most = self._guests[own[0][2]].at_most
             surplus.update(peer for _, _, peer in sorted(own)[: max(0, len(own) - at_most)])
         return surplus

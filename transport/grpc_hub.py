@@ -39,7 +39,7 @@ from hedgerow.transport.grpc_core import (
 from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
 from hedgerow.transport.identity import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, is_worth_a_line
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
@@ -89,6 +89,9 @@ class GrpcHub:
         self._events: queue.SimpleQueue[tuple[HubEvent, Link | None]] = queue.SimpleQueue()
         self._links: dict[str, Link] = {}
         self._past = Traffic()
+        self._names = {party.certificate_sha256: f"site {party.name}" for party in roster.sites}
+        self._names |= {party.certificate_sha256: f"monitor {party.name}" for party in roster.monitors}
+        self._repeats = Repeats()
         self.refusals: dict[str, int] = defaultdict(int)
         """How many streams were refused before they were joined, by code."""
         self.port = background.start(self._start(address)).result()
@@ -181,9 +184,7 @@ class GrpcHub:
                 link = self._add(site, context, frames)
         except WireRefusal as refusal:
             self.refusals[refusal.code] += 1
-            count = self.refusals[refusal.code]
-            if is_worth_a_line(count):
-                _log.warning("A stream was refused: %s (%s; %d by now)", refusal.what, refusal.code, count)
+            self._tell(refusal, context)
             with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
                 await context.write(frames[1].refused(refusal))
             return
@@ -195,13 +196,21 @@ class GrpcHub:
         finally:
             self._remove(site, link)
 
+    def _tell(self, refusal: WireRefusal, context: Any) -> None:
+        """Log whose stream was refused, and why."""
+        who = "a stranger"
+        with contextlib.suppress(WireRefusal):
+            who = self._names.get(peer_certificate_sha256(context), who)
+        if count := self._repeats.note(who, refusal.code):
+            _log.warning("A stream of %s was refused: %s (%s)%s", who, refusal.what, refusal.code, times(count))
+
     def _site_of(self, context: Any) -> str:
         """The site whose pinned certificate the TLS session used."""
         digest = peer_certificate_sha256(context)
         # TLS let it pass if a pinned certificate vouches for it; only the pinned ones themselves are accepted.
         if digest not in self._sites:
             raise WireRefusal(WireCode.UNPINNED)
-        self._door.admit(context.peer(), digest, SITE_CONNECTIONS)
+        self._door.admit(context.peer(), self._names[digest], SITE_CONNECTIONS)
         return self._sites[digest]
 
     async def _hello(self, reader: FrameReader, context: Stream) -> Hello:

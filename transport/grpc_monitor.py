@@ -27,7 +27,7 @@ from hedgerow.transport.grpc_core import (
     peer_certificate_sha256,
     within,
 )
-from hedgerow.transport.interface import is_worth_a_line
+from hedgerow.transport.interface import Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster
 
 _log = logging.getLogger(__name__)
@@ -50,8 +50,7 @@ class Monitors:
         self._names = {monitor.certificate_sha256: monitor.name for monitor in roster.monitors}
         self._roster_digest, self._settings = roster.digest(), settings
         self._watching: Counter[str] = Counter()
-        self._refusals: Counter[str] = Counter()
-        self._n_admitted = 0
+        self._repeats = Repeats()
         self._newest: tuple[bytes, EventsSince] | None = None
         self._n_shown = 0
         self._is_closing = False
@@ -100,32 +99,38 @@ class Monitors:
         try:
             name, request = self._admit(raw, context)
         except WireRefusal as refusal:
-            self._refusals[refusal.code] += 1
-            count = self._refusals[refusal.code]
-            if is_worth_a_line(count):
-                _log.warning("A monitor was refused: %s (%s; %d by now)", refusal.what, refusal.code, count)
+            self._tell_of(refusal, context)
             status = _STATUS.get(refusal.wire_code, grpc.StatusCode.FAILED_PRECONDITION)
             await context.abort(status, refusal.code)
             return
         self._watching[name] += 1
-        self._n_admitted += 1
-        if is_worth_a_line(self._n_admitted):
-            _log.info("%s watches.", name)
+        if count := self._repeats.note(name, "watches"):
+            _log.info("%s watches%s.", name, times(count))
         try:
             with self._door.carrying(context.peer()):
                 await self._tell(request, context)
         except (TimeoutError, grpc.RpcError, grpc.aio.BaseError):
-            _log.info("%s takes nothing and is not told any more.", name)
+            if count := self._repeats.note(name, "left"):
+                _log.info("%s takes nothing and is not told any more%s.", name, times(count))
         finally:
             self._watching[name] -= 1
+
+    def _tell_of(self, refusal: WireRefusal, context: Any) -> None:
+        """Log who was refused, and why."""
+        who = "Somebody who is no monitor"
+        with contextlib.suppress(WireRefusal):
+            who = self._names.get(peer_certificate_sha256(context), who)
+        if count := self._repeats.note(who, refusal.code):
+            _log.warning("%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
 
     def _admit(self, raw: bytes, context: Any) -> tuple[str, WatchRequest]:
         """Who wants to watch, and what; raises WireRefusal."""
         digest = peer_certificate_sha256(context)
         if digest not in self._names:
             raise WireRefusal(WireCode.UNPINNED)
-        self._door.admit(context.peer(), digest, MONITOR_CONNECTIONS)
-        name, request = self._names[digest], WatchRequest.from_bytes(raw)
+        name = self._names[digest]
+        self._door.admit(context.peer(), f"monitor {name}", MONITOR_CONNECTIONS)
+        request = WatchRequest.from_bytes(raw)
         if request.roster_digest != self._roster_digest:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if self._watching.total() >= MAX_MONITORS or self._watching[name] >= MAX_PER_IDENTITY:

@@ -19,7 +19,7 @@ from hedgerow.protocol.errors import EnvironmentFault
 from hedgerow.protocol.wire.reports import WatchRequest
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
-from hedgerow.transport.grpc_core import WATCH, grpc
+from hedgerow.transport.grpc_core import JOIN, WATCH, grpc
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
 from hedgerow.transport.identity import Role, new_identity
@@ -149,8 +149,12 @@ class WatchedHub:
         return self._federation.opened(connection)
 
 
-def test_one_certificate_has_a_few_connections(federation: Any, quick: Any, event_of: EventOf) -> None:
-    """A monitor that opens forty, each with a stream, keeps as many as it may; a site gets in beside it."""
+def test_one_certificate_has_a_few_connections(
+    federation: Any, quick: Any, event_of: EventOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A monitor that opens forty, each with a stream, keeps as many as it may, and the operator reads its name; a site
+    gets in beside it.
+    """
     scene = WatchedHub(federation, quick())
     request = WatchRequest(scene.roster.digest(), 0.1).to_bytes()
     calls = [scene.channel().unary_stream(WATCH)(request) for _ in range(40)]
@@ -159,6 +163,20 @@ def test_one_certificate_has_a_few_connections(federation: Any, quick: Any, even
     assert scene.hub._monitors.is_there()
     federation.uplink("north", scene.hub.port, roster=scene.roster)
     assert event_of(scene.hub, Joined) == Joined("north")
+    assert "A connection of monitor watch at 127.0.0.1 " in caplog.text
+    assert len(caplog.records) < 20
+
+
+def test_refused_streams_name_their_party(
+    federation: Any, quick: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A monitor that asks for what only sites may is in the log by its name, and not once for every stream."""
+    scene = WatchedHub(federation, quick())
+    channel = scene.channel()
+    for _ in range(100):
+        assert not list(channel.stream_stream(JOIN)(iter([b""])))[1:]
+    wait_until(lambda: scene.hub.refusals["unpinned"] == 100)
+    assert "A stream of monitor watch was refused" in caplog.text and len(caplog.records) < 10
 
 
 def test_a_connection_that_asks_for_nothing_is_ended(federation: Any, quick: Any, tmp_path: Any) -> None:
