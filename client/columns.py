@@ -3,7 +3,10 @@
 What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row
 would change what all others count as, and no noise is made for that. So no type is ever inferred over a column. A
 typed column (numpy, Arrow) is worked on as a whole, where its type makes each cell's result the same as by itself;
-a column of objects, such as a database gives, is gone through cell by cell. Both end in the same texts:
+a column of objects, such as a database gives, is gone through cell by cell. A column of another library, such as
+pandas or polars, is taken as Arrow if the library hands it over so, else cell by cell; never as what it makes of it for
+numpy, which is floating-point numbers as soon as one of its whole numbers is missing. Where a program has made such
+numbers itself before Hedgerow sees the column, the whole numbers beyond 2^53 are lost. All end in the same texts:
 
     true and false        "true" and "false"
     a number              its decimal digits, without exponent, without idle zeros: 7, 7.0 and Decimal("7.00") are "7".
@@ -157,8 +160,8 @@ def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) ->
 
 def _typed(column: Any) -> Any:
     """An Arrow array of a column that has a type of its own, a list of a column of objects."""
-    if hasattr(column, "to_numpy") and not isinstance(column, pa.Array | pa.ChunkedArray):
-        column = column.to_arrow() if hasattr(column, "to_arrow") else column.to_numpy()
+    if not isinstance(column, np.ndarray | pa.Array | pa.ChunkedArray | list | tuple):
+        column = _of_library(column)
     if isinstance(column, np.ndarray):
         return _typed_of_numpy(column)
     if isinstance(column, pa.ChunkedArray):
@@ -173,6 +176,44 @@ def _typed(column: Any) -> Any:
     if pa.types.is_run_end_encoded(column.type):
         column = pc.run_end_decode(column)
     return column.to_pylist() if pa.types.is_union(column.type) else column
+
+
+def _of_library(column: Any) -> Any:
+    """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
+    kind: Any = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype):
+        return np.asarray(column)
+    coded = getattr(column, "cat", column)
+    if hasattr(kind, "categories") and hasattr(coded, "codes"):
+        return _of_codes(_typed(kind.categories), np.asarray(coded.codes))
+    found = _by_arrow(column)
+    if found is not None:
+        return found
+    return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
+
+
+def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
+    """pandas' categories, by its code of each cell; -1 is none."""
+    if isinstance(categories, pa.Array):
+        return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
+    return [None if code < 0 else categories[code] for code in codes.tolist()]
+
+
+def _by_arrow(column: Any) -> Any:
+    """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
+    try:
+        if hasattr(column, "to_arrow"):
+            found = column.to_arrow()
+        elif hasattr(column, "__arrow_c_stream__"):
+            found = pa.chunked_array(column)
+        elif hasattr(column, "__arrow_array__") or hasattr(column, "__arrow_c_array__"):
+            found = pa.array(column)
+        else:
+            return None
+    except Exception:  # whatever a library raises: its cells can be gone through one by one
+        return None
+    is_plain = isinstance(found, pa.Array | pa.ChunkedArray) and not isinstance(found.type, pa.BaseExtensionType)
+    return found if is_plain else None
 
 
 def _of_one_kind(values: list[Any]) -> Any:
@@ -317,7 +358,7 @@ def _number(value: Any) -> float | str | _NotAValue:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)
+            return math.inf if value > 0 else -math.inf
     if isinstance(value, Decimal):
         return math.nan if value.is_nan() else float(value)
     if isinstance(value, str | bytes | bytearray | memoryview):

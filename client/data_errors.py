@@ -54,7 +54,11 @@ class Place:
 
 def shown(value: object) -> str:
     """One cell's value, quoted and shortened."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python does not write out whole numbers of more than 4,300 digits.
+        text = f"a value of the type {type(value).__name__}, too long to show"
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 

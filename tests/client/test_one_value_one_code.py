@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -294,6 +294,162 @@ def test_an_arrow_column_counts_as_its_cells_do(data: st.DataObject, categories:
             category_by_cell(form, names),
             units_by_cell(form),
         ) == expected
+
+
+WIDE = st.one_of(st.integers(2**53 - 2, 2**53 + 9), st.integers(-(2**63), 2**63 - 1), st.integers(-3, 8))
+MOMENTS = st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1))
+PANDAS = st.sampled_from(
+    [
+        (WIDE, "Int64"),
+        (st.one_of(WIDE.map(abs), st.integers(0, 2**64 - 1)), "UInt64"),
+        (st.integers(-(2**31), 2**31 - 1), "Int32"),
+        (st.integers(-128, 127), "Int8"),
+        (st.integers(0, 255), "UInt8"),
+        (st.floats(), "Float64"),
+        (st.floats(width=32), "Float32"),
+        (st.booleans(), "boolean"),
+        (TEXT_CELLS, "string[python]"),
+        (TEXT_CELLS, "string[pyarrow]"),
+        (TEXT_CELLS, "str"),
+        (MOMENTS.map(lambda moment: pd.Timestamp(moment, tz="UTC")), "datetime64[us, Europe/Berlin]"),
+        (WIDE, pd.ArrowDtype(pa.int64())),
+        (st.integers(0, 2**64 - 1), pd.ArrowDtype(pa.uint64())),
+        (st.floats(width=32), pd.ArrowDtype(pa.float32())),
+        (st.booleans(), pd.ArrowDtype(pa.bool_())),
+        (TEXT_CELLS, pd.ArrowDtype(pa.string())),
+        (st.decimals(-(10**6), 10**6, places=4), pd.ArrowDtype(pa.decimal128(38, 4))),
+        (WIDE, pd.ArrowDtype(pa.dictionary(pa.int8(), pa.int64()))),
+        (st.dates(), pd.ArrowDtype(pa.date32())),
+        (MOMENTS, pd.ArrowDtype(pa.timestamp("us"))),
+        (WIDE, "category"),
+        (st.one_of(WIDE, TEXT_CELLS), "category"),
+        (st.integers(-128, 127).map(np.int8), "category"),
+        (st.floats(allow_nan=False), "category"),
+        (st.booleans(), "category"),
+        (st.decimals(-(10**6), 10**6, places=4), "category"),
+        (TEXT_CELLS, "category"),
+        (st.dates(), "category"),
+        (MOMENTS.map(lambda moment: pd.Timestamp(moment, tz="UTC")), "category"),
+        (WIDE.map(abs), "Sparse[int64]"),
+        (st.floats(), "Sparse[float64]"),
+    ]
+)
+
+
+@given(st.data(), st.sampled_from([[2**53, 2**53 + 1, 7], [0, 1], [True, False], ["a", "7.5", 0.1]]))
+def test_a_pandas_column_with_a_gap_counts_as_its_cells_do(data: st.DataObject, categories: list[object]) -> None:
+    """One missing value changes no other one, whatever pandas itself would make of the column: ids stay whole."""
+    cells, kind = data.draw(PANDAS)
+    values = data.draw(st.lists(cells, min_size=1, max_size=12))
+    names = listed(categories)
+    expected = (category_by_cell(values, names), units_by_cell(values))
+    gap = 0 if str(kind).startswith("Sparse[int") else None
+    for more in ([], [gap]):
+        column = pd.Series([*values, *more], dtype=kind)
+        for form in (column, column.array, pd.Index(column)):
+            found = (category_by_cell(form, names), units_by_cell(form))
+            assert tuple(part[: len(values)] for part in found) == expected
+    if isinstance(values[0], int | float):
+        alone = [repr(value) for value in numbers(values, HERE).tolist()] if kind != "category" else None
+        for more in ([], [gap]):
+            found_numbers = numbers_by_cell(pd.Series([*values, *more], dtype=kind))
+            assert alone is None or found_numbers[: len(values)] == alone
+
+
+class Library:
+    """A column of another library: an Arrow array inside, and a to_numpy that makes floats of whole numbers."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+        self.dtype = "Int64"
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def to_numpy(self) -> NDArray[np.float64]:
+        return np.array([math.nan if value is None else value for value in self.values], dtype=np.float64)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return object_array(self.values) if dtype is not None else self.to_numpy()
+
+
+class WithArrow(Library):
+    """As polars has it."""
+
+    def to_arrow(self) -> Any:
+        return pa.array(self.values)
+
+
+class WithProtocol(Library):
+    """As pyarrow asks for it."""
+
+    def __arrow_array__(self, type: Any = None) -> Any:
+        return pa.array(self.values, type)
+
+
+class WithCapsule(Library):
+    """As data frames are handed from one library to another."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return pa.array(self.values).__arrow_c_array__(requested_schema)
+
+
+class WithBrokenArrow(Library):
+    """A column that Arrow cannot hold as a whole."""
+
+    def to_arrow(self) -> Any:
+        raise pa.ArrowNotImplementedError("no such type")
+
+
+class WithArrayAlone:
+    """No type and no cells to go through, but an array."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.inside = Library(values)
+
+    def __len__(self) -> int:
+        return len(self.inside)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return self.inside.__array__(dtype, copy)
+
+
+@pytest.mark.parametrize(
+    "library",
+    [Library, WithArrow, WithProtocol, WithCapsule, WithBrokenArrow, WithArrayAlone],
+    ids=lambda kind: kind.__name__,
+)
+def test_no_library_makes_floats_of_whole_numbers(library: Callable[[list[Any]], Any]) -> None:
+    """A column of any library with one gap: identifiers and categories above 2^53 stay apart."""
+    ids = [2**53, 2**53 + 1, 2**53 + 3]
+    names = [str(number) for number in ids]
+    for more in ([], [None]):
+        assert category_by_cell(library([*ids, *more]), names)[:3] == [0, 1, 2]
+        assert units_by_cell(library([*ids, *more]))[:3] == names
+
+
+@pytest.mark.parametrize("far", [10**400, -(10**400), 10**5000, Decimal("1e400"), Decimal("-1e999999")], ids=range(5))
+def test_a_number_beyond_all_floats_is_clamped_like_any_large_one(far: Any) -> None:
+    """A whole number of 400 digits is larger than any bound, and no reason to stop; its text is a text."""
+    for column in ([1, far], [1.5, far], object_array([1, far]), pd.Series([1, far], dtype=object)):
+        assert numbers(column, HERE)[1] == (math.inf if far > 0 else -math.inf)
+        assert category_indices(column, ["1", "1.5"], HERE).tolist() in ([0, UNKNOWN], [1, UNKNOWN])
+        assert len(set(identifiers(column, HERE).tolist())) == 2
+    plan = plan_of()
+    left_out: dict[str, int] = {}
+    records = records_from_columns({"c": [far, "a"], "x": [far, 1], "y": ["no", "yes"]}, plan, left_out=left_out)
+    assert records.n_records == 2 and not left_out
+    with pytest.raises(DataError) as caught:
+        records_from_columns({"c": ["a"], "x": [1], "y": [far]}, plan)
+    assert caught.value.code == "data-label-outside"
+
+
+def numbers_by_cell(column: Any) -> list[str]:
+    found = numbers(column, HERE, lambda *_: None)
+    return [repr(value) for value in found.tolist()]
 
 
 def category_by_cell(column: Any, names: list[str]) -> list[int]:
