@@ -149,6 +149,7 @@ class Federation:
     their answers: it is at least as long as both, or a node would give a run up that goes on.
 
     With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
+    With `salvage`, a training that cannot go on ends with the model of the rounds that were released.
     """
 
     min_sites: int = checked(integer(1, 100_000), 1)
@@ -157,6 +158,7 @@ class Federation:
     join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
     round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
     idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
+    salvage: bool = checked(boolean, True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +217,8 @@ class Plan:
         if self.privacy.sites_per_unit == 1:
             # Plans are written as before there was this field: their digests stay what they were.
             del table["privacy"]["sites_per_unit"]
+        if self.federation.salvage:
+            del table["federation"]["salvage"]
         if self.model.algorithm == "boosting":
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]

@@ -41,6 +41,7 @@ class MessageKind(IntEnum):
     WELCOME = 10
     ORIGIN = 11
     EVALUATION = 12
+    SALVAGED = 13
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -164,6 +165,23 @@ class Finished:
     structure_seed: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Salvaged:
+    """Coordinator: the run cannot go on, and ends with the model of its `n_releases` releases so far.
+
+    Attributes:
+        releases: the last of these releases, as many as the node does not hold yet.
+        result_digest: of the model that they make, see `training.replica.Replica.end_early`.
+        code: why the run cannot go on.
+    """
+
+    n_releases: int
+    releases: tuple[IntVector, ...]
+    result_digest: bytes
+    structure_seed: int
+    code: str
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Coordinator: the run is given up; `code` says why."""
@@ -187,8 +205,8 @@ class Done:
 
 
 Message = (
-    Hello | Welcome | Invitation | EvaluationInvitation | Ready | Payload | RoundRequest | Abandoned | Finished | Stop
-    | Refused | Done
+    Hello | Welcome | Invitation | EvaluationInvitation | Ready | Payload | RoundRequest | Abandoned | Finished
+    | Salvaged | Stop | Refused | Done
 )  # fmt: skip
 
 PAYLOADS = frozenset(
@@ -207,6 +225,7 @@ _KINDS: dict[type, MessageKind] = {
     RoundRequest: MessageKind.ROUND_REQUEST,
     Abandoned: MessageKind.ABANDONED,
     Finished: MessageKind.FINISHED,
+    Salvaged: MessageKind.SALVAGED,
     Stop: MessageKind.STOP,
     Refused: MessageKind.REFUSED,
     Done: MessageKind.DONE,
@@ -244,6 +263,9 @@ def encode(message: Message) -> bytes:
         case Finished():
             _write_releases(writer.number(message.n_releases, 4), message.releases)
             writer.hash(message.result_digest).number(message.structure_seed, 8)
+        case Salvaged():
+            _write_releases(writer.number(message.n_releases, 4), message.releases)
+            writer.hash(message.result_digest).number(message.structure_seed, 8).word(message.code)
         case Abandoned() | Refused():
             writer.number(message.round, 4).word(message.code)
         case Stop():
@@ -289,6 +311,7 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
     MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),
     MessageKind.ABANDONED: lambda r: Abandoned(r.number(4), r.word()),
     MessageKind.FINISHED: lambda r: Finished(*_read_releases(r), r.hash(), r.number(8, MAX_STRUCTURE_SEED)),
+    MessageKind.SALVAGED: lambda r: Salvaged(*_read_releases(r), r.hash(), r.number(8, MAX_STRUCTURE_SEED), r.word()),
     MessageKind.STOP: lambda r: Stop(r.word()),
     MessageKind.REFUSED: lambda r: Refused(r.number(4), r.word()),
     MessageKind.DONE: lambda r: Done(r.hash()),

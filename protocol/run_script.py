@@ -10,7 +10,7 @@
     MASKED     Upload ->         <- Unmask        COLLECTING_ECHOES or COLLECTING_ANSWERS
     ECHOED     Echo ->           <- Certificate   COLLECTING_ANSWERS
     WAITING    Answer ->         <- RoundRequest or Finished
-    FINISHED   Done ->                            FINISHING, then OVER
+    FINISHED   Done ->                            FINISHING, then OVER (Salvaged in place of Finished: an early end)
 
 A node says Hello on every connection; the coordinator says Welcome and sends again what the node may have missed.
 Either may end the run, with a code word. A new Enrol, for a later attempt, begins a new epoch of the same run.
@@ -82,6 +82,8 @@ SCRIPT: tuple[Cue, ...] = (
     _cue(_ALIVE, _K.WELCOME, set()),
     _cue(_ALIVE, _K.ABANDONED, {_N.WAITING}),
     _cue({_N.INVITED, *_IN_EPOCH}, _K.FINISHED, {_N.FINISHED}),
+    # Wherever a set-up or a round has stopped.
+    _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SALVAGED, {_N.FINISHED}),
     _cue(_ALIVE, _K.STOP, {_N.STOPPED}),
     # What the coordinator may receive.
     _cue(_RUNNING, _K.HELLO, set()),

@@ -16,12 +16,15 @@ but set, and of the second the two releases are averaged. The model has one tree
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose
+from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
 from hedgerow.training.adassp_settings import AdasspSettings, resolve_adassp
 from hedgerow.training.linear_steps import (
     cross_question,
@@ -32,7 +35,7 @@ from hedgerow.training.linear_steps import (
     shifted_factor,
 )
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound
+from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, grown_score_bound
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_algebra import Matrix, solve
 from hedgerow.trees.linear_basis import LinearBasis
@@ -48,12 +51,24 @@ def boosted_adassp(plan: Plan, settings: Settings | None = None) -> Program:
     own = settings if isinstance(settings, AdasspSettings) else resolve_adassp(plan)
     run = Run(plan, own, build_grid(plan), own.loss(plan))
     basis = LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale)
+    rounds: list[NDArray[np.int32]] = []
+    with suppress(EndedEarly):
+        yield from _boost(run, own, basis, rounds)
+    if not rounds:
+        return empty_ensemble(run)
+    total = sum((values.astype(np.int64) for values in rounds), np.zeros_like(rounds[0], dtype=np.int64))
+    return empty_ensemble(run).extended([FittedTrees(basis.trees, total.astype(np.int32))], [None])
+
+
+def _boost(
+    run: Run, own: AdasspSettings, basis: LinearBasis, rounds: list[NDArray[np.int32]]
+) -> Generator[Query, IntVector, None]:
+    """Adds to `rounds` the values that each round gives the trees."""
     query = gram_query(run, basis, own)
     gram = mended((yield query), basis)
     sigma = gram_sigma(run.sigma(query), basis)
     factor = shifted_factor(gram, own.noise_ridge * sigma * math.sqrt(len(gram)), sigma)
-    largest = (2**31 - 1) // (len(plan.features) * (own.rounds + 1))
-    total = np.zeros((len(plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
+    largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     update: FittedTrees | None = None
     score_bound = 0
     for number in range(own.rounds):
@@ -61,9 +76,7 @@ def boosted_adassp(plan: Plan, settings: Settings | None = None) -> Program:
         values = basis.values(own.learning_rate * solve(factor, real_cross(cross, basis)), largest)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
-        total += values
-    fitted = FittedTrees(basis.trees, total.astype(np.int32))
-    return empty_ensemble(run).extended([fitted], [None])
+        rounds.append(values)
 
 
 def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:

@@ -12,16 +12,17 @@ releases computes the same queries and the same model, so a node can check that 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import suppress
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, LeafSums, Purpose, Query, TreeBatch
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.structures import TreeWords, random_trees
 
@@ -33,13 +34,17 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         plan: the plan.
         settings: its resolved settings, or None to resolve them here.
     """
-    run = Run.of(plan, settings)
-    settings = run.settings
-    candidates = CandidateSource(plan, run.grid)
+    grown = Grown(Run.of(plan, settings))
+    with suppress(EndedEarly):
+        yield from _boost(grown)
+    return grown.ensemble()
+
+
+def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
+    run, settings = grown.run, grown.run.settings
+    candidates = CandidateSource(run.plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
     words = TreeWords(run.structure_seed, settings.n_trees, run.grid, settings.max_depth, order.largest)
-    batches: list[FittedTrees] = []
-    weights: list[NDArray[np.int64] | None] = []
     n_fitted = 0
     update: FittedTrees | None = None
     score_bound, exchange = 0, 0
@@ -58,7 +63,7 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
         sigma = run.sigma(query)
         if run.plan.model.weight_update == "averaging":
             fitted = FittedTrees(trees, leaf_values(sums, sigma, run.loss, trees, rule))
-            weights.append(leaf_weights(sums, run.loss, n_trees, "averaging"))
+            grown.add(fitted, leaf_weights(sums, run.loss, n_trees, "averaging"))
         else:
             leaves = read_sums(sums, sigma, run.loss, n_trees)
             fitted = FittedTrees(trees, values_of(leaves, trees, rule))
@@ -67,14 +72,12 @@ def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
             hessian_noise = sigma * math.sqrt(n_summed)
             candidates.take_leaves(trees, leaves.integer_hessians, hessian_noise)
             order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-            weights.append(np.maximum(leaves.integer_hessians, 0))
-        batches.append(fitted)
+            grown.add(fitted, np.maximum(leaves.integer_hessians, 0))
         n_fitted += n_trees
         if run.loss.n_outputs:
             update = fitted
             score_bound = grown_score_bound(score_bound, fitted)
         exchange += 1
-    return empty_ensemble(run).extended(batches, weights)
 
 
 def _leaf_query(

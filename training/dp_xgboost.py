@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from hedgerow.training.dp_xgboost_settings import (
     sensitivities,
 )
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
 from hedgerow.trees.dp_xgboost_loss import GRADIENT_UNIT
 from hedgerow.trees.greedy_splits import GrowingTrees, SplitRule, Splits, best_cuts
 from hedgerow.trees.grid import build_grid
@@ -66,11 +67,16 @@ def dp_xgboost(plan: Plan, settings: Settings | None = None) -> Program:
     """
     own = settings if isinstance(settings, DpXgboostSettings) else resolve_dp_xgboost(plan)
     asking = _Asking(Run(plan, own, build_grid(plan), own.loss(plan)), own)
-    run = asking.run
+    grown = Grown(asking.run)
+    with suppress(EndedEarly):
+        yield from _boost(asking, grown)
+    return grown.ensemble()
+
+
+def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
+    run, plan = asking.run, asking.run.plan
     candidates = CandidateSource(plan, run.grid)
-    batches: list[FittedTrees] = []
-    weights: list[NDArray[np.int64] | None] = []
-    for number in range(own.n_trees):
+    for number in range(run.settings.n_trees):
         if number < plan.dp_xgboost.sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
         growing = yield from _grow(asking, candidates)
@@ -80,10 +86,8 @@ def dp_xgboost(plan: Plan, settings: Settings | None = None) -> Program:
         found = leaf_weights(sums, run.loss, 1, "gradient")
         values[found < plan.dp_xgboost.min_child_weight * run.loss.scales[1]] = 0
         fitted = FittedTrees(trees, values)
-        batches.append(fitted)
-        weights.append(found)
+        grown.add(fitted, found)
         asking.fitted(fitted)
-    return empty_ensemble(run).extended(batches, weights)
 
 
 class _Asking:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, NodeHistograms, Pu
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.settings import Settings, n_levels_asked
-from hedgerow.training.steps import Program, Run, empty_ensemble, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.greedy_splits import (
     GrowingTrees,
     SplitRule,
@@ -126,11 +127,16 @@ def greedy_trees(plan: Plan, settings: Settings | None = None) -> Program:
         plan: the plan.
         settings: its resolved settings, or None to resolve them here.
     """
-    run = Run.of(plan, settings)
+    whole = Grown(Run.of(plan, settings))
+    with suppress(EndedEarly):
+        yield from _boost(whole)
+    return whole.ensemble()
+
+
+def _boost(whole: Grown) -> Generator[Query, IntVector, None]:
+    run, plan = whole.run, whole.run.plan
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
-    batches: list[FittedTrees] = []
-    weights: list[NDArray[np.int64] | None] = []
     position = _Position()
     grow = _by_histograms if plan.model.split_method == "hist" else _by_draws
     while position.n_fitted < run.settings.n_trees:
@@ -142,13 +148,11 @@ def greedy_trees(plan: Plan, settings: Settings | None = None) -> Program:
         sums = grown.leaf_sums.reshape(-1)
         trees = grown.growing.trees
         fitted = FittedTrees(trees, leaf_values(sums, grown.sigma, run.loss, trees, leaf_rule(run, n_trees)))
-        batches.append(fitted)
-        weights.append(leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
+        whole.add(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
         position.n_fitted += n_trees
         if run.loss.n_outputs:
             position.update = fitted
             position.score_bound = grown_score_bound(position.score_bound, fitted)
-    return empty_ensemble(run).extended(batches, weights)
 
 
 def _candidate_query(run: Run, candidates: CandidateSource, position: _Position) -> Query:

@@ -17,8 +17,8 @@ from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
-from hedgerow.training.steps import Program
-from hedgerow.training.tasks import Task
+from hedgerow.training.steps import EndedEarly, Program
+from hedgerow.training.tasks import Task, TrainingTask
 from hedgerow.trees.ensemble import Ensemble
 
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
@@ -150,6 +150,23 @@ class Replica:
             self.query = self._program.send(release)
         except StopIteration as finished:
             self.query, self._result = None, finished.value
+
+    def end_early(self) -> bool:
+        """End the program at the releases so far; returns whether they make a model.
+
+        The model is the program's own, of the trees whose releases are all there: whoever holds the plan and the
+        releases has the same. An evaluation has nothing to show before its end.
+        """
+        if self.query is None or not isinstance(self._task, TrainingTask):
+            return False
+        program, self._program, self.query = self._program, None, None
+        if program is None:
+            return False
+        try:
+            program.throw(EndedEarly())
+        except StopIteration as finished:
+            self._result = finished.value
+        return isinstance(self._result, Ensemble) and self._result.n_trees > 0
 
     def _limit(self, query: Query, sigma: float) -> int:
         """What no entry of a release is beyond, given the standard deviation of its noise."""

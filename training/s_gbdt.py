@@ -17,19 +17,21 @@ score divides by a noisy count; the paper's divides by the exact one, which "add
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, LabelSums, Purpose, SampledLeafSums, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, LabelSums, Purpose, Query, SampledLeafSums, TreeBatch
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.feature_order import FeatureOrder
 from hedgerow.training.s_gbdt_rule import SGbdtSettings
 from hedgerow.training.s_gbdt_settings import SGbdtTerms, label_statistics, round_filter
 from hedgerow.training.s_gbdt_start import linear_start, n_start_trees
 from hedgerow.training.settings import Settings
-from hedgerow.training.steps import Program, Run, empty_ensemble
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble
 from hedgerow.trees.exponentials import logistic
 from hedgerow.trees.leaves import LeafRule, leaf_values
 from hedgerow.trees.losses import SCORE_UNIT, STEP_BITS, STEPS
@@ -48,37 +50,42 @@ def s_gbdt(plan: Plan, settings: Settings | None = None) -> Program:
         plan: the plan.
         settings: its resolved settings, or None to resolve them here.
     """
-    run = Run.of(plan, settings)
+    grown = Grown(Run.of(plan, settings))
+    with suppress(EndedEarly):
+        yield from _boost(grown)
+    if len(grown.batches) == 1 and not terms_of(grown.run).is_linear and terms_of(grown.run).has_initial_score:
+        # The initial score alone says the same of every record: that is no model.
+        return empty_ensemble(grown.run)
+    depth = max((batch.trees.depth for batch in grown.batches), default=0)
+    grown.batches = [deepened(batch, depth) for batch in grown.batches]
+    return grown.ensemble()
+
+
+def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
+    run, plan = grown.run, grown.run.plan
     terms = terms_of(run)
     source = _Structures(run)
-    batches: list[FittedTrees] = []
-    weights: list[NDArray[np.int64] | None] = []
     update: FittedTrees | None = None
-    known, depth = 0, run.settings.max_depth
+    known = 0
     if terms.is_linear:
         start, update = yield from linear_start(run, terms.initial_noise_multiplier, _largest(run))
-        batches.append(start)
-        weights.append(None)
+        grown.add(start, None)
         known = n_start_trees(plan) - update.trees.n_trees
-        depth = max(depth, start.trees.depth)
     elif terms.has_initial_score:
         released = yield _label_query(run, terms)
         update = _initial_score(run, released)
-        batches.append(update)
         support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
-        weights.append(support)
+        grown.add(update, support)
     for number in range(terms.n_rounds):
         trees = source.draw(number)
         query = _round_query(run, terms, (number, trees), known, update)
         sums = yield query
         fitted = FittedTrees(trees, _values(run, sums, run.sigma(query), trees))
         source.take(number, trees, sums, run.sigma(query))
-        batches.append(fitted)
-        weights.append(np.maximum(sums.reshape(1, -1, 2)[:, :, 1], 0))
+        grown.add(fitted, np.maximum(sums.reshape(1, -1, 2)[:, :, 1], 0))
         known += 0 if update is None else update.trees.n_trees
         update = fitted
-    return empty_ensemble(run).extended([deepened(batch, depth) for batch in batches], weights)
 
 
 def terms_of(run: Run) -> SGbdtTerms:

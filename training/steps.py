@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.plan import Plan
@@ -19,7 +22,14 @@ from hedgerow.trees.losses import SCORE_LIMIT, Loss
 from hedgerow.trees.value_kernels import largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
-"""Yields queries, receives the noisy sum of each, returns the model."""
+"""Yields queries, receives the noisy sum of each, returns the model.
+
+Where `EndedEarly` is thrown into it in place of a release, it returns the model of the releases that it was given.
+"""
+
+
+class EndedEarly(Exception):
+    """No further release will come."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +69,27 @@ class Run:
 def empty_ensemble(run: Run) -> Ensemble:
     """The model before its first tree."""
     return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
+
+
+@dataclass(eq=False)
+class Grown:
+    """What a program has of its model so far: a batch is added when all releases that it needs are there."""
+
+    run: Run
+    batches: list[FittedTrees] = field(default_factory=list)
+    weights: list[NDArray[np.int64] | None] = field(default_factory=list)
+
+    def add(self, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> None:
+        """Add a batch that is complete, and its leaf weights."""
+        self.batches.append(fitted)
+        self.weights.append(weights)
+
+    def ensemble(self) -> Ensemble:
+        """The model of the batches so far; without a tree where there is none.
+
+        Values need no change where batches are missing: trees that are averaged over all of them are one batch.
+        """
+        return empty_ensemble(self.run).extended(self.batches, self.weights)
 
 
 def histogram_query(

@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.training.replica import Replica
 from hedgerow.training.tasks import TrainingTask
@@ -62,3 +63,45 @@ def test_the_digest_of_a_result_is_of_the_releases_too(factory: ModuleType, fini
             release[-1] = last
             replica.feed(release)
     assert zeros.result_digest() != ones.result_digest() != finished.result_digest()
+
+
+ENDED = {
+    "totally random": ({"n_trees": 4, "max_depth": 2}, {}, {0: 0, 1: 1, 3: 3}),
+    "batches": ({"n_trees": 6, "batch_size": 3}, {}, {0: 0, 1: 3}),
+    "paid candidates": ({"n_trees": 4, "split_candidates": "iterative_hessian", "candidate_rounds": 2, "batch_size": 4},
+                        {}, {1: 0}),
+    "averaged": ({"n_trees": 4, "weight_update": "averaging"}, {}, {0: 0}),
+    "greedy": ({"n_trees": 3, "max_depth": 2, "split_method": "hist", "interaction_size": 2}, {}, {1: 0, 2: 1, 3: 1, 5: 2}),
+    "adassp": ({"algorithm": "adassp"}, {"adassp": {"rounds": 3}}, {0: 0, 1: 0, 2: 4, 3: 4}),
+    "dp-xgboost": ({"algorithm": "dp-xgboost", "n_trees": 3, "max_depth": 2}, {"dp_xgboost": {"sketch_rounds": 1}},
+                   {1: 0, 3: 0, 4: 1, 6: 1, 7: 2}),
+    "s-gbdt": ({"algorithm": "s-gbdt", "n_trees": 3}, {}, {0: 0, 1: 0, 2: 2, 3: 3}),
+    "s-gbdt, linear start": ({"algorithm": "s-gbdt", "n_trees": 3}, {"s_gbdt": {"initial_score": "linear"}},
+                             {2: 0, 4: 0, 5: 4, 6: 5}),
+}  # fmt: skip
+"""Of a plan: its model, other sections, and after so many releases so many trees."""
+
+
+def _ended(plan: Plan, n_releases: int) -> tuple[Replica, bool]:
+    """A replica that was ended after so many releases, and whether there is a model; the releases are the same."""
+    replica, random = Replica(TrainingTask(plan)), np.random.default_rng(4)
+    for _ in range(n_releases):
+        assert replica.query is not None
+        replica.feed(random.integers(-1000, 1000, replica.query.release_length))
+    return replica, replica.end_early()
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_program_that_is_ended_early_gives_the_trees_whose_releases_are_there(
+    factory: ModuleType, name: str
+) -> None:
+    """What was paid for is not lost: all parties make the same model of the releases so far, and of no others."""
+    model, sections, expected = ENDED[name]
+    plan = Plan.from_dict({**factory.make_plan().to_dict(), "model": model, **sections})
+    for n_releases, n_trees in expected.items():
+        replica, has_model = _ended(plan, n_releases)
+        assert (replica.ensemble.n_trees, has_model) == (n_trees, n_trees > 0), n_releases
+        assert replica.query is None and not replica.end_early()
+        if has_model:
+            again, _ = _ended(plan, n_releases)
+            assert again.result_digest() == replica.result_digest()
