@@ -45,12 +45,14 @@ from hedgerow.protocol.run_messages import (
     Ready,
     Refused,
     RoundRequest,
+    Salvaged,
     Stop,
     Welcome,
     decode,
     encode,
     kind_of,
 )
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.protocol.run_script import NodeState, require_expected
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
@@ -76,6 +78,7 @@ class NodeSession:
         ensemble: the model, once a run that trains one has finished.
         evaluation: what was found, once an evaluation has finished.
         failure: why it has stopped, if it has.
+        salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
         set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
     """
 
@@ -87,6 +90,7 @@ class NodeSession:
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
         self.failure: HedgerowError | None = None
+        self.salvaged: Salvage | None = None
         self.plan: Plan | None = setup.plan
         self._run: NodeRun | None = None
         self._lost: HedgerowError | None = None
@@ -165,7 +169,7 @@ class NodeSession:
                 return self._unmask(content)
             case Payload(MessageKind.CERTIFICATE, content):
                 return self._confirm(content)
-            case Finished():
+            case Finished() | Salvaged():
                 return self._finish(message)
             case Stop(code):
                 if self._run is not None:
@@ -433,10 +437,19 @@ class NodeSession:
             raise refuse(Code.OUT_OF_ORDER, "No epoch is ready.", "coordinator")
         return run.participant
 
-    def _finish(self, message: Finished) -> list[Message]:
+    def _finish(self, message: Finished | Salvaged) -> list[Message]:
         run = self._require_run()
         run.require_structure(message.structure_seed)
         fresh = run.take_releases(message.n_releases, message.releases)
+        if isinstance(message, Salvaged):
+            if not (run.plan.federation.salvage and run.replica.end_early()):
+                raise RemoteProtocolError(
+                    "The coordinator ends the run early with a model, and the plan or the releases give none.",
+                    cause="The parties run different versions, or the coordinator does not follow the protocol.",
+                    remedy="Do not use the coordinator's result; compare the versions.",
+                    code="not-salvageable",
+                )
+            self.salvaged = Salvage(message.code, message.n_releases, run.task.n_exchanges)
         if run.replica.query is not None or run.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError(
                 "The coordinator's result is not the one that its releases make.",

@@ -30,6 +30,28 @@ TRAINING, EVALUATION = "training", "evaluation"
 
 
 @dataclass(frozen=True, slots=True)
+class Salvage:
+    """That a training could not go on, and ended with the model of the rounds that were released.
+
+    Attributes:
+        code: why it could not, a stable code.
+        n_used: releases that the model is made of, the first ones of the ledger; >= 1.
+        n_planned: releases of the whole run.
+    """
+
+    code: str
+    n_used: int
+    n_planned: int
+
+    def text(self) -> str:
+        """What a person is told, as one sentence."""
+        return (
+            f"The run could not go on ({self.code}). The model is that of the {self.n_used} of {self.n_planned} rounds "
+            "that were released before."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SiteReport:
     """One site.
 

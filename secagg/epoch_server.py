@@ -6,7 +6,7 @@ Each `close_...` ends one collection and returns what to send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.secagg.encoding import Kind, digest
@@ -107,22 +107,36 @@ class EpochSetup:
         }
         return replace(self, state=state), deliveries
 
-    def close_acknowledgements(self) -> tuple[EpochView, bytes]:
+    def unacknowledged(self) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs of neighbours, lower number first, of which one did not acknowledge the other's shares.
+
+        One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no
+        shares or no acknowledgement are in no pair.
+        """
+        held, graph = self._held(), self._graph()
+        return tuple(
+            (node, peer)
+            for node in sorted(held)
+            for peer in graph[node]
+            if node < peer and peer in held and (peer not in held[node] or node not in held[peer])
+        )
+
+    def close_acknowledgements(self, doubts: Mapping[int, int] | None = None) -> tuple[EpochView, bytes]:
         """Returns the ready epoch and the ready list for all; raises Abandoned TOO_FEW_READY.
 
         Ready are nodes that acknowledged and whose shares all ready neighbours acknowledged; the node with the most
-        missing acknowledgements goes first.
+        missing acknowledgements goes first, and of these the one with the most `doubts`, which are the caller's.
         """
         advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        held = {node: set(Acknowledgement.from_signed(m).held) for node, m in self.acknowledgements.items()}
+        held, doubts = self._held(), doubts or {}
         graph = self._graph()
-        ready = {node for node in held if node in self.shares}
+        ready = set(held)
         while True:
             missing = {
                 node: sum((node not in held[peer]) + (peer not in held[node]) for peer in graph[node] if peer in ready)
                 for node in ready
             }
-            worst = max(missing, key=lambda node: (missing[node], node), default=-1)
+            worst = max(missing, key=lambda node: (missing[node], doubts.get(node, 0), node), default=-1)
             if worst < 0 or not missing[worst]:
                 break
             ready.remove(worst)
@@ -131,6 +145,14 @@ class EpochSetup:
         ready_list = ReadyList(self._view(), messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
         return EpochView.from_messages(self.roster, self.parameters, *lists), ready_list
+
+    def _held(self) -> dict[int, set[int]]:
+        """Returns whose shares each node acknowledged, of nodes that sent their own."""
+        return {
+            node: set(Acknowledgement.from_signed(message).held)
+            for node, message in self.acknowledgements.items()
+            if node in self.shares
+        }
 
     def _require_enough(self, count: int, members: int) -> None:
         least = derive(members, self.parameters.wishes).min_survivors if members else 1

@@ -22,6 +22,7 @@ from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.secagg.fixed_point import require_within
 from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.refusals import refuse
@@ -44,6 +45,7 @@ class Outcome:
     Attributes:
         evaluation: when the run evaluated the model: what was found.
         cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
+        salvaged: when the training could not go on: why, and how far it came.
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Outcome:
     report: PrivacyReport
     evaluation: Evaluation | None = None
     cost: PrivacyReport | None = None
+    salvaged: Salvage | None = None
 
 
 class Releaser:

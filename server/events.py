@@ -20,6 +20,9 @@ class RunEventKind(StrEnum):
     PHASE = "phase"
     RELEASED = "released"
     ABANDONED = "abandoned"
+    LEFT_OUT = "left-out"
+    TAKEN_BACK = "taken-back"
+    SALVAGED = "salvaged"
     FINISHED = "finished"
     STOPPED = "stopped"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from hedgerow.privacy.ledger import Release, release_to_json
 from hedgerow.protocol.errors import EnvironmentFault, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import EpochView
@@ -31,7 +32,7 @@ from hedgerow.training.tasks import Task
 _SCHEMA = """
 create table if not exists run (
     run_id blob primary key, plan_digest text not null, roster blob not null, attempt integer not null,
-    epoch blob, origin blob, model_digest blob, given_up text
+    epoch blob, origin blob, model_digest blob, given_up text, salvaged text
 );
 create table if not exists slots (run_id blob primary key, next_slot integer not null, slot blob);
 create table if not exists releases (
@@ -39,7 +40,7 @@ create table if not exists releases (
     survivors text not null
 )
 """
-_VERSION = 5
+_VERSION = 6
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
@@ -55,7 +56,7 @@ class JournalledRelease:
 @dataclass(frozen=True)
 class JournalledRun:
     """A run as the journal has it: `view` is the epoch's, `slot` the open slot's aggregator, and `origin` the epoch
-    whose nonces seed the trees.
+    whose nonces seed the trees. With `salvage` only its first releases are in the model; the others were paid for.
     """
 
     run_id: bytes
@@ -66,6 +67,7 @@ class JournalledRun:
     slot: Aggregator | None
     releases: tuple[JournalledRelease, ...]
     result_digest: bytes | None
+    salvage: Salvage | None = None
 
 
 class Journal:
@@ -84,12 +86,12 @@ class Journal:
         Args: task: what the run is for; a plan stands for its training.
         """
         rows = self._database.rows(
-            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up"
-            " from run join slots using (run_id)"
+            "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up,"
+            " salvaged from run join slots using (run_id)"
         )
         if not rows:
             return None
-        run_id, task_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, model_digest, given_up = rows[0]
+        run_id, task_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, digest, given_up, salvaged = rows[0]
         if task_digest != task.digest or roster_bytes != roster.to_bytes():
             raise UsageError(
                 f"{self._database.path} is the journal of a run with another plan, model or roster.",
@@ -109,7 +111,8 @@ class Journal:
             )
         view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
-        return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), model_digest)
+        salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
+        return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), digest, salvage)
 
     def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
         """Whether it holds a run that makes room for a new one: any with `is_new`, else one that has released nothing
@@ -136,7 +139,7 @@ class Journal:
         """A run begins; written before anyone is invited."""
         self._database.write(
             (
-                "insert into run values (?, ?, ?, 0, null, null, null, null)",
+                "insert into run values (?, ?, ?, 0, null, null, null, null, null)",
                 (run_id, task.digest, roster.to_bytes()),
             ),
             ("insert into slots values (?, 0, null)", (run_id,)),
@@ -167,15 +170,15 @@ class Journal:
         release: JournalledRelease,
         following: Aggregator | None = None,
         result_digest: bytes | None = None,
-        given_up: str | None = None,
+        given_up: str | Salvage | None = None,
     ) -> None:
         """A release, before anyone can see it; its slot is closed with it, and the next one opened or the run ended.
 
-        Args: number: of the release; following: the next slot; result_digest: of the run that it ends; given_up: the
-            code of what ends the run without a result, for a release that nobody goes on from.
+        Args: number: of the release; following: the next slot; result_digest: of the run that it ends; given_up: for
+            a release that nobody goes on from: the code of what ends the run without a result, or what is salvaged.
 
         One write for all of it, because one message carries it: the next slot's spec goes out with the release, or the
-        digest of the result with the last one.
+        digest of the result with the last one, or with one that nobody goes on from.
         """
         content = release.release.astype("<i8").tobytes()
         entry, survivors = release_to_json(release.entry), json.dumps(release.survivors)
@@ -189,9 +192,11 @@ class Journal:
             *([] if given_up is None else [_given_up_statement(given_up)]),
         )
 
-    def finish(self, result_digest: bytes) -> None:
+    def finish(self, result_digest: bytes, salvage: Salvage | None = None) -> None:
         """The run is over; written before the nodes hear of it, unless `commit` has."""
-        self._database.write(_result_statement(result_digest))
+        self._database.write(
+            _result_statement(result_digest), *([] if salvage is None else [_given_up_statement(salvage)])
+        )
 
     def give_up(self, code: str) -> None:
         """The run is given up; written before the nodes hear of it."""
@@ -260,7 +265,9 @@ def _result_statement(digest: bytes) -> Statement:
     return "update run set model_digest = ?", (digest,)
 
 
-def _given_up_statement(code: str) -> Statement:
+def _given_up_statement(code: str | Salvage) -> Statement:
+    if isinstance(code, Salvage):
+        return "update run set salvaged = ?", (json.dumps(asdict(code)),)
     return "update run set given_up = ?", (code,)
 
 

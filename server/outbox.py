@@ -8,7 +8,8 @@ from __future__ import annotations
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.errors import AggregationError, HedgerowError
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, encode
+from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, Salvaged, encode
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
@@ -42,6 +43,9 @@ class RunOutbox:
         self.sites = Sites(setup.roster)
         self.outcome: Outcome | None = None
         self.failure: HedgerowError | None = None
+        self.salvaged: Salvage | None = None
+        self.setback: HedgerowError | None = None
+        """Why this process has ended the run early, where its releases were salvaged."""
         self.survivors: list[tuple[str, ...]] = []
         self.n_phases = 0
         self.is_stalled = False
@@ -115,6 +119,7 @@ class RunOutbox:
     def _send_request(self, site: str) -> None:
         spec, seed = self._require_slot().signed_spec, self._replica.structure_seed
         n_releases, fresh = self._releases_for(site)
+        self.sites.sent_spec.add(site)
         if len(fresh) not in self._requests:
             self._requests[len(fresh)] = encode(RoundRequest(n_releases, fresh, spec, seed))
         if site in self.sites.connected:
@@ -124,7 +129,11 @@ class RunOutbox:
         if site in self.sites.outsiders:
             self._send_origin(site)
         digest, seed = self._replica.result_digest(), self._replica.structure_seed
-        self._send(site, Finished(*self._releases_for(site), digest, seed))
+        releases = self._releases_for(site)
+        if self.salvaged is None:
+            self._send(site, Finished(*releases, digest, seed))
+        else:
+            self._send(site, Salvaged(*releases, digest, seed, self.salvaged.code))
 
     def _releases_for(self, site: str) -> tuple[int, tuple[IntVector, ...]]:
         """How many releases there are, and those that the site, which is asked now, does not hold yet."""

@@ -5,7 +5,10 @@ Everything is journalled before the messages that depend on it are queued.
 
 from __future__ import annotations
 
-from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
+from collections.abc import Collection
+from contextlib import suppress
+
+from hedgerow.protocol.errors import AggregationError, HedgerowError, PrivacyError, RemoteProtocolError
 from hedgerow.protocol.pure_queries import SplitSelection
 from hedgerow.protocol.run_messages import (
     Abandoned,
@@ -13,6 +16,7 @@ from hedgerow.protocol.run_messages import (
     Payload,
     Stop,
 )
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.protocol.run_script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
@@ -25,6 +29,7 @@ from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, Summed, require_plausible
 from hedgerow.server.events import RunEventKind
+from hedgerow.server.gathering import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS
 from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
 from hedgerow.server.outbox import Outgoing as Outgoing
 from hedgerow.server.outbox import RunOutbox
@@ -64,8 +69,14 @@ class RunPhases(RunOutbox):
     def _resume(self, stored: JournalledRun) -> None:
         if stored.origin is not None:
             self._begin_trees(stored.origin)
-        for line in stored.releases:
+        self.salvaged = stored.salvage
+        n_used = len(stored.releases) if stored.salvage is None else stored.salvage.n_used
+        for line in stored.releases[:n_used]:
             self._take(line)
+        for line in stored.releases[n_used:]:
+            self._ledger = self._ledger.append(line.entry)
+        if stored.salvage is not None:
+            self._replica.end_early()
         self._attempt, self._next_slot = stored.attempt, stored.next_slot
         self._view, self._slot = stored.view, stored.slot
         if self._view is not None:
@@ -93,12 +104,16 @@ class RunPhases(RunOutbox):
 
     def _begin_setup(self) -> None:
         """Set a new epoch up with all sites that are ready."""
-        members = self.sites.heard(self.sites.ready)
-        if len(members) < self.sites.least(self._setup.plan):
-            raise self.sites.too_few(self._setup.plan)
+        members = self._members()
+        while len(members) < self.sites.least(self._setup.plan):
+            if not self._take_back():
+                raise self.sites.too_few(self._setup.plan)
+            members = self._members()
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
-                f"No epoch was ready after {MAX_ATTEMPTS} attempts.", remedy="Look at the sites' logs.", code="no-epoch"
+                f"No epoch was ready after {MAX_ATTEMPTS} attempts{self.sites.said_of_them()}.",
+                remedy="Look at the sites' logs.",
+                code="no-epoch",
             )
         self._attempt += 1
         n_slots = slots_for(self._task, len(self._releases), len(members))
@@ -113,15 +128,56 @@ class RunPhases(RunOutbox):
             self._send_origin(site)
             self._send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
 
+    def _members(self) -> set[str]:
+        """Who takes part in a set-up that begins now."""
+        return self.sites.agreeing(self.sites.heard(self.sites.ready), self._setup.plan)
+
+    def _leave_out(self, site: str, code: str) -> None:
+        """Ask a site no more; whoever watches is told why."""
+        self.sites.leave_out(site, code)
+        self._tell(RunEventKind.LEFT_OUT, site, code)
+
+    def _take_back(self) -> bool:
+        """Ask one site again that was left out; returns whether there was any."""
+        site = self.sites.take_back()
+        if site is not None:
+            self._tell(RunEventKind.TAKEN_BACK, site)
+        return site is not None
+
+    def _judge_setup(self, setup: EpochSetup, view: EpochView | None) -> None:
+        """Note who has broken a set-up that failed (`view` None), or has kept itself out of one that did not."""
+        arrived: Collection[int] = {
+            State.COLLECTING_KEYS: setup.bundles,
+            State.COLLECTING_NONCES: setup.nonces,
+            State.COLLECTING_SHARES: setup.shares,
+            State.COLLECTING_ACKNOWLEDGEMENTS: setup.acknowledgements,
+        }[setup.state]
+        if setup.state is State.COLLECTING_ACKNOWLEDGEMENTS:
+            arrived = set(arrived) & set(setup.shares)
+            for pair in setup.unacknowledged():
+                for one, other in (pair, pair[::-1]):
+                    self.sites.conduct[self.sites.name(one)].unacknowledged[self.sites.name(other)] += 1
+                    self._tell(RunEventKind.COMPLAINT, self.sites.name(one), Code.NOT_ACKNOWLEDGED.value)
+        missing = {site for site in self.sites.invited if self.sites.number(site) not in arrived}
+        if 2 * len(missing) >= len(self.sites.invited):
+            # When most are missing it is the network, or this machine.
+            return
+        for site in sorted(missing):
+            conduct = self.sites.conduct[site]
+            conduct.broken_setups += 1
+            self._tell(RunEventKind.COMPLAINT, site, "set-up-broken")
+            if conduct.broken_setups >= MOST_BROKEN_SETUPS and site not in self.sites.left_out:
+                self._leave_out(site, "set-ups-broken")
+
     def _advance_setup(self) -> None:
         setup = self._epoch_setup
         if setup is None:
             return
         try:
             if setup.state is State.COLLECTING_KEYS:
-                if len(setup.bundles) < self.sites.n_invited:
+                if len(setup.bundles) < len(self.sites.invited):
                     # The parameters were made for more sites, and fewer need others to be as safe.
-                    raise refuse(Code.TOO_FEW_READY, f"{len(setup.bundles)} of {self.sites.n_invited}.")
+                    raise refuse(Code.TOO_FEW_READY, f"{len(setup.bundles)} of {len(self.sites.invited)}.")
                 self._epoch_setup, listed = setup.close_keys()
                 self._to_members(dict.fromkeys(self._epoch_setup.bundles, listed))
             elif setup.state is State.COLLECTING_NONCES:
@@ -131,7 +187,9 @@ class RunPhases(RunOutbox):
                 self._epoch_setup, deliveries = setup.close_shares()
                 self._to_members(deliveries)
             else:
-                self._view, listed = setup.close_acknowledgements()
+                weights = {self.sites.number(site): each.weight for site, each in self.sites.conduct.items()}
+                self._view, listed = setup.close_acknowledgements(weights)
+                self._judge_setup(setup, self._view)
                 is_origin = self._origin is None
                 if is_origin:
                     self._begin_trees(self._view)
@@ -142,6 +200,7 @@ class RunPhases(RunOutbox):
         except (SumAbandoned, RemoteProtocolError) as fault:
             # Somebody fell silent in the middle; those who are there begin again.
             self._tell(RunEventKind.ABANDONED, code=fault.code)
+            self._judge_setup(setup, None)
             self._epoch_setup = None
             self._enter(RunState.GATHERING)
 
@@ -184,7 +243,7 @@ class RunPhases(RunOutbox):
         if slot is not None:
             self._slot, self._certificate, self._requests = slot, b"", {}
             self._next_slot += 1
-            self.sites.asked = set()
+            self.sites.asked, self.sites.sent_spec = set(), set()
             self._enter(RunState.COLLECTING_VECTORS)
             for site in sorted(there):
                 self._send_request(site)
@@ -206,9 +265,11 @@ class RunPhases(RunOutbox):
         is_full = self._next_slot >= view.parameters.n_slots
         if self.sites.returning:
             return Following.WAIT, there
-        ready = self.sites.heard(self.sites.ready)
         is_short = len(there) < view.guarantees.min_survivors
-        is_worth_it = ready > there and (is_short or self._attempt < MAX_ATTEMPTS // 2)
+        ready = self._members()
+        comes_back = {site for site in ready - there if self.sites.conduct[site].lost_epochs >= MOST_LOST_EPOCHS}
+        is_worth_it = ready > there and is_short
+        is_worth_it |= ready - comes_back > there and self._attempt < MAX_ATTEMPTS // 2
         if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
             return Following.EPOCH, there
@@ -228,6 +289,7 @@ class RunPhases(RunOutbox):
         except SumAbandoned as fault:
             # No manifest was sent, so nothing of this slot can ever be opened: the purpose may have another one.
             self._journal.burn_slot()
+            self._judge_burnt(slot)
             self._slot = None
             self._tell(RunEventKind.ABANDONED, code=fault.code)
             for site in sorted(self.sites.connected):
@@ -240,6 +302,13 @@ class RunPhases(RunOutbox):
         self.sites.openers, self.sites.tried = set(), set()
         self._enter(COLLECTIONS[slot.state])
         self._ask_openers(requests)
+
+    def _judge_burnt(self, slot: Aggregator) -> None:
+        """Whoever was asked for a vector without which a slot was burnt has used up its time, gone or not."""
+        named = {self.sites.name(node) for node in slot.uploads}
+        for site in sorted(self.sites.sent_spec - named - self.sites.silent - set(self.sites.left_out)):
+            if self.sites.conduct[site].timed_out():
+                self._leave_out(site, "timeouts-spent")
 
     def _close_echoes(self) -> None:
         slot = self._require_slot()
@@ -266,8 +335,9 @@ class RunPhases(RunOutbox):
             # The same manifest is repeated to whoever returns; there is never a second one.
             if fault.reason in _MORE_SHARES_MAY_HELP and self._ask_others():
                 return
-            if fault.reason is not Code.TOO_FEW_ANSWERS:
+            if fault.reason not in _MORE_SHARES_MAY_HELP:
                 raise
+            self._judge_dealer(slot, fault)
             self._stall()
             return
         cohort = cohort_of(self._setup.plan, self._view)
@@ -284,12 +354,50 @@ class RunPhases(RunOutbox):
         except SumAbandoned as fault:
             # That the run ends is told to all, so what it follows from is a release like any other: it is written down
             # with its cost, and the run given up, in one write.
-            self._ledger = self._ledger.append(entry)
-            self._journal.commit(len(self._releases), line, given_up=fault.code)
-            raise
+            if fault.reason is Code.SUM_OUT_OF_RANGE:
+                fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
+            self._give_up(fault, line)
+            return
         self._take(line)
+        for site in survivors:
+            self.sites.conduct[site].may_return = True
         self._slot = None
         self._open_round(line)
+
+    def _judge_dealer(self, slot: Aggregator, fault: SumAbandoned) -> None:
+        """Name whoever is to blame for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
+
+        Shares that do not fit: with as many more than the threshold as there may be liars, some threshold of them are
+        honest holders', so that only wrong dealing explains it. Shares that are withheld, for they did not open: when
+        more withhold than there may be liars, an honest holder is among them. Otherwise it may be a holder who lies.
+        """
+        if not isinstance(fault.peer, int):
+            raise fault
+        dealer, guarantees = fault.peer, slot.view.guarantees
+        holders = {node for node in slot.uploads if node == dealer or dealer in slot.view.peers(node)}
+        given = {node for node in holders & slot.shares.keys() if slot.shares[node].get(dealer) is not None}
+        withheld, left = slot.shares.keys() & holders - given - {dealer}, holders - slot.answers.keys()
+        n_liars, is_wrong = max(1, guarantees.n_colluders), fault.reason is Code.SECRET_UNRECOVERABLE
+        if not is_wrong and len(given | left) >= guarantees.threshold:
+            return
+        name = self.sites.name(dealer)
+        if (is_wrong and len(given) >= guarantees.threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
+            self._tell(RunEventKind.COMPLAINT, name, Code.SECRET_UNRECOVERABLE.value)
+            self._leave_out(name, Code.SECRET_UNRECOVERABLE.value)
+            raise refuse(Code.SECRET_UNRECOVERABLE, f"It is the secret of {name}, which dealt wrong shares.", dealer)
+        if not left - {dealer}:
+            others = ", ".join(self.sites.name(node) for node in sorted((given | withheld) - {dealer}))
+            said = f"It is the secret of {name}: it dealt wrong shares, or one of {others} lies about them."
+            raise refuse(Code.SECRET_UNRECOVERABLE, said, dealer)
+
+    def _can_salvage(self, fault: HedgerowError) -> bool:
+        """Whether the run may end with the model of its releases; then its program has ended, and there is one.
+
+        Where several sites say that they have answered what this journal does not know of, its ledger would say less
+        than was released.
+        """
+        may = self._setup.plan.federation.salvage and isinstance(fault, AggregationError)
+        return may and not self.sites.is_journal_doubted and self._replica.end_early()
 
     def _result_digest(self) -> bytes:
         """What tells the result of the run; raises PrivacyError when there may be none."""
@@ -299,7 +407,8 @@ class RunPhases(RunOutbox):
     def _begin_finishing(self) -> None:
         self._enter(RunState.FINISHING)
         self.sites.asked = set()
-        for site in sorted(self.sites.heard(self.sites.ready)):
+        # Who was left out has rows in the model, and may have it.
+        for site in sorted(site for site in self.sites.ready if self.sites.is_there(site)):
             self._send_finished(site)
 
     def _conclude(self) -> Outcome:
@@ -309,7 +418,9 @@ class RunPhases(RunOutbox):
             self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise)
             return self.outcome
         report = self._ahead.report_on(self._ledger)
-        self.outcome = Outcome(self._replica.plan, self._replica.ensemble, self._ledger, report)
+        self.outcome = Outcome(
+            self._replica.plan, self._replica.ensemble, self._ledger, report, salvaged=self.salvaged
+        )
         return self.outcome
 
     def _end(self) -> None:
@@ -317,9 +428,32 @@ class RunPhases(RunOutbox):
         self._enter(RunState.OVER)
         self._tell(RunEventKind.FINISHED)
 
-    def _give_up(self, fault: HedgerowError) -> None:
+    def _give_up(self, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
+        """End the run by name: with the model of what was released, if that may be salvaged, or without.
+
+        Args: unused: a release that nobody goes on from; it is written down with its cost, in the same write.
+        """
+        n_released = len(self._releases)
+        if unused is not None:
+            self._ledger = self._ledger.append(unused.entry)
+        if self._can_salvage(fault):
+            self.salvaged = Salvage(fault.code, n_released, self._task.n_exchanges)
+            with suppress(PrivacyError):
+                digest = self._result_digest()
+                if unused is None:
+                    self._journal.finish(digest, self.salvaged)
+                else:
+                    self._journal.commit(n_released, unused, None, digest, self.salvaged)
+                self._slot, self._epoch_setup, self.setback = None, None, fault
+                self._tell(RunEventKind.SALVAGED, code=fault.code)
+                self._begin_finishing()
+                return
+            self.salvaged = None
         self.failure = fault
-        self._journal.give_up(fault.code)
+        if unused is None:
+            self._journal.give_up(fault.code)
+        else:
+            self._journal.commit(n_released, unused, given_up=fault.code)
         for site in sorted(self.sites.connected):
             self._send(site, Stop(fault.code))
         self._enter(RunState.OVER)

@@ -102,7 +102,7 @@ class RunSession(RunPhases):
             return self._flush()
         if self.is_stalled:
             self._give_up(self.sites.too_few(self._setup.plan))
-            return self._flush(advance=False)
+            return self._flush()
         for site in sorted(self._awaited()):
             self._fall_silent(site)
         self._guard(self._close_phase)
@@ -147,7 +147,9 @@ class RunSession(RunPhases):
         """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
         self.sites.silent.discard(site)
         is_inside = self._view is not None and self._view.is_ready(self.sites.number(site))
-        if is_inside and site in self.sites.ready - self.sites.outsiders - self.sites.asked:
+        if self.state is RunState.FINISHING and site in self.sites.ready - self.sites.asked:
+            self._send_finished(site)
+        elif is_inside and site in self.sites.ready - self.sites.outsiders - self.sites.asked:
             self._repeat_to(site)
 
     def _greet(self, site: str, hello: Hello) -> None:
@@ -156,10 +158,15 @@ class RunSession(RunPhases):
         self.sites.refusals.pop(site, None)
         self.sites.connected.add(site)
         self._send(site, Welcome(hello.connection))
-        if hello.run_id == self.run_id and hello.n_releases > len(self._releases):
-            self._give_up(_journal_behind(site))
-            return
         is_ours = hello.run_id == self.run_id
+        if is_ours and hello.n_releases > len(self._releases):
+            # One site may say anything. Several are believed: the journal was restored from a backup.
+            self.sites.claims.add(site)
+            self._tell(RunEventKind.COMPLAINT, site, "releases-claimed")
+            if len(self.sites.claims) >= self.sites.n_believed:
+                self._give_up(_journal_behind(sorted(self.sites.claims)))
+            return
+        self.sites.claims.discard(site)
         self.sites.held[site] = hello.n_releases if is_ours else 0
         is_member = self._view is not None and self._view.is_ready(self.sites.number(site))
         if is_ours and is_member and self._view is not None and hello.epoch == self._view.digest:
@@ -167,6 +174,7 @@ class RunSession(RunPhases):
             self._tell(RunEventKind.READY, site)
             self._repeat_to(site)
             return
+        self.sites.conduct[site].lost_epochs += is_member and site not in self.sites.outsiders
         self._invite(site)
 
     def _accept(self, site: str, ready: Ready) -> None:
@@ -184,7 +192,7 @@ class RunSession(RunPhases):
         node = self.sites.number(site)
         if self.state is RunState.FINISHING:
             self._send_finished(site)
-        elif self._slot is None:
+        elif self._slot is None or not self.sites.is_heard(site):
             return
         elif self.state is RunState.COLLECTING_VECTORS:
             if node not in self._slot.uploads:
@@ -199,9 +207,13 @@ class RunSession(RunPhases):
             return
         self._epoch_setup, complaints = self._epoch_setup.receive([content])
         if not complaints:
-            self.sites.answered.add(site)
+            self._note_answer(site)
         for complaint in complaints:
             self._tell(RunEventKind.COMPLAINT, site, complaint.code)
+
+    def _note_answer(self, site: str) -> None:
+        self.sites.answered.add(site)
+        self.sites.conduct[site].in_a_row = 0
 
     def _take_answer(self, site: str, content: bytes) -> None:
         if self._slot is None:
@@ -209,7 +221,7 @@ class RunSession(RunPhases):
         self._slot, complaints = self._slot.receive([content])
         if not complaints or self.state is RunState.COLLECTING_ANSWERS:
             # Shares that cannot be used are not waited for a second time: the others are asked for theirs.
-            self.sites.answered.add(site)
+            self._note_answer(site)
         for complaint in complaints:
             self._tell(RunEventKind.COMPLAINT, site, complaint.code)
 
@@ -217,6 +229,9 @@ class RunSession(RunPhases):
         self.sites.away.discard(site)
         self.sites.silent.add(site)
         self._tell(RunEventKind.SILENT, site)
+        is_joining = self.state is RunState.FINISHING or (self.state is RunState.GATHERING and not self._attempt)
+        if not is_joining and self.sites.conduct[site].timed_out():
+            self._leave_out(site, "timeouts-spent")
         if self.state is RunState.SETTING_UP:
             # When it wakes it will find that the others have gone on without it.
             self._invite(site)
@@ -230,11 +245,11 @@ class RunSession(RunPhases):
     def _expected(self) -> set[str]:
         sites = self.sites
         if self.state is RunState.GATHERING:
-            return sites.names - sites.ready - set(sites.refusals) - sites.silent
+            return sites.names - sites.ready - set(sites.refusals) - sites.silent - set(sites.left_out) - sites.claims
         if self.state is RunState.SETTING_UP:
             return sites.heard(sites.members)
         if self.state is RunState.FINISHING:
-            return sites.heard(sites.connected) | sites.returning
+            return {site for site in sites.connected if sites.is_there(site)} | sites.returning
         if self._slot is None or self._view is None:
             return set()
         nodes: Iterable[int] = self._view.ready
@@ -261,6 +276,8 @@ class RunSession(RunPhases):
             self._keep_enough_openers()
             if self.is_stalled:
                 self._guard(self._open_round if self._slot is None else self._close_phase)
+                while self.is_stalled and self._take_back():
+                    self._guard(self._open_round if self._slot is None else self._close_phase)
             elif not self._awaited():
                 self._guard(self._close_phase)
             if self.n_phases == before:
@@ -298,9 +315,9 @@ _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 """A node that cannot resume its epoch says so, and takes part in the next one."""
 
 
-def _journal_behind(site: str) -> RemoteProtocolError:
+def _journal_behind(sites: list[str]) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"Site {site!r} holds more releases than this coordinator's journal.",
+        f"Sites {', '.join(sites)} hold more releases than this coordinator's journal.",
         cause="The journal was restored from a backup.",
         remedy="Never resume a run from a backup: noise would be drawn twice. Begin a new run, with --new-run or "
         "another journal.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_report import Salvage
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.ensemble_json import ensemble_from_dict, ensemble_to_dict, invalid
 from hedgerow.trees.export_xgboost import to_xgboost
@@ -66,6 +67,8 @@ class Model:
         report: what the releases cost.
         sites: the names of those who took part, when they agreed to be named.
         created_with: the version of Hedgerow that trained it.
+        salvaged: when its run could not go on: why, and of how many rounds it is. What the ledger holds beyond these
+            was paid for all the same.
     """
 
     plan: Plan
@@ -74,11 +77,14 @@ class Model:
     report: PrivacyReport
     sites: tuple[str, ...] = ()
     created_with: str = __version__
+    salvaged: Salvage | None = None
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whoever held which row."""
+        salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         return to_bytes(
             {
+                **salvaged,
                 "created_with": self.created_with,
                 "plan": _plan_to_dict(self.plan),
                 "ensemble": ensemble_to_dict(self.ensemble),
@@ -234,7 +240,22 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
     if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in ledger):
         raise invalid("it has trees, and its ledger no release that they could be made from")
-    return Model(plan, ensemble, ledger, report, tuple(sites), created_with)
+    salvaged = _salvage_of(content.get("salvaged"), ledger)
+    return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
+
+
+def _salvage_of(told: Any, ledger: Ledger) -> Salvage | None:
+    """What the file says of a run that ended early; raises ModelError where its ledger cannot be of such a run."""
+    if told is None:
+        return None
+    if not isinstance(told, dict) or {part.name for part in fields(Salvage)} != told.keys():
+        raise invalid("it does not say how much of its run was salvaged")
+    code, used, planned = told["code"], told["n_used"], told["n_planned"]
+    if not isinstance(code, str) or type(used) is not int or type(planned) is not int or not 1 <= used <= planned:
+        raise invalid("it does not say how much of its run was salvaged")
+    if used > len(ledger):
+        raise invalid(f"it is said to be of {used} releases, and its ledger has {len(ledger)}")
+    return Salvage(code, used, planned)
 
 
 def _plan_to_dict(plan: Plan) -> dict[str, Any]:

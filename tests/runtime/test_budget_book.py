@@ -63,9 +63,10 @@ def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Bui
     assert all("site-0" not in survivors for survivors in federation.session.survivors)
 
 
-def test_a_run_that_stops_early_costs_what_it_used(federate: Builder) -> None:
+def test_a_run_that_stops_early_costs_what_it_used(federate: Builder, factory: ModuleType) -> None:
     """The whole cost is reserved at the start; what no masked vector was sent for is given back at the end."""
-    federation = federate(3)
+    plan = factory.make_plan()
+    federation = federate(3, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
 
     def lose(event: Any) -> None:
         if event.kind == "released" and event.round == 2:

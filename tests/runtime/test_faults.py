@@ -6,6 +6,7 @@ this folder: see `Federation.note`.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,7 +284,8 @@ def test_a_journal_from_a_backup_is_refused_by_the_nodes_count(
 
 def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, factory: Any) -> None:
     """A run that was given up is not taken up again, and a journal is not another run's."""
-    federation = federate(3)
+    plan = factory.make_plan()
+    federation = federate(3, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
     federation.on_event = lambda e: federation.parties["site-2"].kill() if e.kind == "released" else None
     with pytest.raises(AggregationError):
         federation.run()

@@ -308,9 +308,12 @@ def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
 
 
 @pytest.mark.parametrize("kind", [MessageKind.ROUND_REQUEST, MessageKind.UNMASK, MessageKind.SETUP])
-def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(federate: Builder, kind: MessageKind) -> None:
+def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(
+    federate: Builder, factory: ModuleType, kind: MessageKind
+) -> None:
     """Whatever phase the sites vanish in, the plan's timeouts end the run, and everybody who is there learns why."""
-    federation = federate(4)
+    plan = factory.make_plan()
+    federation = federate(4, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False)))
     Freeze(federation, ["site-1", "site-2"], kind)
     with pytest.raises(AggregationError) as caught:
         federation.run()

@@ -24,6 +24,7 @@ from hedgerow.protocol.run_messages import (
     Ready,
     Refused,
     RoundRequest,
+    Salvaged,
     Stop,
     Welcome,
     decode,
@@ -54,6 +55,9 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Payload, st.sampled_from(sorted(PAYLOADS)), st.binary(max_size=200)),
     RELEASES.flatmap(lambda r: st.builds(RoundRequest, st.integers(len(r), 65536), st.just(r), st.binary(max_size=99))),
     RELEASES.flatmap(lambda r: st.builds(Finished, st.integers(len(r), 65536), st.just(r), HASHES)),
+    RELEASES.flatmap(
+        lambda r: st.builds(Salvaged, st.integers(len(r), 65536), st.just(r), HASHES, st.integers(0, 2**63 - 1), CODES)
+    ),
     st.builds(Abandoned, st.integers(0, 2**32 - 1), CODES),
     st.builds(Refused, st.integers(0, 2**32 - 1), CODES),
     st.builds(Stop, CODES),
@@ -67,9 +71,9 @@ def test_every_message_is_read_back_as_it_was_written(message: Message) -> None:
     data = encode(message)
     assert kind_of(decode(data)) is kind_of(message)
     assert encode(decode(data)) == data
-    if isinstance(message, RoundRequest | Finished):
+    if isinstance(message, RoundRequest | Finished | Salvaged):
         copy = decode(data)
-        assert isinstance(copy, RoundRequest | Finished)
+        assert isinstance(copy, RoundRequest | Finished | Salvaged)
         assert all(map(np.array_equal, copy.releases, message.releases))
     else:
         assert decode(data) == message

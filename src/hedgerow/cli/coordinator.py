@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 from hedgerow.cli.inputs import check_can_write, listed, read_plan
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session, pinned = serve(arguments, plan, noise, journal, None)
-    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
     model.save(out)
     _print(model, session, pinned, arguments, out)
 
@@ -40,10 +41,14 @@ def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: a
             "sites": together,
             "sites_per_round": [len(survivors) for survivors in session.survivors],
             "refusals": session.sites.refusals,
+            "left_out": session.sites.left_out,
+            "salvaged": None if model.salvaged is None else asdict(model.salvaged),
             "report": model.report.to_dict(),
         }
         print_json(content)
         return
+    if model.salvaged is not None:
+        warn(f"{model.salvaged.text()}{'' if session.setback is None else f' {session.setback}'}")
     if model.report.seeded:
         warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
     print_facts(

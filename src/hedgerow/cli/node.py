@@ -22,7 +22,7 @@ from hedgerow.cli.node_inputs import (
     note_reserved,
     with_rows_read,
 )
-from hedgerow.cli.output import note, print_facts, print_json
+from hedgerow.cli.output import note, print_facts, print_json, warn
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
                     note(f"{name}: dialling {address}.")
                 observer = None if arguments.json else ConnectionNotes()
                 result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
+                if session.salvaged is not None and not arguments.json:
+                    warn(session.salvaged.text())
             finally:
                 uplink.close()
             _print(arguments, name, result, book, policy)

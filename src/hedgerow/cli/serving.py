@@ -40,6 +40,8 @@ _SAID = {
     RunEventKind.REFUSED: "refuses",
     RunEventKind.SILENT: "does not answer",
     RunEventKind.COMPLAINT: "sent what cannot be used",
+    RunEventKind.LEFT_OUT: "is asked no more",
+    RunEventKind.TAKEN_BACK: "is asked again, for there are too few without it",
 }
 _SECONDS_BETWEEN_LINES = 5.0
 STOPPED_BY_OPERATOR = "stopped-by-operator"

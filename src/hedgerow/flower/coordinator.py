@@ -13,7 +13,7 @@ from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
-from hedgerow.cli.output import json_text, note
+from hedgerow.cli.output import json_text, note, warn
 from hedgerow.cli.serving import RunLines, require_masks, set_aside
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.model import Model
@@ -68,8 +68,10 @@ class Errand:
     def conclude(self, outcome: Outcome, session: RunSession, out: Path) -> Model:
         """Write the model, say what came of the run."""
         if self.model is None:
-            model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+            model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
             model.save(out)
+            if model.salvaged is not None:
+                warn(f"{model.salvaged.text()}{'' if session.setback is None else f' {session.setback}'}")
             note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
             return model
         found, sites = found_by(outcome, self.model), sites_of(session)

@@ -1,0 +1,633 @@
+"""Of five sites one is hostile, or on a line that flaps: the others get their model, or that of the rounds so far.
+
+Time is by hand: a wait costs nothing, and how long a run took is a number that a test can ask for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node import Node
+from hedgerow.model import Model
+from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
+from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_messages import (
+    Done,
+    Hello,
+    MessageKind,
+    Payload,
+    Ready,
+    Refused,
+    RoundRequest,
+    decode,
+    encode,
+)
+from hedgerow.protocol.run_script import RunState
+from hedgerow.secagg import masking, participant
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.secagg.setup_messages import Acknowledgement
+from hedgerow.server.coordinator import Outcome, Releaser
+from hedgerow.server.events import RunEvent
+from hedgerow.training.replica import Replica
+from hedgerow.training.settings import resolve
+from hedgerow.training.tasks import TrainingTask, ensemble_bytes
+from hedgerow.transport.interface import Arrived
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation, Party
+
+HOSTILE, HONEST = "site-0", ("site-1", "site-2", "site-3", "site-4")
+N_TREES = 6
+
+
+@pytest.fixture
+def plan(factory: ModuleType) -> Plan:
+    """Six rounds of one tree."""
+    made: Plan = factory.make_plan(model={"n_trees": N_TREES})
+    return made
+
+
+def signing(site: str) -> Identity:
+    """The signing key of a party of a federation in memory."""
+    return Identity(site.encode().ljust(32, b"."))
+
+
+def hostile(federation: Federation, change: Callable[[bytes], list[bytes]] = lambda m: [m]) -> Party:
+    """The hostile site: what it sends is changed on its way out. What the tests note of all others they check."""
+    party, note = federation.parties[HOSTILE], federation.note
+
+    def only_the_others(event: Arrived) -> None:
+        if event.site != HOSTILE:
+            note(event)
+
+    federation.note = only_the_others  # type: ignore[method-assign]
+    start = party.start
+
+    def wrap() -> None:
+        if party.uplink is None:
+            return
+        send = party.uplink.send
+        party.uplink.send = lambda message: all([send(each) for each in change(message)])  # type: ignore[method-assign]
+
+    def started() -> None:
+        start()
+        wrap()
+
+    party.start = started  # type: ignore[method-assign]
+    wrap()
+    return party
+
+
+def named(federation: Federation, *kinds: str) -> set[tuple[str, str]]:
+    """Of which sites something was said, and what."""
+    return {(event.site, event.code) for event in federation.events if event.kind in kinds}
+
+
+def rounds_masked(federation: Federation, site: str) -> set[int]:
+    """The rounds of which a vector of this site came, whatever became of it."""
+    rounds: dict[tuple[bytes, int], int] = {}
+    for _, message in federation.sent:
+        request = decode(message)
+        if isinstance(request, RoundRequest):
+            spec = RoundSpec.from_signed(request.signed_spec)
+            rounds[spec.epoch, spec.slot] = request.round
+    return {rounds[epoch, slot] for name, epoch, slot in federation.uploads if name == site}
+
+
+def model_so_far(federation: Federation) -> bytes:
+    """The trees of the rounds that were released, by a program without masks over the sites that were in each."""
+    session, outcome = federation.session, federation.session.outcome
+    settings = resolve(outcome.plan)
+    nodes = {site: Node(site, rows, outcome.plan, settings) for site, rows in federation.data.items()}
+    sums = federation.wards.SumOverSurvivors(nodes, session.survivors)
+    replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise)
+    for _ in session.survivors:
+        replica.feed(releaser.release(replica.query, sums.sum_of(replica.query)))
+    assert list(outcome.ledger)[: len(session.survivors)] == list(releaser.ledger)
+    if outcome.salvaged is not None:
+        assert replica.end_early()
+    return ensemble_bytes(replica.ensemble)
+
+
+def check(federation: Federation, outcome: Outcome, among: tuple[str, ...] = HONEST) -> None:
+    """The model is exact, every honest site has the same and paid for what it masked, and nothing stays reserved."""
+    assert ensemble_bytes(outcome.ensemble) == model_so_far(federation)
+    assert outcome.report.epsilon <= outcome.plan.privacy.epsilon
+    assert len(outcome.ledger) >= len(federation.session.survivors)
+    for site in among:
+        party = federation.parties[site]
+        assert not party.failures and party.is_done, site
+        assert ensemble_bytes(party.session.ensemble) == ensemble_bytes(outcome.ensemble)
+        assert (party.session.salvaged is None) == (outcome.salvaged is None)
+        (line,) = party.book.lines()
+        assert line.status == "finished"
+        assert sum(event.count for event in line.events) == len(rounds_masked(federation, site))
+
+
+def check_salvaged(federation: Federation, outcome: Outcome, code: str, n_used: int) -> None:
+    """The run ended early, by this code, with the model of so many rounds; the file says so and is read back."""
+    check(federation, outcome)
+    assert outcome.salvaged is not None
+    assert (outcome.salvaged.code, outcome.salvaged.n_used, outcome.salvaged.n_planned) == (code, n_used, N_TREES)
+    assert outcome.ensemble.n_trees == n_used
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+    place = federation.folder / "salvaged.json"
+    model.save(place)
+    again = Model.load(place)
+    assert again.salvaged == outcome.salvaged and again.to_bytes() == model.to_bytes()
+
+
+def when(federation: Federation, kind: str, number: int, act: Callable[[], None], code: str = "") -> None:
+    """Carry something out when an event of a kind comes for the nth time."""
+    seen, before = [0], federation.on_event
+
+    def watch(event: RunEvent) -> None:
+        before(event)
+        if event.kind == kind and code in ("", event.code):
+            seen[0] += 1
+            if seen[0] == number:
+                act()
+
+    federation.on_event = watch
+
+
+# Claims ---------------------------------------------------------------------------------------------------------------
+
+
+def claim(federation: Federation, site: str) -> None:
+    """The site says that it holds far more releases than there are."""
+    session, uplink = federation.session, federation.parties[site].uplink
+    uplink.send(encode(Hello(1, session.run_id, session._view.digest, 65_000)))
+
+
+def test_what_one_site_claims_to_hold_ends_no_run(federate: Builder, plan: Plan) -> None:
+    """One message of one site once closed the journal of a run for good, after nearly all of it was paid for."""
+    federation = federate(5, plan)
+    hostile(federation)
+    when(federation, "released", 4, lambda: claim(federation, HOSTILE))
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None
+    assert named(federation, "complaint", "left-out") == {(HOSTILE, "releases-claimed")}
+    assert HOSTILE not in federation.session.survivors[-1]
+
+
+def test_a_site_that_takes_its_claim_back_takes_part_again(federate: Builder, plan: Plan) -> None:
+    """It is left out while it claims what cannot be, and no longer."""
+    federation = federate(5, plan)
+    party = hostile(federation)
+    when(federation, "released", 2, lambda: claim(federation, HOSTILE))
+    when(federation, "released", 4, party.restart)
+    outcome = federation.run()
+    check(federation, outcome)
+    assert [HOSTILE in survivors for survivors in federation.session.survivors][-1]
+
+
+def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan) -> None:
+    """More sites than are taken to lie: then the journal is the older one, and its ledger may not be published."""
+    federation = federate(5, plan)
+
+    def act() -> None:
+        claim(federation, "site-0")
+        claim(federation, "site-3")
+
+    when(federation, "released", 4, act)
+    federation.note = lambda _: None  # type: ignore[method-assign]
+    with pytest.raises(RemoteProtocolError, match="Sites site-0, site-3 hold more") as caught:
+        federation.run()
+    assert caught.value.code == "journal-rolled-back" and federation.session.salvaged is None
+
+
+# Vectors and shares that nobody can check ----------------------------------------------------------------------------
+
+
+@contextmanager
+def masking_by(monkeypatch: pytest.MonkeyPatch, slot: int, how: str) -> Iterator[None]:
+    """From a slot on, node 0 masks random words, or deals shares of another seed, or shares that do not open."""
+    mask_upload, split, seal = participant.mask_upload, masking.split, masking.seal
+
+    def masked(keys: Any, spec: Any, words: dict[str, Any], identity: Any, entropy: Any) -> Any:
+        if keys.node == 0 and spec.slot >= slot:
+            if how == "random words":
+                for name, word in words.items():
+                    bits = np.frombuffer(os.urandom(word.nbytes), word.dtype)
+                    words[name] = (bits | word.dtype.type(1 << (8 * word.itemsize - 3))).copy()
+            elif how == "another seed":
+                monkeypatch.setattr(masking, "split", lambda _, *rest: split(os.urandom(32), *rest))
+            else:
+                monkeypatch.setattr(masking, "seal", lambda *rest: os.urandom(len(seal(*rest))))
+        try:
+            return mask_upload(keys, spec, words, identity, entropy)
+        finally:
+            monkeypatch.setattr(masking, "split", split)
+            monkeypatch.setattr(masking, "seal", seal)
+
+    monkeypatch.setattr(participant, "mask_upload", masked)
+    yield
+    monkeypatch.undo()
+
+
+def test_random_words_for_the_last_vector_cost_the_last_round_only(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The masks do not show whose vector it was, so nobody is named; the rounds before are a model, and the one that
+    was spoilt is charged like any release.
+    """
+    federation = federate(5, plan)
+    hostile(federation)
+    with masking_by(monkeypatch, N_TREES - 1, "random words"):
+        outcome = federation.run()
+    check_salvaged(federation, outcome, "sum-out-of-range", N_TREES - 1)
+    assert len(outcome.ledger) == N_TREES
+    assert named(federation, "complaint", "left-out") == set()
+    assert all(site in str(federation.session.setback) for site in (HOSTILE, *HONEST))
+
+
+@pytest.mark.parametrize("how", ["another seed", "closed shares"])
+def test_the_dealer_of_a_secret_that_cannot_be_rebuilt_is_named(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Nodes answer a purpose once, so that sum is lost; the others' rounds are not, and all know who did it."""
+    federation = federate(5, plan)
+    hostile(federation)
+    with masking_by(monkeypatch, 3, how):
+        outcome = federation.run()
+    check_salvaged(federation, outcome, "secret-unrecoverable", 3)
+    assert named(federation, "complaint", "left-out") == {(HOSTILE, "secret-unrecoverable")}
+    assert f"secret of {HOSTILE}, which dealt" in str(federation.session.setback)
+    assert federation.now < plan.federation.idle_timeout
+
+
+def test_a_plan_may_forbid_to_salvage(federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a run that cannot go on ends by name and without a model, as one without any release does."""
+    strict = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, salvage=False))
+    assert strict.digest != plan.digest and Plan.from_dict(strict.to_dict()) == strict
+    federation = federate(5, strict)
+    hostile(federation)
+    with masking_by(monkeypatch, 3, "another seed"), pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "secret-unrecoverable"
+    for site in HONEST:
+        book = BudgetBook(federation.parties[site].folder / "budget.db")
+        (line,) = book.lines()
+        assert (line.status, sum(event.count for event in line.events)) == ("stopped", 4)
+        book.close()
+
+
+def test_a_coordinator_that_dies_while_it_salvages_salvages_the_same(
+    federate: Builder, plan: Plan, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the run has ended, and with which rounds, is in one write with the release that nobody goes on from."""
+    federation = federate(5, plan)
+    hostile(federation)
+
+    def die(event: RunEvent) -> None:
+        if event.kind == "salvaged":
+            raise killed
+
+    federation.on_event = die
+    with masking_by(monkeypatch, 4, "random words"):
+        with pytest.raises(killed):
+            federation.run()
+        federation.on_event = lambda _: None
+        outcome = federation.run()
+    check_salvaged(federation, outcome, "sum-out-of-range", 4)
+    assert len(outcome.ledger) == 5
+
+
+# Set-ups that do not come to an end ----------------------------------------------------------------------------------
+
+
+def is_kind(message: bytes, kind: MessageKind) -> bool:
+    """Whether a message of a run is of this kind."""
+    return message[4] == kind
+
+
+def hangs_up(federation: Federation, kinds: tuple[MessageKind, ...], *, forgets: bool = False) -> None:
+    """The hostile site hangs up, and dials again, in place of every message of these kinds."""
+    party = federation.parties[HOSTILE]
+    due: list[bool] = []
+
+    def change(message: bytes) -> list[bytes]:
+        if message[4] in kinds and federation.session.state is not RunState.OVER:
+            due.append(True)
+            return []
+        if forgets and is_kind(message, MessageKind.HELLO):
+            said = decode(message)
+            assert isinstance(said, Hello)
+            return [encode(Hello(said.connection))]
+        return [message]
+
+    hostile(federation, change)
+    pump = party.pump
+
+    def pumped() -> bool:
+        handled = pump()
+        if due:
+            due.clear()
+            party.restart()
+        return handled
+
+    party.pump = pumped  # type: ignore[method-assign]
+
+
+def test_a_site_that_hangs_up_at_every_set_up_is_left_out_of_the_third(federate: Builder, plan: Plan) -> None:
+    """Sixteen such set-ups once ended the run; the budget of all sites was for nothing."""
+    federation = federate(5, plan)
+    hangs_up(federation, (MessageKind.SETUP_ANSWER,))
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and federation.session._attempt == 3
+    assert named(federation, "complaint", "left-out") == {(HOSTILE, "set-up-broken"), (HOSTILE, "set-ups-broken")}
+    assert all(survivors == HONEST for survivors in federation.session.survivors)
+
+
+def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: Builder, factory: ModuleType) -> None:
+    """A new epoch takes a site in again that lost its state; one that loses it in every round is not waited for."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 20}))
+    party = hostile(
+        federation, lambda m: [encode(Hello(decode(m).connection))] if is_kind(m, MessageKind.HELLO) else [m]
+    )
+    federation.on_event = lambda event: party.restart() if event.kind == "released" else None
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and federation.session._attempt <= 4
+    assert "came back without its epoch" in federation.session.sites.conduct[HOSTILE].text()
+
+
+def test_no_epoch_names_those_who_broke_the_set_ups(federate: Builder, factory: ModuleType) -> None:
+    """Of three sites all are needed: the run ends, and says because of whom."""
+    federation = federate(3, factory.make_plan())
+    hangs_up(federation, (MessageKind.SETUP_ANSWER,))
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code in ("too-few-sites", "no-epoch")
+    assert f"{HOSTILE} broke a set-up" in caught.value.what
+    assert not any(f"{site} broke" in caught.value.what for site in HONEST)
+
+
+# Acknowledgements ----------------------------------------------------------------------------------------------------
+
+
+def not_acknowledging(*victims: int) -> Callable[[bytes], list[bytes]]:
+    """In the nth set-up the hostile site does not acknowledge the nth of these nodes, in all later ones the last."""
+    left = list(victims)
+
+    def change(message: bytes) -> list[bytes]:
+        payload = decode(message)
+        if not isinstance(payload, Payload) or payload.kind is not MessageKind.SETUP_ANSWER:
+            return [message]
+        if payload.content[4] != Kind.ACKNOWLEDGEMENT:
+            return [message]
+        said = Acknowledgement.from_signed(payload.content)
+        victim = left.pop(0) if len(left) > 1 else left[0]
+        held = tuple(node for node in said.held if node != victim)
+        forged = dataclasses.replace(said, held=held).to_signed(signing(HOSTILE))
+        return [encode(Payload(MessageKind.SETUP_ANSWER, forged))]
+
+    return change
+
+
+def test_not_acknowledging_an_honest_site_names_both_ends_and_costs_one_at_most(federate: Builder, plan: Plan) -> None:
+    """Nobody else can see which of the two has failed; so one honest site may be left out, and never a second."""
+    federation = federate(5, plan)
+    hostile(federation, not_acknowledging(4))
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and federation.session._attempt == 2
+    assert named(federation, "complaint", "left-out") == {(HOSTILE, "not-acknowledged"), ("site-4", "not-acknowledged")}
+    assert all(len(set(HONEST) - set(survivors)) <= 1 for survivors in federation.session.survivors)
+
+
+def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, plan: Plan) -> None:
+    """The site that is an end of more missing pairs goes first: whoever does it to two is the one."""
+    federation = federate(5, plan)
+    hostile(federation, not_acknowledging(4, 3))
+    outcome = federation.run()
+    check(federation, outcome)
+    assert set(federation.session.survivors[-1]) == set(HONEST)
+
+
+def test_of_a_pair_that_never_agrees_both_go_where_enough_are_left(federate: Builder, plan: Plan) -> None:
+    """And where a run stands still because the hostile one of the two is gone, the honest one is taken in again."""
+    federation = federate(5, plan)
+    party = hostile(federation, not_acknowledging(4))
+    when(federation, "released", 3, party.kill)
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None
+    assert set(federation.session.survivors[-1]) == set(HONEST)
+
+
+# Timeouts ------------------------------------------------------------------------------------------------------------
+
+
+def answers_nothing_but_speaks(federation: Federation, kinds: tuple[MessageKind, ...], words: int = 1000) -> Party:
+    """The hostile site lets the time of a round pass, and says a word when it is over, so that it is asked again."""
+    party = hostile(federation, lambda message: [] if message[4] in kinds else [message])
+    left = [words]
+
+    def act(event: RunEvent) -> None:
+        if event.kind == "silent" and event.site == HOSTILE and party.uplink is not None and left[0]:
+            left[0] -= 1
+            party.uplink.send(encode(Refused(0, "rolled-back")))
+
+    federation.on_event = act
+    return party
+
+
+@pytest.mark.parametrize(
+    "kinds", [(MessageKind.UPLOAD,), (MessageKind.ANSWER,), (MessageKind.UPLOAD, MessageKind.ANSWER)]
+)
+def test_a_site_that_spends_its_time_is_asked_no_more(
+    federate: Builder, factory: ModuleType, kinds: tuple[MessageKind, ...]
+) -> None:
+    """Thirty rounds took thirty times a round's timeout, because one site said a word after each."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+    answers_nothing_but_speaks(federation, kinds)
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None
+    assert federation.now <= 3 * federation.plan.federation.round_timeout
+    assert named(federation, "left-out") == {(HOSTILE, "timeouts-spent")}
+    assert not named(federation, "complaint")
+
+
+def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, factory: ModuleType) -> None:
+    """It is silent in every third round, and takes part in the others until it has used up its time."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+    party = federation.parties[HOSTILE]
+
+    def act(event: RunEvent) -> None:
+        if event.kind == "released":
+            party.is_frozen = event.round % 3 == 0
+        elif event.kind == "silent":
+            party.is_frozen = False
+
+    federation.on_event = act
+    outcome = federation.run()
+    check(federation, outcome, (HOSTILE, *HONEST))
+    assert outcome.salvaged is None and federation.now <= 4 * federation.plan.federation.round_timeout
+    assert named(federation, "left-out") <= {(HOSTILE, "timeouts-spent")} and not named(federation, "complaint")
+
+
+def test_a_slow_site_that_is_needed_is_asked_again(federate: Builder, factory: ModuleType) -> None:
+    """Of three sites all are needed: one that is silent in every second round still ends nothing."""
+    federation = federate(3, factory.make_plan(model={"n_trees": 12}))
+    party = federation.parties[HOSTILE]
+
+    def act(event: RunEvent) -> None:
+        if event.kind == "released":
+            party.is_frozen = event.round % 2 == 0
+        elif event.kind == "silent":
+            party.is_frozen = False
+
+    federation.on_event = act
+    outcome = federation.run()
+    check(federation, outcome, (HOSTILE, *HONEST[:2]))
+    assert outcome.salvaged is None and len(outcome.ledger) == 12
+
+
+def test_sites_that_do_not_come_back_leave_the_model_of_the_rounds_so_far(federate: Builder, plan: Plan) -> None:
+    """Two of five leave for good: the run waits for them, and then ends with what was paid for."""
+    federation = federate(5, plan)
+
+    def act() -> None:
+        federation.parties["site-0"].kill()
+        federation.parties["site-1"].kill()
+
+    when(federation, "released", 3, act)
+    outcome = federation.run()
+    assert outcome.salvaged is not None and outcome.salvaged.code == "too-few-sites"
+    assert outcome.salvaged.n_used == outcome.ensemble.n_trees == 3
+    check(federation, outcome, HONEST[1:])
+
+
+# Whatever else -------------------------------------------------------------------------------------------------------
+
+
+def test_words_that_change_nothing_change_nothing(federate: Builder, plan: Plan) -> None:
+    """Refusals with changing codes, Ready for another plan, replays and late messages, one after the other."""
+    federation = federate(5, plan)
+    sent: list[bytes] = []
+    party = hostile(federation, lambda message: [message, *(sent.append(message) or sent[-4:])])  # type: ignore[func-returns-value]
+    codes = iter(range(10_000))
+
+    def act(event: RunEvent) -> None:
+        if event.kind in ("phase", "released") and party.uplink is not None and party.session is not None:
+            run_id = federation.session.run_id
+            for word in (Ready(run_id, bytes(32)), Refused(0, f"code-{next(codes)}"), Done(bytes(32))):
+                party.uplink.send(encode(word))
+
+    federation.on_event = act
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None
+    assert {site for site, _ in named(federation, "complaint", "left-out", "refused")} == {HOSTILE}
+
+
+def mutated(chance: random.Random, message: bytes) -> bytes:
+    """One byte changed, some cut off, some added, or none of it."""
+    spoilt = bytearray(message)
+    match chance.randrange(4):
+        case 0 if len(spoilt) > 6:
+            spoilt[chance.randrange(5, len(spoilt))] ^= chance.randrange(1, 256)
+        case 1 if len(spoilt) > 6:
+            del spoilt[chance.randrange(5, len(spoilt)) :]
+        case 2:
+            spoilt += chance.randbytes(chance.randrange(1, 9))
+    return bytes(spoilt)
+
+
+def made_up(chance: random.Random, federation: Federation, seen: list[bytes]) -> bytes:
+    """A message of any kind: valid, replayed, or spoilt."""
+    session = federation.session
+    epoch = bytes(32) if session._view is None else session._view.digest
+    count = chance.choice([0, len(session._releases), len(session._releases) + 1, 65_000])
+    kinds = sorted(kind for kind in MessageKind if kind >= MessageKind.HELLO)
+    words = [
+        Hello(
+            chance.getrandbits(64),
+            chance.choice([session.run_id, bytes(32)]),
+            chance.choice([epoch, bytes(32)]),
+            count,
+        ),
+        Ready(session.run_id, chance.choice([bytes.fromhex(federation.plan.digest), bytes(32)])),
+        Refused(count, chance.choice(["rolled-back", "corrupt-state", "purpose-answered", "disk-full", "x"])),
+        Done(chance.randbytes(32)),
+        Payload(chance.choice([k for k in kinds if k in (MessageKind.SETUP_ANSWER, MessageKind.UPLOAD, MessageKind.ECHO,
+                                                         MessageKind.ANSWER)]), chance.randbytes(chance.randrange(40))),
+    ]  # fmt: skip
+    picked = encode(chance.choice(words)) if chance.random() < 0.6 or not seen else chance.choice(seen)
+    return mutated(chance, picked)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_whatever_one_site_sends_the_others_get_a_model(federate: Builder, factory: ModuleType, first: int) -> None:
+    """Two hundred schedules of every kind of message, true and spoilt, of hang-ups and of silence, at any moment."""
+    for seed in range(first, first + 20):
+        chance = random.Random(seed)
+        plan = factory.make_plan(model={"n_trees": 4})
+        if seed % 5 == 0:
+            plan = dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))
+        federation = federate(5, plan, name=f"fuzz-{seed}")
+        fuzz(federation, chance)
+        try:
+            outcome = federation.run()
+        except HedgerowError as fault:
+            raise AssertionError(f"schedule {seed} ended by {fault.code}") from fault
+        check(federation, outcome)
+        limits = plan.federation
+        assert federation.now <= limits.join_timeout + 12 * limits.round_timeout + limits.idle_timeout, seed
+        assert {site for site, code in named(federation, "complaint", "left-out") if code != "not-acknowledged"} <= {
+            HOSTILE
+        }, seed
+        federation.close()
+
+
+def fuzz(federation: Federation, chance: random.Random) -> None:
+    """Let the hostile site do as chance will, for a while or to the end."""
+    seen: list[bytes] = []
+    budget = [chance.choice([3, 10, 60])]
+
+    def change(message: bytes) -> list[bytes]:
+        seen.append(message)
+        if budget[0] <= 0 or chance.random() < 0.7:
+            return [message]
+        budget[0] -= 1
+        return [[], [mutated(chance, message)], [message, message], [made_up(chance, federation, seen), message]][
+            chance.randrange(4)
+        ]
+
+    party = hostile(federation, change)
+    pump = party.pump
+
+    def pumped() -> bool:
+        handled = pump()
+        if handled and budget[0] > 0 and federation.session is not None and chance.random() < 0.2:
+            budget[0] -= 1
+            if chance.random() < 0.2 or party.uplink is None:
+                party.restart()
+            else:
+                party.uplink.send(made_up(chance, federation, seen))
+        return handled
+
+    def act(event: RunEvent) -> None:
+        if event.kind == "silent" and party.uplink is not None and budget[0] > 0 and chance.random() < 0.7:
+            budget[0] -= 1
+            party.uplink.send(made_up(chance, federation, seen))
+
+    party.pump = pumped  # type: ignore[method-assign]
+    federation.on_event = act
