@@ -20,6 +20,7 @@ from hedgerow.client.sampling import SamplingSource
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.errors import (
+    DataError,
     HedgerowError,
     PlanError,
     PolicyRefusal,
@@ -38,6 +39,7 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.query_round import (
     HEADROOM,
     VECTOR_ID,
+    bound_of_rows,
     clipped,
     expected_round,
     least_entry_bound,
@@ -109,6 +111,11 @@ class NodeSetup:
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows that the roster says this site has; 0 where it does not say."""
+        return self.roster.max_rows_of(self.site)
 
 
 @dataclass(eq=False)
@@ -266,7 +273,8 @@ class NodeRun:
             spec = RoundSpec(participant.view.digest, 0, *names)
             shares = draw_shares(spec, guarantees, _sampler(setup, query)) if noise.variance else _zeros(query)
         vector = self._answer(query)
-        vectors = {VECTOR_ID: clipped(vector, expected) if noise.variance else vector}
+        own = bound_of_rows(query, self.plan, noise.variance, setup.max_rows)
+        vectors = {VECTOR_ID: clipped(vector, expected, own) if noise.variance else vector}
         step = participant.mask(context, signed_spec, expected, vectors, setup.entropy, shares)
         if number in self.redrawn and step.persist:
             # Not a repetition of what was sent. Masks are no part of the promise in the local model: another draw of
@@ -435,12 +443,30 @@ def require_known_model(task: Task, known: Collection[bytes]) -> None:
         )
 
 
+def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
+    """The rows, if they are no more than the roster says; raises DataError (code "data-too-many-rows").
+
+    The owner hears it before anyone is dialled. What an invited node would do with more rows: its sums are clipped to
+    what the declared ones can add up to, which tells nobody anything; and where sums may not be clipped it refuses.
+    """
+    if setup.max_rows and data.n_records > setup.max_rows:
+        raise DataError(
+            f"This site has {data.n_records:,} rows; the roster says that it has at most {setup.max_rows:,}.",
+            cause="The table has grown since the roster was built, or another table was given.",
+            remedy="Give fewer rows, or agree on a roster with a larger max_rows (`hedgerow roster build --max-rows`).",
+            code="data-too-many-rows",
+        )
+    return data
+
+
 def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads, setup.noise), digest_of(held_out)
     data = setup.load(task.plan)
+    if task.plan.privacy.accountant == "pure":
+        require_declared_rows(setup, data)
     node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)
 

@@ -190,6 +190,11 @@ class Reader:
             raise refuse(Code.MALFORMED, "A number is out of its range.", self._peer)
         return value
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything was read."""
+        return self._at == len(self._data)
+
     def variable(self) -> bytes:
         """Returns bytes with their length before them."""
         return self.fixed(self.number(4))

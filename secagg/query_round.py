@@ -12,7 +12,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.fixed_point import WIDTHS, Integers, width_for
+from hedgerow.secagg.fixed_point import MAX_BOUND, WIDTHS, Integers, width_for
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.round_messages import NoiseSpec, VectorSpec, variance_of
@@ -54,14 +54,27 @@ def rows_of(plan: Plan) -> int:
     return plan.privacy.n_records * plan.privacy.rows_per_unit
 
 
-def clipped(vector: Integers, expected: ExpectedRound) -> Integers:
+def clipped(vector: Integers, expected: ExpectedRound, own: int | None = None) -> Integers:
     """Returns a site's own vector within the bound on its entries; for rounds with noise.
+
+    Args: own: what its declared rows can add up to (`bound_of_rows`); None where the roster does not say.
 
     To refuse an entry beyond the bound would tell the coordinator something exact about this site's own sum. Clipped
     it moves no further than before when one record more is there, so the noise still suffices.
     """
-    limit = expected.vectors[0].entry_bound
+    limit = min(expected.vectors[0].entry_bound, MAX_BOUND if own is None else own)
     return np.minimum(np.maximum(vector, -limit), limit)
+
+
+def bound_of_rows(query: Query, plan: Plan, variance: int, max_rows: int) -> int | None:
+    """Returns what an honest site's entry does not exceed if it has `max_rows` rows, the tail of local noise included.
+
+    None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
+    """
+    if not max_rows or isinstance(query, PureQuery):
+        return None
+    tail = TAIL_DEVIATIONS * (isqrt(variance * (max_rows + 1)) + 1) if mode_of(plan) is NoiseMode.LOCAL else 0
+    return query.bound * max_rows + tail
 
 
 def release_bound(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:

@@ -16,6 +16,7 @@ from hedgerow.secagg.transitions import Code
 MAX_NODES = 4096
 MAX_SLOTS = 4096
 MAX_ATTEMPTS = 16
+MAX_ROWS = 2**48
 
 
 class NoiseMode(IntEnum):
@@ -31,10 +32,11 @@ class NoiseMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One organisation of the roster and the Ed25519 key (32 bytes) of its node."""
+    """One organisation of the roster, the Ed25519 key (32 bytes) of its node, and the most rows it has; 0: not said."""
 
     name: str
     key: bytes
+    max_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Roster:
     def __post_init__(self) -> None:
         keys = [self.coordinator, *(site.key for site in self.sites)]
         names = [site.name for site in self.sites]
+        if not all(0 <= site.max_rows <= MAX_ROWS for site in self.sites):
+            raise refuse(Code.ROSTER_MISMATCH, "A site's largest number of rows is out of range.")
         if not 1 <= len(names) <= MAX_NODES or len(set(names)) != len(names) or len(set(keys)) != len(keys):
             raise refuse(Code.ROSTER_MISMATCH, "Names and keys must be distinct, and sites 1 to 4096.")
         try:
@@ -63,7 +67,14 @@ class Roster:
         writer = Writer(Kind.ROSTER).fixed(self.coordinator, PUBLIC_KEY_BYTES).number(len(self.sites), 2)
         for site in self.sites:
             writer.text(site.name).fixed(site.key, PUBLIC_KEY_BYTES)
+        if any(site.max_rows for site in self.sites):
+            for site in self.sites:
+                writer.number(site.max_rows, 8)
         return writer.bytes()
+
+    def max_rows_of(self, name: str) -> int:
+        """Returns the most rows that the site of this name has; 0 where the roster does not say."""
+        return next((site.max_rows for site in self.sites if site.name == name), 0)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Roster:
@@ -71,9 +82,14 @@ class Roster:
         reader = Reader(data, Kind.ROSTER)
         coordinator = reader.fixed(PUBLIC_KEY_BYTES)
         count = reader.number(2, least=1, most=MAX_NODES)
-        sites = tuple(Site(reader.text(), reader.fixed(PUBLIC_KEY_BYTES)) for _ in range(count))
+        parties = [(reader.text(), reader.fixed(PUBLIC_KEY_BYTES)) for _ in range(count)]
+        # Rosters in which no site says how many rows it has keep the encoding, and so the hash, that they had.
+        says_rows = not reader.is_at_end
+        rows = [reader.number(8, most=MAX_ROWS) if says_rows else 0 for _ in range(count)]
         reader.end()
-        return cls(coordinator, sites)
+        if says_rows and not any(rows):
+            raise refuse(Code.MALFORMED, "Rows are said, and no site has any.")
+        return cls(coordinator, tuple(Site(*party, most) for party, most in zip(parties, rows, strict=True)))
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that bundles and parameters carry."""

@@ -13,6 +13,9 @@ from hedgerow.protocol.plain_values import read_toml
 from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, from_base64, spoken, to_base64
 
 FORMAT_VERSION = 1
+ROWS_VERSION = 2
+"""Of rosters in which a site says how many rows it has at most; others stay of version 1, with the digest they had."""
+MAX_ROWS = 2**48
 MAX_SITES = 4096
 MAX_MONITORS = 64
 _FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
@@ -28,7 +31,8 @@ class PinnedRoster:
     """Everybody whose keys are trusted, in one epoch.
 
     Args: epoch: 1 for a federation's first roster, one more at every change; coordinator; sites: sorted by name;
-        monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows.
+        monitors: who may watch runs and do nothing else, sorted by name. Every site pins them too, so that it knows;
+        max_rows: for each site the most rows that it has, 0 where it does not say; empty when no site does.
         Raises UsageError when a name, key or certificate occurs twice, or somebody has the wrong role.
     """
 
@@ -36,6 +40,7 @@ class PinnedRoster:
     coordinator: PublicIdentity
     sites: tuple[PublicIdentity, ...]
     monitors: tuple[PublicIdentity, ...] = ()
+    max_rows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         everybody = self.everybody
@@ -48,6 +53,9 @@ class PinnedRoster:
             raise _wrong("A roster has an epoch from 1 on, and 1 to 4096 sites.")
         if len(self.monitors) > MAX_MONITORS:
             raise _wrong(f"A roster has at most {MAX_MONITORS} monitors.")
+        numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
+        if self.max_rows and (not numbers or len(self.max_rows) != len(self.sites) or not any(self.max_rows)):
+            raise _wrong(f"A site's max_rows is no number of rows: a whole number from 1 to {MAX_ROWS:,}.")
         for parties in (self.sites, self.monitors):
             if list(parties) != sorted(parties, key=lambda party: party.name):
                 raise _wrong("The sites or the monitors are not sorted by name.", "The file was edited by hand.")
@@ -79,7 +87,18 @@ class PinnedRoster:
     def digest(self) -> bytes:
         """SHA-256 over the epoch and everybody's digests, 32 bytes; the file's spaces and comments do not count."""
         parties = b"".join(party.digest() for party in self.everybody)
-        return sha256(b"hedgerow/roster/1/" + self.epoch.to_bytes(8, "big") + parties).digest()
+        rows = b"".join(most.to_bytes(8, "big") for most in self.max_rows)
+        domain = b"hedgerow/roster/%d/" % self.version
+        return sha256(domain + self.epoch.to_bytes(8, "big") + rows + parties).digest()
+
+    @property
+    def version(self) -> int:
+        """Of the file's format: the least that says what this roster does."""
+        return ROWS_VERSION if self.max_rows else FORMAT_VERSION
+
+    def max_rows_of(self, name: str) -> int:
+        """The most rows that the site of this name has; 0 where the roster does not say."""
+        return next((most for site, most in zip(self.sites, self.max_rows, strict=False) if site.name == name), 0)
 
     def fingerprint(self) -> str:
         """`digest` to be read over the phone."""
@@ -89,13 +108,15 @@ class PinnedRoster:
         """The file's text."""
         lines = [
             _HEADING.format(fingerprint=self.fingerprint()),
-            f"version = {FORMAT_VERSION}",
+            f"version = {self.version}",
             f"epoch = {self.epoch}",
         ]
         lines += ["", "[coordinator]", *_lines(self.coordinator)]
         for section, parties in (("sites", self.sites), ("monitors", self.monitors)):
             for party in parties:
                 lines += ["", f"[[{section}]]", *_lines(party)]
+                if section == "sites" and self.max_rows_of(party.name):
+                    lines.append(f"max_rows = {self.max_rows_of(party.name)}")
         return "\n".join(lines) + "\n"
 
 
@@ -104,11 +125,19 @@ def build_roster(
     sites: Sequence[PublicIdentity],
     previous: PinnedRoster | None = None,
     monitors: Sequence[PublicIdentity] = (),
+    max_rows: Mapping[str, int] | None = None,
 ) -> PinnedRoster:
-    """The roster of these parties; its epoch follows the previous one's. Raises UsageError."""
+    """The roster of these parties; its epoch follows the previous one's. Raises UsageError.
+
+    Args: max_rows: the most rows of the sites of these names; None for no site's.
+    """
+    unknown = sorted(set(max_rows or {}) - {site.name for site in sites})
+    if unknown:
+        raise _wrong(f"There is no site {unknown[0]!r} whose rows could be declared.", "The name may be misspelled.")
     epoch = 1 if previous is None else previous.epoch + 1
-    by_name = [tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors)]
-    return PinnedRoster(epoch, coordinator, *by_name)
+    sites, monitors = (tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors))
+    rows = tuple((max_rows or {}).get(site.name, 0) for site in sites)
+    return PinnedRoster(epoch, coordinator, sites, monitors, rows if any(rows) else ())
 
 
 def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
@@ -118,17 +147,27 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
     except ValueError as error:
         raise _wrong(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
     names = set(content) - {"monitors"}
-    if content.get("version") != FORMAT_VERSION or names != {"version", "epoch", "coordinator", "sites"}:
-        raise _wrong(f"{name} is not a roster of version {FORMAT_VERSION}.", "A newer release of hedgerow wrote it.")
+    versions = (FORMAT_VERSION, ROWS_VERSION)
+    if content.get("version") not in versions or names != {"version", "epoch", "coordinator", "sites"}:
+        known = " or ".join(map(str, versions))
+        raise _wrong(f"{name} is not a roster of version {known}.", "A newer release of hedgerow wrote it.")
     sites, monitors = content["sites"], content.get("monitors", [])
     if not isinstance(content["epoch"], int) or not isinstance(sites, list) or not isinstance(monitors, list):
         raise _wrong(f"{name} has an epoch or a list of sites or monitors that is none.")
+    rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
     return PinnedRoster(
         content["epoch"],
         parse_public(content["coordinator"], name),
         tuple(parse_public(site, name) for site in sites),
         tuple(parse_public(monitor, name) for monitor in monitors),
+        rows,
     )
+
+
+def _take_rows(sites: list[Any]) -> tuple[int, ...]:
+    """Take the sites' `max_rows` out of their tables; 0 where there is none."""
+    rows = tuple(site.pop("max_rows", 0) if isinstance(site, dict) else 0 for site in sites)
+    return rows if any(rows) else (0,) * max(1, len(sites))
 
 
 def read_roster(path: Path) -> PinnedRoster:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hedgerow.cli.node_inputs import with_rows_read
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.node_run import NodeRun
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import AggregationError, RemoteProtocolError
+from hedgerow.protocol.errors import AggregationError, DataError, RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_messages import RoundRequest, decode, encode
+from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.masked_aggregation import MaskedAggregation
@@ -95,7 +97,7 @@ def lie_from(federation: Federation, site: str, first: int, times: int, monkeypa
         return sums * times if is_liar and query.purpose.round >= first else sums
 
     monkeypatch.setattr(NodeRun, "_answer", answer)
-    monkeypatch.setattr("hedgerow.client.node_run.clipped", lambda vector, _: vector)
+    monkeypatch.setattr("hedgerow.client.node_run.clipped", lambda vector, *_: vector)
 
 
 def test_a_run_over_masks_ends_by_name_and_is_paid_for(
@@ -160,3 +162,84 @@ def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
     with pytest.raises(AggregationError) as caught:
         run_evaluation(plan, program, PlainAggregation(nodes), SeededNoise(2), model.ledger, context)
     assert caught.value.code == "release-implausible"
+
+
+# Sites that declare how many rows they have -----------------------------------------------------------------------
+
+
+def declare(federation: Federation, site: str, max_rows: int) -> None:
+    """The roster of every party, and the coordinator's, with the site's largest number of rows."""
+    sites = tuple(
+        dataclasses.replace(each, max_rows=max_rows if each.name == site else 0) for each in federation.roster.sites
+    )
+    federation.roster = dataclasses.replace(federation.roster, sites=sites)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, roster=federation.roster)
+        party.start()
+
+
+def masked_by(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The largest entry that each site masks in a run, in the order of the roster."""
+    largest: dict[str, int] = {}
+    mask = Participant.mask
+
+    def watched(self: Participant, context: Any, spec: Any, expected: Any, vectors: Any, *rest: Any) -> Any:
+        name = f"site-{self.node}"
+        largest[name] = max(largest.get(name, 0), int(np.abs(vectors["sum"]).max()))
+        return mask(self, context, spec, expected, vectors, *rest)
+
+    monkeypatch.setattr(Participant, "mask", watched)
+    federation.run()
+    return largest
+
+
+def test_a_node_keeps_to_the_rows_that_its_site_declares(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that was given twice, or a typing error in a query, weighs no more in the model than the rows that the
+    roster says: the site's own node clips its sums, and nobody hears of it.
+    """
+    plan = plan_of(factory, 4000, weight_update="averaging")
+    for max_rows in (0, 50):
+        federation: Federation = federate(4, plan, name=f"rows-{max_rows}")
+        declare(federation, "site-1", max_rows)
+        largest = masked_by(federation, monkeypatch)
+        bound = next(program_for(plan)).bound
+        assert (largest["site-1"] <= 50 * bound) == bool(max_rows)
+        assert all(largest[f"site-{number}"] > 50 * bound for number in (0, 2, 3))
+        assert not federation.codes("refused")
+        monkeypatch.undo()
+
+
+def test_an_owner_hears_of_too_many_rows_before_anyone_is_dialled(federate: Builder, factory: ModuleType) -> None:
+    """The owner, and nobody else, is told that the table is larger than the roster says, and what to do."""
+    federation: Federation = federate(4, plan_of(factory, 400))
+    declare(federation, "site-1", 99)
+    setup = dataclasses.replace(federation.parties["site-1"].setup, plan=federation.plan)
+    with pytest.raises(DataError) as caught:
+        with_rows_read(setup)
+    assert caught.value.code == "data-too-many-rows" and caught.value.public_code == "data"
+    assert "100" in caught.value.what and "99" in caught.value.what and "--max-rows" in caught.value.remedy
+    with_rows_read(dataclasses.replace(setup, site="site-0", load=federation.parties["site-0"].setup.load))
+
+
+def test_sums_that_may_not_be_clipped_are_not_given_beyond_the_declared_rows(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """DP-XGBoost computes choices from exact sums of whole records: a node with more rows than its site declares does
+    not take part, and says no more than that its data do not fit.
+    """
+    table = factory.make_plan().to_dict()
+    plan = Plan.from_dict(
+        {
+            **table,
+            "privacy": {**table["privacy"], "accountant": "pure", "epsilon": 5.0},
+            "model": {"algorithm": "dp-xgboost", "n_trees": 1, "max_depth": 2, "n_candidates": 5},
+        }
+    )
+    federation: Federation = federate(5, plan)
+    declare(federation, "site-1", 19)
+    federation.run()
+    assert [fault.code for fault in federation.parties["site-1"].failures] == ["data-too-many-rows"]
+    assert federation.codes("refused") == ["data"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hedgerow.cli.federation_inputs import signing_roster
 from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
@@ -117,6 +119,41 @@ def test_the_key_is_the_one_of_secure_aggregation() -> None:
     """The roster's identity key is the key that signs in secure aggregation, so both pin the same party."""
     assert Identity(NORTH.seed).public == NORTH.public.identity_key
     Roster(ROSTER.coordinator.identity_key, tuple(Site(site.name, site.identity_key) for site in ROSTER.sites))
+
+
+def test_rows_that_are_declared_are_pinned_like_keys(tmp_path: Path) -> None:
+    """Who declares rows, and how many, is in the fingerprint and in the hash that nodes compare; a roster in which
+    nobody does has the digest, the hash and the file that it had before there was such a field.
+    """
+    declared = build_roster(HUB.public, [SOUTH.public, NORTH.public], max_rows={"south": 5000})
+    path = tmp_path / "roster.toml"
+    path.write_text(declared.to_toml())
+    assert read_roster(path) == declared
+    assert [declared.max_rows_of(name) for name in ("north", "south")] == [0, 5000]
+    assert "version = 2" in declared.to_toml() and "version = 1" in ROSTER.to_toml() and not ROSTER.max_rows
+    sites = [SOUTH.public, NORTH.public]
+    others = [build_roster(HUB.public, sites, max_rows=rows) for rows in ({"south": 5001}, {"north": 5000}, {})]
+    rosters = [declared, *others]
+    assert len({roster.digest() for roster in rosters}) == len({signing_roster(each).hash() for each in rosters}) == 4
+    assert others[-1] == ROSTER
+    parties = b"".join(party.digest() for party in ROSTER.everybody)
+    assert ROSTER.digest() == sha256(b"hedgerow/roster/1/" + (1).to_bytes(8, "big") + parties).digest()
+    for roster in rosters:
+        assert Roster.from_bytes(signing_roster(roster).to_bytes()) == signing_roster(roster)
+    size = len(signing_roster(ROSTER).to_bytes())
+    assert len(signing_roster(declared).to_bytes()) == size + 16
+
+
+@pytest.mark.parametrize("value", ["-1", "true", "1.5", '"many"', "99999999999999999999"])
+def test_rows_that_are_no_number_are_refused(value: str) -> None:
+    """A number that a node would clip by is a whole one."""
+    declared = build_roster(HUB.public, [SOUTH.public, NORTH.public], max_rows={"south": 5000}).to_toml()
+    with pytest.raises(UsageError):
+        parse_roster(declared.replace("max_rows = 5000", f"max_rows = {value}"))
+    with pytest.raises(UsageError):
+        parse_roster(declared.replace("version = 2", "version = 1"))
+    with pytest.raises(UsageError):
+        build_roster(HUB.public, [SOUTH.public], max_rows={"west": 1})
 
 
 def test_a_roster_comes_back(tmp_path: Path) -> None:

@@ -51,4 +51,5 @@ def signing_key(identity: PrivateIdentity) -> Identity:
 
 def signing_roster(pinned: PinnedRoster) -> Roster:
     """The roster as secure aggregation reads it: names and Ed25519 keys, in the order that numbers the nodes."""
-    return Roster(pinned.coordinator.identity_key, tuple(Site(site.name, site.identity_key) for site in pinned.sites))
+    sites = tuple(Site(site.name, site.identity_key, pinned.max_rows_of(site.name)) for site in pinned.sites)
+    return Roster(pinned.coordinator.identity_key, sites)

@@ -12,7 +12,7 @@ from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows
+from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows, require_declared_rows
 from hedgerow.client.reading import column_names
 from hedgerow.client.reading_sql import read_sql_records
 from hedgerow.client.records import RowsLeftOut
@@ -86,15 +86,19 @@ def check_table(data: str) -> None:
 
 
 def with_rows_read(setup: NodeSetup) -> NodeSetup:
-    """The same, with the tables of its plan read already; raises DataError for one that does not fit.
+    """The same, with the tables of its plan read already; raises DataError for one that does not fit, or is too large.
 
     Without a plan they are read when the coordinator proposes one.
     """
     load, load_held_out = setup.load, setup.load_held_out
     if load is not no_training_rows:
         load = read_early(load, setup.plan)
+        if setup.plan is not None:
+            require_declared_rows(setup, load(setup.plan))
     if load_held_out is not no_held_out_rows:
         load_held_out = read_early(load_held_out, setup.plan)
+        if setup.plan is not None:
+            require_declared_rows(setup, load_held_out(setup.plan))
     return replace(setup, load=load, load_held_out=load_held_out)
 
 

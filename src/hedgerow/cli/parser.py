@@ -239,6 +239,10 @@ def _add_roster(commands: Any) -> None:
         "--monitor", action="append", default=[], dest="monitors", metavar="FILE",
         help="the .public.toml of somebody who may watch runs; repeat",
     )  # fmt: skip
+    build.add_argument(
+        "--max-rows", action="append", default=[], metavar="NAME=N",
+        help="the most rows that a site has: its node keeps its sums within what they can add up to; repeat",
+    )  # fmt: skip
     build.add_argument("--previous", metavar="ROSTER", help="the roster that this one follows: a new epoch")
     build.add_argument(
         "--out", default="roster.toml", metavar="ROSTER", help="file to write; an existing one is kept (%(default)s)"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
-from hedgerow.cli.roster_show import described
+from hedgerow.cli.roster_show import described, rows_text
+from hedgerow.protocol.errors import UsageError
 from hedgerow.transport.identity_files import write_new
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_public, read_roster
 
@@ -18,7 +19,8 @@ def run(arguments: argparse.Namespace) -> None:
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
     sites = [read_public(Path(site)) for site in arguments.sites]
     monitors = [read_public(Path(monitor)) for monitor in arguments.monitors]
-    roster = build_roster(read_public(Path(arguments.coordinator)), sites, previous, monitors)
+    coordinator, rows = read_public(Path(arguments.coordinator)), rows_of(arguments.max_rows)
+    roster = build_roster(coordinator, sites, previous, monitors, rows)
     changes = {} if previous is None else changed(previous, roster)
     write_new(out, roster.to_toml())
     if arguments.json:
@@ -30,6 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
             ("epoch", str(roster.epoch)),
             ("sites", f"{len(roster.sites)}: {listed(site.name for site in roster.sites)}"),
             *([("monitors", listed(one.name for one in roster.monitors))] if roster.monitors else []),
+            *([("largest numbers of rows", rows_text(roster))] if roster.max_rows else []),
             *((name, listed(names)) for name, names in changes.items() if names),
             ("fingerprint", roster.fingerprint()),
         ]
@@ -38,6 +41,21 @@ def run(arguments: argparse.Namespace) -> None:
         "Send the file to the coordinator and to every site. Each compares the fingerprint over the phone before it "
         "starts a node with it."
     )
+
+
+def rows_of(given: list[str]) -> dict[str, int]:
+    """The numbers of ``--max-rows NAME=N``; raises UsageError."""
+    rows = {}
+    for each in given:
+        name, equals, number = each.partition("=")
+        if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
+            raise UsageError(
+                f"--max-rows {each}: this is no number of rows, or the site's second.",
+                remedy="Write NAME=N once for a site, as in north=5000.",
+                code="usage",
+            )
+        rows[name] = int(number[:20])
+    return rows
 
 
 def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:

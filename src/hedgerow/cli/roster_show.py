@@ -18,8 +18,16 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(described(roster))
         return
     print_facts([("epoch", str(roster.epoch)), ("fingerprint", roster.fingerprint())])
+    if roster.max_rows:
+        print_facts([("largest numbers of rows", rows_text(roster))])
     print()
     print_facts([(f"{one.name} ({one.role.value})", one.fingerprint()) for one in roster.everybody])
+
+
+def rows_text(roster: PinnedRoster) -> str:
+    """How many rows the sites have at most, of those that say so."""
+    rows = {site.name: roster.max_rows_of(site.name) for site in roster.sites}
+    return ", ".join(f"{name} {most:,}" for name, most in rows.items() if most)
 
 
 def described(roster: PinnedRoster) -> dict[str, Any]:
@@ -29,6 +37,9 @@ def described(roster: PinnedRoster) -> dict[str, Any]:
         "fingerprint": roster.fingerprint(),
         "digest": roster.digest().hex(),
         "coordinator": party(roster.coordinator),
-        "sites": [party(site) for site in roster.sites],
+        "sites": [
+            {**party(site), **({"max_rows": most} if (most := roster.max_rows_of(site.name)) else {})}
+            for site in roster.sites
+        ],
         "monitors": [party(monitor) for monitor in roster.monitors],
     }
