@@ -258,7 +258,8 @@ class NodeSession:
         try:
             node, data_digest = answering_node(task, self._setup)
         except HedgerowError:
-            self._book.settle(run_id, [], LEFT)
+            # Nothing, unless the node was in this run before and has lost its database.
+            self._book.settle(run_id, self._store.charge(run_id), LEFT)
             self._store.close_run(run_id, LEFT)
             raise
         answered = set(self._store.open_run(run_id, task, data_digest))

@@ -17,7 +17,7 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.client.store import NodeStore
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.errors import AggregationError, PlanError
+from hedgerow.protocol.errors import AggregationError, DataError, PlanError
 from hedgerow.protocol.plan import Federation as Timeouts
 from hedgerow.protocol.plan import Plan
 
@@ -230,6 +230,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
         federation.run(kill_after=NO_VECTOR)
     restart(federation, first)
     (federation.folder / "journal.db").write_bytes(journal)
+    (federation.folder / "journal.db").chmod(0o600)
     crashed = crash_after(monkeypatch, victim, BudgetBook if moment == "reserve" else NodeStore, moment)
     struck = victim.restart
     victim.restart = victim.kill  # type: ignore[method-assign]
@@ -259,6 +260,26 @@ def test_what_a_node_lost_its_database_in_is_settled_before_another_run_is_reser
     for site, party in federation.parties.items():
         assert not party.failures
         assert lines(party)[0] == ("left", reserved[site]) and lines(party)[1][0] == "finished"
+
+
+def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, killed: type[BaseException]) -> None:
+    """The database was lost after vectors had left, and now the table cannot be read: they have left all the same."""
+    federation = federate(4)
+    victim = federation.parties[VICTIM]
+    stop(federation, VECTORS_LEFT, killed)
+    ((_, reserved),) = lines(victim)
+    for file in victim.folder.glob("node.db*"):
+        file.unlink()
+
+    def fail(_: Plan) -> Any:
+        raise DataError("The table is away.", code="data-file-missing")
+
+    victim.setup = dataclasses.replace(victim.setup, load=fail)
+    for party in federation.parties.values():
+        party.start()
+    federation.run()
+    assert [fault.code for fault in victim.failures] == ["data-file-missing"]
+    assert lines(victim) == [("left", reserved)]
 
 
 def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(
@@ -296,6 +317,7 @@ def old_book(path: Path, *rows: tuple[str, str]) -> None:
             )
         database.execute("pragma user_version = 1")
         database.commit()
+    path.chmod(0o600)
 
 
 def test_a_book_of_the_version_before_is_carried_over(tmp_path: Path) -> None:
