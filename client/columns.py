@@ -135,6 +135,22 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
 
+def texts_of_cells(column: Any, place: Place) -> list[str | None]:
+    """Each cell's text, as at the head of this file, without spaces around it; None where a value is missing.
+
+    Text stays as it is written: "3.0" is not "3" here. What is neither a number, text nor a moment is `str` of it.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    found: list[str | None] = texts.distinct.take(pa.array(texts.codes)).to_pylist()
+    for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
+        found[index] = str(_value_at(typed, index))
+    return found
+
+
 def distinct_texts(column: Any, place: Place) -> Any:
     """The distinct values that are not missing, as canonical text, in an Arrow array."""
     typed = _typed(column)

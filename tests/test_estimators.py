@@ -327,3 +327,116 @@ def test_what_is_wrong_with_labels_is_said(numbers: tuple[np.ndarray, np.ndarray
     with pytest.raises(DataError) as nowhere:
         DPGBDTClassifier(classes=["a", "b"], **declared).fit(X, ["a", "b"] * 3, sites=["north", None] * 3)
     assert nowhere.value.code == "data-site-missing"
+
+
+class Taken(Exception):
+    """Raised in the place of a training, with the sites' rows."""
+
+
+@pytest.fixture
+def rows_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `fit` would train on: each site's codes and labels."""
+
+    def take(plan: Any, site_data: Any, **_: Any) -> None:
+        raise Taken(site_data)
+
+    monkeypatch.setattr("hedgerow.estimator_base.train", take)
+
+    def fit(X: Any, y: Any, sites: Any = None, kind: Any = DPGBDTClassifier, **parameters: Any) -> dict[str, Any]:
+        settings = {"n_records": 100, "random_state": 1, "bounds": [(0, 10)] * 2, **parameters}
+        with pytest.raises(Taken) as taken:
+            kind(**settings).fit(X, y, sites)
+        found: dict[str, Any] = taken.value.args[0]
+        return found
+
+    return fit
+
+
+BIG = 2**53
+PLAIN = [[1, 2], [3, 4]] * 20
+
+
+@pytest.mark.parametrize("one_more", [float(BIG), np.float32(BIG), np.int64(BIG)])
+@pytest.mark.parametrize("make", [list, lambda values: np.array(values, dtype=object)], ids=["list", "array"])
+def test_one_label_does_not_change_another(rows_of: Any, make: Any, one_more: Any) -> None:
+    """numpy makes floats of a list with one float in it, and 2^53 + 1 the class 2^53; each label is read by itself."""
+    labels = [BIG, BIG + 1] * 20
+    before = rows_of(PLAIN, make(labels), classes=[BIG, BIG + 1])["site"].labels
+    after = rows_of([*PLAIN, [1, 1]], make([*labels, one_more]), classes=[BIG, BIG + 1])["site"].labels
+    assert before.tolist() == [0, 1] * 20 == after[:-1].tolist() and after[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [
+        ([0, 1], [False, True]),
+        ([False, True], [0, 1]),
+        ([1, 2], [np.float16(1), 2.0]),
+        (np.array(["2020-01-01", "2021-01-01"], "datetime64[ns]"), np.array(["2020-01-01", "2021-01-01"], "M8[D]")),
+        (["NA", "nan"], ["NA", "nan"]),
+        (["1", "1.0"], ["1", "1.0"]),
+        (["True", "true"], ["True", "true"]),
+        ([1, 0], pd.Series([0, 1], dtype="Int64")),
+        (["b", "a"], pd.Series(["a", "b"], dtype="category")),
+    ],
+)
+def test_labels_match_classes_of_other_types(rows_of: Any, classes: Any, labels: Any) -> None:
+    """Numbers match numbers, dates match dates, texts are the texts that they are."""
+    assert rows_of([[1, 2], [3, 4]], labels, classes=classes)["site"].labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("one_more", ["x", None, 2.5, float(BIG), Decimal("1.50"), b"y", ("a", 1)])
+def test_one_sites_name_does_not_change_another(rows_of: Any, one_more: Any) -> None:
+    """1 and 1.0 are one site, also when another row's site is a text; a row without a site is refused."""
+    sites = [1, 1.0, "1", np.int8(1), BIG, BIG + 1, " north", "NA", True, ("a", 1)] * 4
+    expected = {"1": 16, str(BIG): 4, str(BIG + 1): 4, "north": 4, "NA": 4, "true": 4, "('a', 1)": 4}
+    found = rows_of(PLAIN, [0, 1] * 20, sites, classes=[0, 1])
+    assert {name: rows.n_records for name, rows in found.items()} == expected
+    if one_more is None:
+        with pytest.raises(DataError) as refused:
+            DPGBDTClassifier(n_records=100, bounds=[(0, 10)] * 2, classes=[0, 1]).fit(
+                [*PLAIN, [1, 1]], [0, 1] * 20 + [0], [*sites, one_more]
+            )
+        assert refused.value.code == "data-site-missing"
+        return
+    found = rows_of([*PLAIN, [1, 1]], [0, 1] * 20 + [0], [*sites, one_more], classes=[0, 1])
+    others = {name: rows.n_records for name, rows in found.items()}
+    assert sum(others.values()) == 41 and all(others[name] - number in (0, 1) for name, number in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["Int64", "UInt64", "int64[pyarrow]", "category"])
+def test_one_missing_value_in_a_data_frame_changes_no_other_category(rows_of: Any, kind: str) -> None:
+    """pandas' own conversion makes floats of a column of whole numbers as soon as one is missing."""
+    values = [BIG, BIG + 1] * 20
+    names = {"b": [str(BIG), str(BIG + 1)]}
+
+    def codes(column: list[Any]) -> Any:
+        frame = pd.DataFrame({"a": [1.0] * len(column), "b": pd.Series(column, dtype=kind)})
+        labels = ([0, 1] * 21)[: len(column)]
+        return rows_of(frame, labels, classes=[0, 1], bounds={"a": (0, 1)}, categories=names)["site"].codes
+
+    assert (codes([*values, None])[:, :-1] == codes(values)).all()
+    assert len(set(codes(values)[1].tolist())) == 2
+
+
+def test_bounds_are_read_off_a_column_with_gaps(rows_of: Any) -> None:
+    """With bounds="data", numbers that may be missing are numbers."""
+    frame = pd.DataFrame({"a": pd.Series([1, 5, None, 3], dtype="Int64"), "b": ["u", "v", "u", None]})
+    found = rows_of(frame, [0, 1, 0, 1], bounds="data", n_records=None)["site"].codes
+    assert len(set(found[0].tolist())) == 4
+
+
+@pytest.mark.parametrize("far", [10**400, -(10**400)], ids=["+", "-"])
+def test_a_number_beyond_all_floats_is_clamped(rows_of: Any, far: int) -> None:
+    """As any other number beyond the bounds; as a regression's label it is refused by name."""
+    near = 10 if far > 0 else 0
+    for table in (lambda cell: [*PLAIN, [cell, 1]], lambda cell: np.array([*PLAIN, [cell, 1]], dtype=object)):
+        found, expected = (
+            rows_of(table(cell), [0, 1] * 20 + [0], classes=[0, 1])["site"].codes for cell in (far, near)
+        )
+        assert (found == expected).all()
+    frame = pd.DataFrame({"a": pd.Series([1, far], dtype=object), "b": [1.0, 2.0]})
+    assert rows_of(frame, [0, 1], classes=[0, 1])["site"].n_records == 2
+    with pytest.raises(DataError) as refused:
+        DPGBDTRegressor(n_records=100, bounds=[(0, 10)] * 2, label_bounds=(0, 1)).fit([[1, 2], [3, 4]], [0.5, far])
+    assert refused.value.code == "data-label-missing"

@@ -13,6 +13,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from hedgerow.client.columns import texts_of_cells
+from hedgerow.client.data_errors import Place
 from hedgerow.client.node import SiteData
 from hedgerow.estimator_tables import (
     FROM_DATA,
@@ -23,6 +25,7 @@ from hedgerow.estimator_tables import (
     encode_table,
     has_only_numbers,
     is_dataframe,
+    within_floats,
 )
 from hedgerow.local_training import train
 from hedgerow.model import Model
@@ -70,6 +73,7 @@ class PrivateTrees(BaseEstimator):
     def _table_and_label(self, X: Any, y: Any) -> tuple[Table, NDArray[Any]]:
         """What `fit` is given: the validated table, and y as a 1-d array."""
         if not self._reads_columns(X, reset=True):
+            X = within_floats(X)
             matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
             return matrix, values
         validate_data(self, X, y, skip_check_array=True, reset=True)
@@ -79,6 +83,7 @@ class PrivateTrees(BaseEstimator):
     def _table(self, X: Any) -> Table:
         """What a prediction is given: the validated table."""
         if not self._reads_columns(X, reset=False):
+            X = within_floats(X)
             matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
             return matrix
         validate_data(self, X, skip_check_array=True, reset=False)
@@ -170,30 +175,29 @@ def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict
     Args:
         codes: [n_features, n].
         labels: int32 [n].
-        sites: the name of each row's site [n]; None for one site that holds all rows.
+        sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
 
     Raises:
         DataError: when `sites` has another length, or a row's site is missing.
     """
     if sites is None:
         return {"site": SiteData(codes, labels)}
-    names = np.asarray(sites)
-    if names.ndim != 1 or len(names) != len(labels):
+    shape = getattr(sites, "shape", (len(sites),))
+    if shape != (len(labels),):
         raise DataError(
-            f"sites has the shape {names.shape}, but there are {len(labels)} rows.",
+            f"sites has the shape {shape}, but there are {len(labels)} rows.",
             remedy="Give one site's name per row.",
             code="data-lengths",
         )
-    if names.dtype == object:
-        if any(is_missing(name) for name in names.tolist()):
-            raise DataError(
-                "sites has a row without a site's name.",
-                remedy="Give one site's name per row, or leave such rows out.",
-                code="data-site-missing",
-            )
-        # Texts can be sorted, whatever they were.
-        names = np.array([str(name) for name in names.tolist()])
-    distinct, number = np.unique(names, return_inverse=True)
+    # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
+    names = texts_of_cells(sites, Place("sites", "sites", 0))
+    if None in names:
+        raise DataError(
+            "sites has a row without a site's name.",
+            remedy="Give one site's name per row, or leave such rows out.",
+            code="data-site-missing",
+        )
+    distinct, number = np.unique(np.array(names, dtype=object), return_inverse=True)
     rows = [np.flatnonzero(number == index) for index in range(len(distinct))]
     return {str(name): SiteData(codes[:, own], labels[own]) for name, own in zip(distinct, rows, strict=True)}
 

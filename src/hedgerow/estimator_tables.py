@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.client.columns import distinct_texts
+from hedgerow.client.columns import distinct_texts, numbers
 from hedgerow.client.data_errors import Place
 from hedgerow.client.records import records_from_columns
 from hedgerow.protocol.errors import UsageError
@@ -58,12 +59,35 @@ def has_only_numbers(X: Any) -> bool:
 
 
 def columns_of(X: Any, names: Sequence[str]) -> Columns:
-    """The columns of `X` by name, in order."""
+    """The columns of `X` by name, in order, each with the type that it has."""
     if is_dataframe(X):
-        return {name: X[own].to_numpy() for name, own in zip(names, X.columns, strict=True)}
+        # Not as numpy arrays: of whole numbers, one of them missing, pandas makes floats.
+        return {name: X[own] for name, own in zip(names, X.columns, strict=True)}
     # Not an array of numpy's choice: one text among a list's numbers would make text of all of them.
     matrix = X if isinstance(X, np.ndarray) else np.array(X, dtype=object)
     return {name: matrix[:, index] for index, name in enumerate(names)}
+
+
+def within_floats(values: Any) -> Any:
+    """A matrix or labels, with infinity for each whole number beyond all floats, which numpy cannot convert.
+
+    Args:
+        values: arrays of objects and lists are looked through; anything else is returned as it is.
+    """
+    try:
+        cells = np.asarray(values) if isinstance(values, list | tuple) else values
+    except ValueError:
+        return values
+    if not isinstance(cells, np.ndarray) or cells.dtype != object:
+        return values
+    flat = [numbers([cell], Place("X", "", 0))[0] if _is_beyond(cell) else cell for cell in cells.ravel().tolist()]
+    found = np.empty(len(flat), dtype=object)
+    found[:] = flat
+    return found.reshape(cells.shape)
+
+
+def _is_beyond(cell: Any) -> bool:
+    return isinstance(cell, int) and abs(cell) > sys.float_info.max
 
 
 def column(table: Table, name: str, index: int) -> Any:
@@ -126,12 +150,20 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
 
 
 def _read_off(values: Any, name: str) -> dict[str, Any]:
-    kind = getattr(getattr(values, "dtype", None), "kind", "O")
-    if kind in "biuf" and kind != "b":
-        low, high = finite_range(np.asarray(values, dtype=np.float64) if kind in "iu" else values)
+    if _is_numeric(getattr(values, "dtype", None)):
+        is_plain = isinstance(values, np.ndarray) and values.dtype.kind == "f"
+        low, high = finite_range(values if is_plain else numbers(values, Place("X", name, 0)))
         return {"name": name, "type": "numeric", "min": low, "max": high}
     texts = sorted(distinct_texts(values, Place("X", name, 0)).to_pylist())
     return {"name": name, "type": "categorical", "categories": texts or ["none"]}
+
+
+def _is_numeric(kind: Any) -> bool:
+    """Whether a column's type is one of numbers: numpy's and pandas' types have a kind, those of polars are asked."""
+    if hasattr(kind, "kind"):
+        return kind.kind in "iuf"
+    ask = getattr(kind, "is_numeric", None)
+    return bool(callable(ask) and ask())
 
 
 def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: str) -> dict[str, Any]:

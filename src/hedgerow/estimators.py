@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from hedgerow.client.columns import category_indices, texts_of_cells
+from hedgerow.client.data_errors import Place, shown
 from hedgerow.estimator_base import PrivateTrees, is_missing, keep_parameters
-from hedgerow.estimator_tables import FROM_DATA, finite_range
+from hedgerow.estimator_tables import FROM_DATA, finite_range, within_floats
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.plan_fields import as_text
@@ -97,7 +99,12 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
                 than y.
             DataError: y holds a class that is not listed, a missing value, or values of several types.
             PlanError: a parameter is out of its range.
+
+        An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
+        what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
+        model and its report to others, never errors.
         """
+        cells = _values_of(y)
         y, kind = _read_labels(y)
         table, y = self._table_and_label(X, y)
         y = np.asarray(y)
@@ -105,10 +112,12 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         classes = self._declared_classes(y, kind)
         texts = [as_text(value) for value in classes.tolist()]
         self.classes_ = classes
-        self._train(table, y, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, sites)
+        # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
+        labels: Any = y if cells is None else cells
+        self._train(table, labels, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, sites)
         return self
 
-    def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
+    def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_)
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
@@ -201,6 +210,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
         y, kind = _read_labels(y)
+        y = within_floats(y)
         if kind not in ("", "number"):
             raise DataError(
                 f"y holds {kind}s, and a regression needs numbers.",
@@ -308,7 +318,7 @@ def _values_of(y: Any) -> NDArray[Any] | list[Any] | None:
 
 
 def _kind_of(value: Any) -> str | None:
-    """"number", "text" or "date"; None for what no label can be."""
+    """ "number", "text" or "date"; None for what no label can be."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, numbers.Real | np.bool_ | Decimal):
@@ -318,16 +328,17 @@ def _kind_of(value: Any) -> str | None:
     return None
 
 
-def _class_indices(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int32]:
-    """The index of each label in the sorted `classes`."""
-    index = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-    outside = classes[index] != y
+def _class_indices(y: Any, classes: NDArray[Any]) -> NDArray[np.int32]:
+    """The index of each label in `classes`; each is looked up by itself, by the rules of `client.columns`."""
+    texts = texts_of_cells(classes, Place("classes", "classes", 0))
+    indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0))
+    outside = indices < 0
     if np.any(outside):
         first = int(np.argmax(outside))
         raise DataError(
             f"y[{first}] is none of the declared classes.",
-            cause=f"The value is {y[first]!r}.",
+            cause=f"The value is {shown(y[first])}.",
             remedy="Remove or correct such rows, or list the class in classes=[...].",
             code="data-label-outside",
         )
-    return index.astype(np.int32)
+    return indices.astype(np.int32)
