@@ -84,10 +84,12 @@ def _n_addresses(host: str) -> int:
 
 @dataclass(slots=True)
 class _Connection:
-    """One accepted connection. `since`: when it began; `has_spoken`: the last time that it was asked."""
+    """One accepted connection. `network`: see `_network_of`; `since`: when it began."""
 
     peer: Peer
+    network: str
     since: float
+    has_spoken: bool = False
     is_ended: bool = False
 
 
@@ -165,12 +167,16 @@ class Door:
 
     async def watch(self, port: int) -> None:
         """Look after the connections of this port until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             try:
                 is_pressed = self._look(port) * _PRESSURE > self._n_places
             except OSError:
                 is_pressed = True  # There are no files left to look with: others of this process have taken them.
             seconds = _SECONDS_UNDER_PRESSURE if is_pressed else _SECONDS
+            # However many strangers there are, most of this loop's time is the sites'.
+            seconds = min(max(seconds, 2 * (clock() - began)), _SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), seconds)
                 # Who opens one connection after the other does not make this loop turn faster.
@@ -222,7 +228,7 @@ class Door:
                 self._found[file] = before[file]
                 continue
             peer = _accepted_from(file, port)
-            self._found[file] = None if peer is None else _Connection(peer, self._now)
+            self._found[file] = None if peer is None else _Connection(peer, _network_of(peer), self._now)
             guest = None if peer is None else self._guests.get(peer)
             if guest is not None and peer is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
                 del self._guests[peer]  # Another connection from a port that a guest had before.
@@ -250,12 +256,11 @@ class Door:
 
     def _by_turn(self, strangers: list[_File]) -> list[_File]:
         """Strangers in the order in which they make room."""
-        connections = {file: self._found[file] for file in strangers}
-        known = {file: one for file, one in connections.items() if one is not None}
-        crowd = Counter(_network_of(one.peer) for one in known.values())
-        return sorted(
-            known, key=lambda file: (-crowd[_network_of(known[file].peer)], _has_spoken(file), known[file].since)
-        )
+        known = {file: one for file in strangers if (one := self._found[file]) is not None}
+        crowd = Counter(one.network for one in known.values())
+        for file, one in known.items():
+            one.has_spoken = one.has_spoken or _has_spoken(file)
+        return sorted(known, key=lambda file: (-crowd[known[file].network], known[file].has_spoken, known[file].since))
 
 
 def peer_of(text: str) -> Peer | None:
@@ -276,9 +281,8 @@ def _peer(host: str, port: int) -> Peer | None:
 
 def _network_of(peer: Peer) -> str:
     """What one household is given: an address of version 4, a network of 64 bits of version 6."""
-    address = ipaddress.ip_address(peer[0])
-    bits = 32 if address.version == 4 else 64
-    return str(ipaddress.ip_network((address, bits), strict=False))
+    host, _ = peer
+    return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 
 
 @contextlib.contextmanager
