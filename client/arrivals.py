@@ -2,8 +2,12 @@
 
 What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases. So
 it must know in which exchange each file came, and have the file as it was. Both are written into the node's database
-before an answer is computed with the rows; a file that is gone, changed or there twice ends the run for this node, for
-rows that came anew would have a whole budget again.
+before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for rows that
+came anew would have a whole budget again. These are acts of the owner on files, and depend on no row.
+
+Whether two files are alike does depend on single rows: a file that holds one row more than a copy is no copy. If a copy
+ended the run, or were left out, that row would decide about all others in the file. So its rows count, each as a record
+of its own, and the operator is told; to refuse copies is the site's own choice.
 """
 
 from __future__ import annotations
@@ -29,10 +33,14 @@ class ArrivalFolder:
     Attributes:
         folder: its tables are read in the order of their names; names that begin with a point are passed over.
         read: reads a table for a plan; DataError when it does not fit.
+        is_strict: whether a file with an earlier one's content ends the run for this node; one row may decide that.
+        tell: takes what the site's own operator should know, and no peer; None for nobody.
     """
 
     folder: Path
     read: ReadTable
+    is_strict: bool = False
+    tell: Callable[[str], object] | None = None
 
     def check(self, plan: Plan) -> None:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
@@ -89,7 +97,7 @@ class ArrivalsOfRun:
 
         Raises:
             DataError: a new file does not fit the plan; code "arrival-changed": an earlier one is not as it was;
-                "arrival-repeated": a new one has an earlier one's content.
+                "arrival-repeated": a new one has an earlier one's content, where the folder is strict.
         """
         found = []
         while self._waiting and self._waiting[0][2] <= round_number:
@@ -105,7 +113,7 @@ class ArrivalsOfRun:
             digest = self._digest(name)
             rows = self._read(name, digest)
             if rows.n_records:
-                self._require_new(name, digest)
+                self._look_for_copy(name, digest)
             found.append(rows)
             row = (self._run_id, name, digest, round_number)
             self._database.write(("insert into arrivals values (?, ?, ?, ?)", row))
@@ -118,13 +126,23 @@ class ArrivalsOfRun:
             if name not in names:
                 raise _changed(name)
 
-    def _require_new(self, name: str, digest: bytes) -> None:
-        if digest in self._known.values():
+    def _look_for_copy(self, name: str, digest: bytes) -> None:
+        """Tell the operator of a file that is alike to an earlier one, or refuse it; see the head of this file."""
+        earlier = next((known for known, its in self._known.items() if its == digest), None)
+        if earlier is None:
+            return
+        if self._source.is_strict:
             raise DataError(
                 f"{name} holds what another file of this run holds.",
                 cause="It is a copy: its rows would count twice, each time with a whole budget.",
                 remedy="Take it away and start the node again; rows that are really new go into a file with others.",
                 code="arrival-repeated",
+            )
+        if self._source.tell is not None:
+            self._source.tell(
+                f"{name} holds what {earlier} holds. If it is a copy, its rows count twice, each time with a whole "
+                "budget: stop the node then, and leave this run. Put each record into one file only (private: for "
+                "this site only)"
             )
 
     def _read(self, name: str, digest: bytes) -> SiteData:

@@ -111,9 +111,11 @@ def test_files_join_the_run_in_the_exchange_in_which_they_come(
 
 @pytest.mark.parametrize("fate", ["renamed", "removed", "copied"])
 def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_path: Path, fate: str) -> None:
-    """Under another name its rows would be other rows, with a whole budget again, beside what they have spent."""
+    """Under another name its rows would be other rows, with a whole budget again, beside what they have spent. A copy
+    ends the run only where the site wants rows that do not fit refused.
+    """
     plan, first, other = plan_of(factory), tmp_path / "a.csv", tmp_path / "b.csv"
-    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, int(path.read_text()), 1))
+    source = ArrivalFolder(tmp_path, lambda path, _: factory.make_data(plan, int(path.read_text()), 1), is_strict=True)
     kept = database(tmp_path / "node.db")
     try:
         run = ArrivalsOfRun(source, plan, kept, b"1")
@@ -132,6 +134,59 @@ def test_a_file_cannot_come_twice_while_the_node_runs(factory: ModuleType, tmp_p
         assert len(kept.rows("select * from arrivals")) == 1
     finally:
         kept.close()
+
+
+@pytest.mark.parametrize("rows", ["1,u", "1,u\n1,u", "1,u\n2,v"])
+def test_one_row_more_adds_one_row_whatever_other_files_hold(factory: ModuleType, tmp_path: Path, rows: str) -> None:
+    """If a file that is alike to another one ended the run or were left out, one row more or less in it would decide
+    about all of its rows; the operator is told instead, once, also over a restart.
+    """
+    plan, told = plan_of(factory), list[str]()
+    found = {}
+    for name, second in (("alike", rows), ("one more", rows + "\n3,w")):
+        folder = tmp_path / name
+        folder.mkdir()
+        source = ArrivalFolder(
+            folder, lambda path, _: factory.make_data(plan, len(path.read_text().splitlines()), 1), tell=told.append
+        )
+        put(folder, {"1.csv": rows, "2.csv": second})
+        kept = database(tmp_path / f"{name}.db")
+        try:
+            taken = ArrivalsOfRun(source, plan, kept, b"1").due(1, True)
+            again = ArrivalsOfRun(source, plan, kept, b"1")
+            assert [part.n_records for part in again.due(1, False)] == [part.n_records for part in taken]
+            assert again.due(2, True) == []
+            assert len(kept.rows("select * from arrivals")) == 2
+        finally:
+            kept.close()
+        found[name] = [part.n_records for part in taken]
+    n = len(rows.splitlines())
+    assert found == {"alike": [n, n], "one more": [n, n + 1]}
+    (notice,) = told
+    assert "2.csv" in notice and "1.csv" in notice and "this site only" in notice
+
+
+def test_the_command_line_tells_of_copies(factory: ModuleType, tmp_path: Path) -> None:
+    """A node's operator hears of a copy; with `rows_that_do_not_fit = "refuse"` it ends the run."""
+    from hedgerow.cli.node_inputs import arrivals_of
+
+    plan, told = plan_of(factory), list[str]()
+    text = "age,income,region,change,y\n2,10,north,0.5,1\n3,500,west,-0.5,4\n"
+    put(tmp_path, {"a.csv": text, "b.csv": text})
+    for strict in (False, True):
+        source = arrivals_of(str(tmp_path), strict=strict, tell=told.append)
+        assert source is not None
+        kept = database(tmp_path / f"{strict}.db")
+        try:
+            if strict:
+                with pytest.raises(DataError) as refused:
+                    ArrivalsOfRun(source, plan, kept, b"1").due(0, True)
+                assert refused.value.code == "arrival-repeated"
+            else:
+                assert [rows.n_records for rows in ArrivalsOfRun(source, plan, kept, b"1").due(0, True)] == [2, 2]
+        finally:
+            kept.close()
+    assert len(told) == 1
 
 
 def test_files_without_rows_may_be_alike(factory: ModuleType, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None =
     def read(path: Path, plan: Plan) -> SiteData:
         return _told(read_site_data(path, plan, strict=strict), path.name, tell)
 
-    source = ArrivalFolder(Path(folder), read)
+    source = ArrivalFolder(Path(folder), read, strict, tell)
     source.names()
     return source
 
