@@ -82,3 +82,19 @@ def test_people_can_read_it(desk: Desk, capsys: pytest.CaptureFixture[str]) -> N
     assert all(value["fingerprint"] in text for value in (built, *parties))
     assert main(["identity", "new", "east", "--folder", str(desk.folder)]) == 0
     assert "over the phone" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_roster_says_how_many_rows_a_site_has(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the organiser declares is what every party reads, in the fingerprint and in words."""
+    hub, north, south = (desk.new(*who) for who in (("hub", "--coordinator"), ("north",), ("south",)))
+    build = ["roster", "build", "--coordinator", hub["public_file"], north["public_file"], south["public_file"]]
+    plain = desk.run(*build, "--out", str(desk.folder / "plain.toml"))
+    file = str(desk.folder / "rows.toml")
+    built = desk.run(*build, "--out", file, "--max-rows", "north=5000")
+    assert built["fingerprint"] != plain["fingerprint"]
+    assert [site.get("max_rows") for site in desk.run("roster", "show", file)["sites"]] == [5000, None]
+    assert main(["roster", "show", file]) == 0
+    assert "north 5,000" in capsys.readouterr().out
+    for wrong in ("north", "north=0", "north=-1", "west=5", "north=1e3"):
+        assert main([*build, "--out", str(desk.folder / "no.toml"), "--max-rows", wrong]) == 2
+    assert not (desk.folder / "no.toml").exists()
