@@ -289,17 +289,19 @@ def _network_of(peer: Peer) -> str:
 def _socket_of(file: _File) -> Iterator[socket.socket | None]:
     """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been."""
     number, inode = file
-    try:
+    found = None
+    with contextlib.suppress(OSError):
         again = os.dup(number)
-    except OSError:
+        try:
+            if os.fstat(again).st_ino == inode:
+                found = socket.socket(fileno=again)
+        finally:
+            if found is None:
+                os.close(again)
+    if found is None:
         yield None
         return
-    state = os.fstat(again)
-    if state.st_ino != inode or not stat.S_ISSOCK(state.st_mode):
-        os.close(again)
-        yield None
-        return
-    with socket.socket(fileno=again) as found:
+    with found:
         yield found
 
 

@@ -8,6 +8,7 @@ import os
 import resource
 import socket
 import ssl
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,9 +41,12 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def n_accepted(port: int) -> int:
     """Connections to a port that are among this process's files."""
     found = 0
-    for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-            found += bool(one.getpeername()) and one.getsockname()[1] == port
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):
+            # A duplicate of what is no socket would stay open.
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                with socket.socket(fileno=os.dup(number)) as one:
+                    found += bool(one.getpeername()) and one.getsockname()[1] == port
     return found
 
 
