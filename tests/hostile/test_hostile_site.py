@@ -40,6 +40,7 @@ from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.setup_messages import Acknowledgement
 from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent
+from hedgerow.storage.database import Database
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask, ensemble_bytes
@@ -574,7 +575,21 @@ def made_up(chance: random.Random, federation: Federation, seen: list[bytes]) ->
     return mutated(chance, picked)
 
 
+@pytest.fixture
+def quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the disk: no machine loses power here, and hundreds of runs would be mostly that."""
+    begin = Database.__init__
+
+    def hasty(self: Database, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self.rows("pragma synchronous = off")
+
+    monkeypatch.setattr(Database, "__init__", hasty)
+    monkeypatch.setattr("hedgerow.client.counter._sync", lambda _: None)
+
+
 @pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.usefixtures("quick_disks")
 def test_whatever_one_site_sends_the_others_get_a_model(federate: Builder, factory: ModuleType, first: int) -> None:
     """Two hundred schedules of every kind of message, true and spoilt, of hang-ups and of silence, at any moment."""
     for seed in range(first, first + 20):
