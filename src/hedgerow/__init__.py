@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hedgerow.privacy.report import PrivacyReport
     from hedgerow.protocol.errors import HedgerowError
     from hedgerow.protocol.plan import Plan, parse_plan
-    from hedgerow.site_data import read_site_data
+    from hedgerow.site_data import read_site_data, read_sites_data
 
 __version__ = "0.1.0"
 
