@@ -76,8 +76,7 @@ def test_the_coordinators_unit_protects_as_the_nodes_does() -> None:
 def test_the_coordinators_files_are_enough_for_the_largest_roster() -> None:
     """Under systemd and in a container it starts with as many sites as a roster may have, and strangers beside them."""
     (by_unit,) = re.findall(r"^LimitNOFILE=(\d+)$", UNITS["coordinator"], re.M)
-    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    ((soft, hard),) = re.findall(r"nofile: {soft: (\d+), hard: (\d+)}", compose)
+    ((soft, hard),) = re.findall(r"--ulimit nofile=(\d+):(\d+)", DOCUMENT)
     assert by_unit == soft == hard
     assert int(hard) >= MAX_SITES * SITE_CONNECTIONS + 100 * MONITOR_CONNECTIONS + STRANGERS + 512
     assert f"{hard} " in DOCUMENT.split("### File descriptors")[1]
