@@ -150,8 +150,8 @@ class NodeRun:
 
     @property
     def plan(self) -> Plan:
-        """The task's."""
-        return self.task.plan
+        """The task's, with who adds the noise to this run."""
+        return self.task.run_plan
 
     def require_fitting(self, parameters: EpochParameters) -> None:
         """Raises Refusal PARAMETERS_REFUSED for an epoch that is not of this run and its noise."""
@@ -335,7 +335,7 @@ def task_of(message: Invitation | EvaluationInvitation) -> Task:
     plan = read_plan(message.plan)
     if isinstance(message, Invitation):
         return TrainingTask(plan)
-    return EvaluationTask(plan, message.model, message.epsilon, message.delta, message.first_round)
+    return EvaluationTask(plan, message.model, message.epsilon, message.delta, message.first_round, message.noise)
 
 
 def asked_by(message: Invitation | EvaluationInvitation) -> tuple[str, str, str, float]:
@@ -355,7 +355,8 @@ def check_task(task: Task, setup: NodeSetup) -> None:
     if isinstance(task, TrainingTask) and setup.arrivals is not None:
         setup.arrivals.check(task.plan)
     setup.policy.check_roster(setup.roster)
-    setup.policy.check_plan(task.plan, task.promise[0])
+    evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
+    setup.policy.check_plan(task.plan, task.promise[0], evaluation_noise)
     if isinstance(task, TrainingTask):
         require_moderate(task.plan, task.settings, setup.policy.secure_sums.max_length)
 
@@ -416,7 +417,9 @@ def check_own_plan(setup: NodeSetup) -> None:
     if setup.load_held_out is no_held_out_rows:
         check_task(TrainingTask(setup.plan), setup)
     else:
-        setup.policy.check_plan(setup.plan, 0.0)
+        # Where there are rows for evaluations only, it does not matter who added the noise to the training.
+        is_for_both = setup.load is not no_training_rows
+        setup.policy.check_plan(setup.plan, 0.0, None if is_for_both else setup.policy.noise_of_evaluations[0])
 
 
 def _strict_without_plan() -> PolicyRefusal:
@@ -463,7 +466,7 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
-        return EvaluationNode(setup.site, held_out, task.plan, setup.n_threads, setup.noise), digest_of(held_out)
+        return EvaluationNode(setup.site, held_out, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)
     data = setup.load(task.plan)
     if task.plan.privacy.accountant == "pure":
         require_declared_rows(setup, data)

@@ -12,6 +12,7 @@
     plans = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]   # digests of plans to take part in
     noise = ["distributed"]             # who may add the noise: "server", "distributed", "local"; without it:
                                         # the sites only. "server" trusts the coordinator with exact sums
+    evaluation_noise = ["distributed"]  # the same for evaluations of models; without it: the sites only
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -74,6 +75,7 @@ class Policy:
     query_kinds: tuple[str, ...] = checked(distinct_texts, ())
     plans: tuple[str, ...] = checked(_plan_digests, ())
     noise: tuple[str, ...] = checked(distinct_texts, ())
+    evaluation_noise: tuple[str, ...] = checked(distinct_texts, ())
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
@@ -83,6 +85,12 @@ class Policy:
     def is_strict(self) -> bool:
         """Whether one row that does not fit, or a table without rows, keeps the site out of a run."""
         return self.rows_that_do_not_fit == "refuse"
+
+    @property
+    def noise_of_evaluations(self) -> tuple[str, ...]:
+        """Who may add the noise to evaluations; "local" where training may have it, for it asks for less trust."""
+        also = ("local",) if "local" in self.noise and "local" not in self.evaluation_noise else ()
+        return (*(self.evaluation_noise or DEFAULT_NOISE), *also)
 
     @property
     def secure_sums(self) -> NodePolicy:
@@ -95,7 +103,8 @@ class Policy:
             min_honest_survivors=min(self.min_sites, max(2, 3 - self.min_colluders)),
             min_honest_group=min(2, self.min_sites),
             requires_echo=self.requires_echo,
-            refuses_server_noise="server" not in (self.noise or DEFAULT_NOISE),
+            # A run has the noise of its task, which is checked by itself.
+            refuses_server_noise="server" not in (*(self.noise or DEFAULT_NOISE), *self.noise_of_evaluations),
         )
 
     def check_roster(self, roster: Roster) -> None:
@@ -108,17 +117,22 @@ class Policy:
                 f"The roster has {len(roster.sites)} sites; the policy asks for at least {self.min_sites}.",
             )
 
-    def check_plan(self, plan: Plan, epsilon: float | None = None) -> None:
+    def check_plan(self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None) -> None:
         """Raises PolicyRefusal; its code says which rule the plan breaks.
 
-        Args: epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
+        Args:
+            epsilon: what the run may cost; None for the plan's, other for the evaluation of the plan's model.
+            evaluation_noise: who adds the noise to such an evaluation; None for training.
         """
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
             raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
         if _beyond([plan.label.name], self.labels):
             raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
-        if plan.privacy.noise not in (self.noise or DEFAULT_NOISE):
+        if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:
+            said = f"The coordinator asks for an evaluation with {evaluation_noise} noise"
+            raise noise_refusal(said, evaluation_noise, "evaluation_noise")
+        if evaluation_noise is None and plan.privacy.noise not in (self.noise or DEFAULT_NOISE):
             raise noise_refusal(f"The plan wants {plan.privacy.noise} noise", plan.privacy.noise, "noise")
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
@@ -164,7 +178,7 @@ def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
     return PolicyRefusal(
         f"{what}; the policy does not allow it.",
         cause=trusts.get(noise, "The policy of this site's owner names other noise."),
-        remedy='Agree on a plan with privacy.noise = "distributed", or, if the owner of the data agrees to this one, '
+        remedy='Agree on noise of the sites, "distributed"; or, if the owner of the data agrees to this, '
         f'write {line} = ["{noise}"] into the policy.',
         code="policy-noise",
     )

@@ -24,6 +24,8 @@ ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
 """In the local model it is no secret how many rows each site has."""
 NOISE_MODES = ("server", "distributed", "local")
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments")
+"""Kinds of releases that an evaluation makes and a training does not."""
 
 # JSON has no infinity.
 _INFINITE = "infinite"
@@ -207,9 +209,23 @@ class PrivacyReport(PrivacyContext):
         return warnings_of(self.epsilon, self.delta, self.n_records)
 
     @property
+    def evaluation_modes(self) -> tuple[str, ...]:
+        """Noise of evaluations that is not the training's: every evaluation chooses, and the ledger tells."""
+        own = {_mode_of(release) for release in self.ledger if release.kind in EVALUATION_KINDS}
+        return tuple(mode for mode in NOISE_MODES if mode in own - {self.noise_mode})
+
+    @property
     def trust(self) -> str:
-        """Whom the guarantee asks one to trust, as a sentence."""
-        if self.noise_mode == "server":
+        """Whom the guarantee asks one to trust, in sentences."""
+        others = [f"In {self._n_of(mode)} of an evaluation: {self._trust(mode)}" for mode in self.evaluation_modes]
+        return " ".join([self._trust(self.noise_mode), *others])
+
+    def _n_of(self, mode: str) -> str:
+        count = sum(release.kind in EVALUATION_KINDS and _mode_of(release) == mode for release in self.ledger)
+        return f"{count} release(s)"
+
+    def _trust(self, mode: str) -> str:
+        if mode == "server":
             chooses = (
                 f"In {self.n_choices} of the releases it chooses from exact sums, and is trusted to do so by the "
                 "exponential mechanism. "
@@ -220,7 +236,7 @@ class PrivacyReport(PrivacyContext):
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
                 f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
             )
-        if self.noise_mode == "local":
+        if mode == "local":
             return (
                 "Each record's node adds the noise, to every record's statistics by themselves, before anything leaves "
                 "it: there is no trust in anyone but one's own node. How many rows each site has is taken to be known."
@@ -265,6 +281,7 @@ class PrivacyReport(PrivacyContext):
             "epsilon_own": self.epsilon_own,
             "n_choices": self.n_choices,
             "cohorts": self._cohorts_told(),
+            "evaluation_modes": list(self.evaluation_modes),
         }
         content |= {name: value for name, value in optional.items() if value}
         if not self.candidates_from_data:
@@ -303,7 +320,8 @@ class PrivacyReport(PrivacyContext):
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
         lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
-        lines.append(f"  noise             {self.noise_mode}: {self.trust}")
+        modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
+        lines.append(f"  noise             {modes}: {self.trust}")
         if self.guarantee == "holds":
             lines.append(f"  in words          {_in_words(self)}")
         return "\n".join(lines)
@@ -435,8 +453,22 @@ def warnings_of(epsilon: float, delta: float, n_records: int | None) -> tuple[st
     return tuple(found)
 
 
+def _mode_of(release: Release) -> str:
+    """Who added the noise to a release; "" where there is none."""
+    event: Event = release.event
+    if isinstance(event, UnnoisedEvent):
+        return ""
+    if isinstance(event, LocalGaussianEvent):
+        return "local"
+    return "distributed" if hasattr(event, "n_shares") else "server"
+
+
 def _is_of_mode(release: Release, mode: str) -> bool:
-    """Whether a release can be of a run with that noise; one without noise can be of any."""
+    """Whether a release can be of a run with that noise, or of an evaluation of its model, which chooses who of the
+    coordinator and the sites adds it; one without noise can be of any.
+    """
+    if release.kind in EVALUATION_KINDS and mode != "local" and _mode_of(release) in ("server", "distributed"):
+        mode = _mode_of(release)
     event: Event = release.event
     if isinstance(event, UnnoisedEvent):
         return True

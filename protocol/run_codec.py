@@ -15,7 +15,7 @@ from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.queries import IntVector
 
 MAGIC = b"HRM"
-VERSION = 2
+VERSION = 3
 """2: a round's spec names the epoch that drew the trees' seed, and a site is shown that epoch before any other."""
 HASH_BYTES = 32
 MAX_MESSAGE_BYTES = 1 << 27

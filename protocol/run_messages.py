@@ -97,6 +97,7 @@ class EvaluationInvitation:
         model: the ensemble's canonical JSON (ASCII).
         epsilon, delta: what the evaluation may cost by itself.
         first_round: releases on the model's account before this one; it numbers the purposes.
+        noise: who adds the noise to this evaluation: "server", "distributed" or "local".
     """
 
     run_id: bytes
@@ -105,6 +106,7 @@ class EvaluationInvitation:
     epsilon: float
     delta: float
     first_round: int
+    noise: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ def encode(message: Message) -> bytes:
             writer.hash(message.run_id).blob(message.plan)
         case EvaluationInvitation():
             writer.hash(message.run_id).blob(message.plan).blob(message.model)
-            writer.real(message.epsilon).real(message.delta).number(message.first_round, 4)
+            writer.real(message.epsilon).real(message.delta).number(message.first_round, 4).word(message.noise)
         case Ready():
             writer.hash(message.run_id).hash(message.plan_digest)
         case Payload():
@@ -305,7 +307,7 @@ _READERS: dict[MessageKind, Callable[[MessageReader], Message]] = {
     MessageKind.WELCOME: lambda r: Welcome(r.number(8)),
     MessageKind.INVITATION: lambda r: Invitation(r.hash(), r.blob(MAX_PLAN_BYTES)),
     MessageKind.EVALUATION: lambda r: EvaluationInvitation(
-        r.hash(), r.blob(MAX_PLAN_BYTES), r.blob(MAX_MODEL_BYTES), r.real(), r.real(), r.number(4)
+        r.hash(), r.blob(MAX_PLAN_BYTES), r.blob(MAX_MODEL_BYTES), r.real(), r.real(), r.number(4), r.word()
     ),
     MessageKind.READY: lambda r: Ready(r.hash(), r.hash()),
     MessageKind.ROUND_REQUEST: lambda r: RoundRequest(*_read_releases(r), r.blob(), r.number(8, MAX_STRUCTURE_SEED)),

@@ -110,7 +110,7 @@ class EvaluatedModel:
         Raises PrivacyError: as `checked_cost`, or for a purpose that is on the account already.
         """
         task = self.task
-        cost = checked_cost(own, evaluation_context(task.plan, task.epsilon, task.delta, noise))
+        cost = checked_cost(own, evaluation_context(task.run_plan, task.epsilon, task.delta, noise))
         ledger = self.ledger
         for release in own:
             ledger = ledger.append(release)

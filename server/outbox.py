@@ -38,7 +38,7 @@ class RunOutbox:
         self._checks = checks_of(self._task)
         self._releases: list[IntVector] = []
         self._ledger = Ledger()
-        self._ahead = Ahead(setup.plan, setup.noise)
+        self._ahead = Ahead(setup.run_plan, setup.noise)
         self.state = RunState.GATHERING
         self.sites = Sites(setup.roster)
         self.outcome: Outcome | None = None

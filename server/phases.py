@@ -105,9 +105,9 @@ class RunPhases(RunOutbox):
     def _begin_setup(self) -> None:
         """Set a new epoch up with all sites that are ready."""
         members = self._members()
-        while len(members) < self.sites.least(self._setup.plan):
+        while len(members) < self.sites.least(self._setup.run_plan):
             if not self._take_back():
-                raise self.sites.too_few(self._setup.plan)
+                raise self.sites.too_few(self._setup.run_plan)
             members = self._members()
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
@@ -118,7 +118,7 @@ class RunPhases(RunOutbox):
         self._attempt += 1
         n_slots = slots_for(self._task, len(self._releases), len(members))
         identity = (self.run_id, self._attempt, self._setup.roster.hash())
-        parameters = parameters_of(self._setup.plan, identity, n_slots, len(members))
+        parameters = parameters_of(self._setup.run_plan, identity, n_slots, len(members))
         self._journal.save_attempt(self._attempt)
         self._view = self._slot = None
         self.sites.begin_epoch(members)
@@ -130,7 +130,7 @@ class RunPhases(RunOutbox):
 
     def _members(self) -> set[str]:
         """Who takes part in a set-up that begins now."""
-        return self.sites.agreeing(self.sites.heard(self.sites.ready), self._setup.plan)
+        return self.sites.agreeing(self.sites.heard(self.sites.ready), self._setup.run_plan)
 
     def _leave_out(self, site: str, code: str) -> None:
         """Ask a site no more; whoever watches is told why."""
@@ -270,7 +270,7 @@ class RunPhases(RunOutbox):
         comes_back = {site for site in ready - there if self.sites.conduct[site].lost_epochs >= MOST_LOST_EPOCHS}
         is_worth_it = ready > there and is_short
         is_worth_it |= ready - comes_back > there and self._attempt < MAX_ATTEMPTS // 2
-        if len(ready) >= self.sites.least(self._setup.plan) and (is_full or is_worth_it):
+        if len(ready) >= self.sites.least(self._setup.run_plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
             return Following.EPOCH, there
         return (Following.WAIT if is_short else Following.SLOT), there
@@ -279,7 +279,7 @@ class RunPhases(RunOutbox):
         query, place = self._replica.query, (self._next_slot, self._replica.context())
         if query is None or self._view is None:
             return None
-        return open_slot(self._setup.plan, self._view, self._setup.identity, query, place)
+        return open_slot(self._setup.run_plan, self._view, self._setup.identity, query, place)
 
     def _close_vectors(self) -> None:
         slot = self._require_slot()
@@ -340,8 +340,8 @@ class RunPhases(RunOutbox):
             self._judge_dealer(slot, fault)
             self._stall()
             return
-        cohort = cohort_of(self._setup.plan, self._view)
-        releaser = Releaser(self._ahead.noise, is_local=self._setup.plan.privacy.noise == "local")
+        cohort = cohort_of(self._setup.run_plan, self._view)
+        releaser = Releaser(self._ahead.noise, is_local=self._setup.run_plan.privacy.noise == "local")
         release = releaser.release(query, opened.sums[VECTOR_ID], cohort)
         if not isinstance(query, SplitSelection):
             release = wrapped(release, slot.spec.vectors[0].width)
@@ -350,7 +350,7 @@ class RunPhases(RunOutbox):
         line = JournalledRelease(release, entry, survivors)
         try:
             summed = Summed(cohort, self._view.guarantees.n_nodes, survivors)
-            require_plausible(self._checks, query, self._setup.plan, release, summed)
+            require_plausible(self._checks, query, self._setup.run_plan, release, summed)
         except SumAbandoned as fault:
             # That the run ends is told to all, so what it follows from is a release like any other: it is written down
             # with its cost, and the run given up, in one write.

@@ -56,7 +56,7 @@ def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitatio
     """The message that asks a site to take part."""
     plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
     if isinstance(task, EvaluationTask):
-        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round)
+        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)
     return Invitation(run_id, plan)
 
 
@@ -106,7 +106,7 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
     mode = mode_of(plan)
     # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
     wishes = default_wishes(n_members, LEAST_COLLUDERS)
-    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or plan.federation.echo
+    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
 
@@ -125,7 +125,7 @@ def check_words(task: Task, n_sites: int) -> None:
 
     Asked before anything is released: found out in the middle, what was released until then would be for nothing.
     """
-    plan = task.plan
+    plan = task.run_plan
     if rows_of(plan) * n_sites < _SURELY_FEW:
         return
     program = task.with_structure_seed(0).program()

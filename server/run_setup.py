@@ -37,6 +37,11 @@ class RunSetup:
     evaluation: EvaluatedModel | None = None
 
     @property
+    def run_plan(self) -> Plan:
+        """The plan that says who adds the noise; another one than the model's where an evaluation chooses that."""
+        return self.task.run_plan
+
+    @property
     def task(self) -> Task:
         """What the run is for."""
         return TrainingTask(self.plan) if self.evaluation is None else self.evaluation.task

@@ -90,7 +90,7 @@ class RunSession(RunPhases):
             if len(holders) == self._view.guarantees.threshold:
                 # Remembered where the release will look for them.
                 weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
-            cohort = cohort_of(self._setup.plan, self._view)
+            cohort = cohort_of(self._setup.run_plan, self._view)
             is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
             self._ahead.prepare(query, self._ledger, cohort, is_last=is_last)
 
@@ -101,7 +101,7 @@ class RunSession(RunPhases):
             self.n_phases += 1
             return self._flush()
         if self.is_stalled:
-            self._give_up(self.sites.too_few(self._setup.plan))
+            self._give_up(self.sites.too_few(self._setup.run_plan))
             return self._flush()
         for site in sorted(self._awaited()):
             self._fall_silent(site)

@@ -59,7 +59,7 @@ def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, m
     The coordinator is `hub`; `monitor` names one who may watch.
     """
     policy = f'version = 1\ndata_set = "wards"\nmax_epsilon = {max_epsilon}\ndelta = 1e-6\n'
-    policy += 'noise = ["server", "distributed"]\n'
+    policy += 'noise = ["server", "distributed"]\nevaluation_noise = ["server", "distributed"]\n'
     (folder / "plan.toml").write_text(plan, encoding="ascii")
     (folder / "policy.toml").write_text(policy, encoding="ascii")
     others = [("hub", "--coordinator")] + ([(monitor, "--monitor")] if monitor else [])

@@ -10,13 +10,13 @@ import hashlib
 import json
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.protocol.errors import PrivacyError, RemoteProtocolError
 from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.evaluation import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
@@ -27,7 +27,7 @@ from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.ensemble_json import ensemble_from_dict, ensemble_to_dict
 
-_DOMAIN = b"hedgerow evaluation 1"
+_DOMAIN = b"hedgerow evaluation 2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,11 @@ class TrainingTask:
     def settings(self) -> Settings:
         """The plan's; PrivacyError when no noise keeps its promise."""
         return resolve(self.plan)
+
+    @property
+    def run_plan(self) -> Plan:
+        """The plan that says how sums are made: who adds the noise, and how many sites there are at least."""
+        return self.plan
 
     @property
     def digest(self) -> str:
@@ -82,9 +87,12 @@ class EvaluationTask:
             whether it knows the model.
         epsilon, delta: what the evaluation may cost by itself.
         first_round: releases on the model's account before this one.
+        noise: who adds the noise to this evaluation, "server" or "distributed", whoever added it to the training;
+            "local" for the models of plans with local noise, and only for these. "" takes the sites: whoever had the
+            exact sums of an evaluation could have made the model for them.
 
     Raises:
-        PrivacyError: epsilon or delta out of range.
+        PrivacyError: epsilon or delta out of range; code "noise-mode-unsupported" for other noise.
         RemoteProtocolError: the plan is not that of a model, for it leaves the seed of the trees open.
     """
 
@@ -93,13 +101,34 @@ class EvaluationTask:
     epsilon: float
     delta: float
     first_round: int
+    noise: str = ""
 
     def __post_init__(self) -> None:
+        is_local = self.plan.privacy.noise == "local"
+        if not self.noise:
+            object.__setattr__(self, "noise", "local" if is_local else "distributed")
+        if self.noise not in (("local",) if is_local else ("server", "distributed")):
+            raise PrivacyError(
+                f"An evaluation of this model cannot have {self.noise!r} noise.",
+                cause="Costs of noise for each record and of noise for each sum cannot be added up.",
+                remedy='Ask for "distributed" or "server"; for a plan with local noise, for "local".',
+                code="noise-mode-unsupported",
+            )
         if self.epsilon != float("inf"):
             check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.plan.has_joint_structure:
             raise _unreadable("Its plan does not say from which seed the trees were made.")
+
+    @cached_property
+    def run_plan(self) -> Plan:
+        """See `TrainingTask.run_plan`: the model's plan, with this evaluation's noise."""
+        plan = self.plan
+        if plan.privacy.noise == self.noise:
+            return plan
+        # With the echo exchange distributed noise needs less of it; a plan with other noise did not have to ask.
+        federation = replace(plan.federation, echo=bool(plan.federation.echo) or self.noise == "distributed")
+        return replace(plan, privacy=replace(plan.privacy, noise=self.noise), federation=federation)
 
     @cached_property
     def ensemble(self) -> Ensemble:
@@ -119,7 +148,8 @@ class EvaluationTask:
     def digest(self) -> str:
         """64 hexadecimal digits over all of it."""
         numbers = struct.pack(">ddQ", self.epsilon, self.delta, self.first_round)
-        return hashlib.sha256(_DOMAIN + bytes.fromhex(self.plan.digest) + self.model_digest + numbers).hexdigest()
+        parts = bytes.fromhex(self.plan.digest) + self.model_digest + numbers + self.noise.encode()
+        return hashlib.sha256(_DOMAIN + parts).hexdigest()
 
     @property
     def promise(self) -> tuple[float, float]:
@@ -183,6 +213,7 @@ def task_to_text(task: Task) -> str:
             "epsilon": task.epsilon,
             "delta": task.delta,
             "first_round": task.first_round,
+            "noise": task.noise,
         }
     return json.dumps(table, sort_keys=True)
 
@@ -195,4 +226,6 @@ def task_from_text(text: str) -> Task:
         return TrainingTask(plan)
     part = table["evaluation"]
     model = str(part["model"]).encode("ascii")
-    return EvaluationTask(plan, model, float(part["epsilon"]), float(part["delta"]), int(part["first_round"]))
+    # A version that did not write the noise down had the plan's.
+    noise = str(part.get("noise", plan.privacy.noise))
+    return EvaluationTask(plan, model, float(part["epsilon"]), float(part["delta"]), int(part["first_round"]), noise)

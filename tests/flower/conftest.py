@@ -34,6 +34,7 @@ seed = 5
 EVALUATION = """version = 1
 model = "model.json"
 epsilon = 2
+noise = "server"
 roster = "roster.toml"
 identity = "hub.private.json"
 out = "evaluated.json"

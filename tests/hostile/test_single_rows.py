@@ -10,22 +10,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import RESERVED, BudgetBook
-from hedgerow.client.node import SiteData
+from hedgerow.client.node import Node, SiteData
 from hedgerow.client.node_run import NodeSetup, check_own_plan
 from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.flower import site
+from hedgerow.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import DataError, PolicyRefusal
+from hedgerow.protocol.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.protocol.queries import IntVector, LeafSums, NoiseCohort, Query, ScoreHistogram
 from hedgerow.protocol.run_messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
+from hedgerow.server.coordinator import Releaser
+from hedgerow.training.settings import resolve
 from hedgerow.transport.flower_envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
 from hedgerow.transport.identity_files import read_private
 
@@ -264,3 +269,74 @@ def test_a_node_without_a_plan_does_not_begin(
     with pytest.raises(PolicyRefusal) as caught:
         start(rows_that_do_not_fit="refuse")
     assert caught.value.code == "strict-without-plan"
+
+
+# A model that was made for one patient --------------------------------------------------------------------------------
+
+
+class MakesReleasesUp:
+    """A coordinator's process that releases in training what singles one patient out, and keeps an evaluation's sums.
+
+    It knows everything about the patient but the label. Leaves in which the patient is not are given nothing.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Plan, patient: SiteData) -> None:
+        self.sums: list[tuple[ScoreHistogram, IntVector]] = []
+        self._shadow = Node("shadow", SiteData(patient.codes, np.ones(1, dtype=np.int32)), plan, resolve(plan))
+        honest = Releaser.release
+
+        def release(own: Releaser, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
+            fair = honest(own, query, total, cohort)
+            if isinstance(query, LeafSums):
+                return self._shadow.answer(query) * 100
+            assert isinstance(query, ScoreHistogram)
+            self.sums.append((query, total))
+            # Equal counts in all bins of the outline make the bins of the detail as narrow as they can be.
+            return np.full_like(fair, 4 * query.unit) if not query.by_label else fair
+
+        monkeypatch.setattr(Releaser, "release", release)
+
+    def label(self) -> int | None:
+        """What stands in the highest bin that is not empty, if that is one record; None for anything else."""
+        query, total = self.sums[-1]
+        rows = total.reshape(query.shape)[0] / query.unit
+        (places,) = np.nonzero(rows.sum(axis=0))
+        highest = rows[:, places[-1]]
+        return int(highest.argmax()) if sorted(highest) == [0, 1] else None
+
+
+@pytest.mark.parametrize("asked", ["server", "distributed"])
+def test_a_model_made_for_one_patient_is_evaluated_with_noise_of_the_sites_only(
+    federate: Callable[..., Any], factory: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Every site has helped to make that model, which proves nothing: its sums have one patient alone on top. With the
+    noise of the sites the coordinator sees no such sum, and with its own it gets none, unless a policy says so."""
+    plan = factory.make_plan(model={"n_trees": 12, "max_depth": 4, "batch_size": 2, "structure_seed": 3})
+    told, wanted = [], []
+    for number in range(6):
+        federation = federate(4, plan, name=f"patient-{number}")
+        patient = factory.take(federation.held_out["site-0"], [number])
+        liar = MakesReleasesUp(monkeypatch, plan, patient)
+        outcome = federation.run()
+        model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+        federation.prepare_evaluation(model, 2.0, noise=asked)
+        federation.run()
+        told.append(liar.label())
+        wanted.append(int(patient.labels[0]))
+        monkeypatch.undo()
+    if asked == "server":
+        assert told == wanted, "the attack does not work: look at it before relying on this test"
+    else:
+        assert told == [None] * 6
+        return
+    federation = federate(4, plan, name="default")
+    outcome = federation.run()
+    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
+    for party in federation.parties.values():
+        party.setup = dataclasses.replace(
+            party.setup, policy=dataclasses.replace(party.setup.policy, evaluation_noise=())
+        )
+    federation.prepare_evaluation(model, 2.0, noise="server")
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"policy-noise"}

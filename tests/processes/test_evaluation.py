@@ -27,7 +27,8 @@ def evaluating(scene: Scene, strike: dict[str, int] | None = None) -> Process:
     """The coordinator of an evaluation."""
     return scene.start(
         "hub", "evaluate", "model.json", "--federated", "--roster", "roster.toml", "--identity", "hub.private.json",
-        "--listen", scene.address, "--epsilon", "2", "--seed", "5", "--out", "evaluated.json", "--json", strike=strike,
+        "--listen", scene.address, "--epsilon", "2", "--noise", "server", "--seed", "5", "--out", "evaluated.json",
+        "--json", strike=strike,
     )  # fmt: skip
 
 

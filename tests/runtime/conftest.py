@@ -41,7 +41,7 @@ from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
 NOISE = ("server", "distributed", "local")
-OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE)
+OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE, evaluation_noise=NOISE)
 
 
 def key(name: str) -> Identity:
@@ -274,11 +274,15 @@ class Federation:
         """Every model and every evaluation has its own."""
         return "journal.db" if self.evaluation is None else f"journal-{self.evaluation.task.first_round}.db"
 
-    def prepare_evaluation(self, model: Model, epsilon: float, delta: float | None = None) -> None:
+    def prepare_evaluation(
+        self, model: Model, epsilon: float, delta: float | None = None, noise: str | None = None
+    ) -> None:
         """Every node is started again with the rows that it holds out, and the next run evaluates the model."""
+        noise = model.plan.privacy.noise if noise is None else noise
         task = EvaluationTask(
-            model.plan, ensemble_bytes(model.ensemble), epsilon, delta or model.plan.privacy.delta, len(model.ledger)
-        )
+            model.plan, ensemble_bytes(model.ensemble), epsilon, delta or model.plan.privacy.delta, len(model.ledger),
+            noise,
+        )  # fmt: skip
         self.evaluation = EvaluatedModel(task, model.ledger, model.report)
         self.events.clear()
         for site, party in self.parties.items():

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from conftest import Builder, Federation
 
 EPSILON = 5.0
-POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"))
+EITHER = ("server", "distributed")
+POLICY = Policy(
+    version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=EITHER, evaluation_noise=EITHER
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -223,7 +226,7 @@ REFUSALS: dict[str, dict[str, Any]] = {
     "policy-query-kind": {"query_kinds": ("LeafSums",)},
     "policy-feature": {"features": ("age",)},
     "policy-label": {"labels": ("z",)},
-    "policy-noise": {"noise": ("distributed",)},
+    "policy-noise": {"evaluation_noise": ()},
     "policy-over-budget": {"max_epsilon": 4.0},
     "policy-coordinator": {"coordinators": ("00" * 32,)},
 }

@@ -49,7 +49,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Invitation, HASHES, st.binary(max_size=200)),
     st.builds(
         EvaluationInvitation, HASHES, st.binary(max_size=99), st.binary(max_size=99), REALS, REALS,
-        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1), CODES,
     ),
     st.builds(Ready, HASHES, HASHES),
     st.builds(Payload, st.sampled_from(sorted(PAYLOADS)), st.binary(max_size=200)),

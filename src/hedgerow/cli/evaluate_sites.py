@@ -66,16 +66,19 @@ def _over_network(
     # An extra: only whoever dials or listens needs grpc.
     from hedgerow.cli.serving import serve
 
-    evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta)
+    evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))
     outcome, session, _ = serve(arguments, model.plan, noise, journal, evaluated)
     return found_by(outcome, model), sites_of(session)
 
 
-def to_be_evaluated(model: Model, epsilon: float, delta: float | None) -> EvaluatedModel:
-    """What the coordinator of an evaluation is given; without a delta, the model's own. Raises PrivacyError."""
+def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
+    """What the coordinator of an evaluation is given; without a delta, the model's own; `noise` as `EvaluationTask`.
+
+    Raises PrivacyError.
+    """
     delta = model.plan.privacy.delta if delta is None else delta
-    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, len(model.ledger))
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, len(model.ledger), noise)
     return EvaluatedModel(task, model.ledger, model.report)
 
 
@@ -103,6 +106,12 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--site and --roster do not go together: the nodes of a roster read their own tables.",
             remedy="Leave out one of them.",
+            code="usage",
+        )
+    if arguments.noise is not None and not over_network:
+        raise UsageError(
+            "--noise is for evaluations over the nodes of a roster; sites in one process have the plan's noise.",
+            remedy="Leave out --noise, or give --roster.",
             code="usage",
         )
     missing = "--identity" if over_network and arguments.identity is None else ""

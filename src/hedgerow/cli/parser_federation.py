@@ -75,6 +75,10 @@ def add_coordinating(group: Any) -> None:
     group.add_argument("--roster", metavar="ROSTER", help="who takes part, and by which keys")
     group.add_argument("--identity", metavar="FILE", help="the coordinator's .private.json")
     group.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
+    group.add_argument(
+        "--noise", choices=("distributed", "server"),
+        help="who adds the noise, whoever added it to the training; sites have to allow it (distributed)",
+    )  # fmt: skip
     group.add_argument("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
     _add_new_run(group)
     group.add_argument("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")

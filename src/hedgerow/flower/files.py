@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hedgerow.protocol.errors import PlanError, UsageError
 from hedgerow.protocol.plain_values import read_toml
-from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, number, read_section, text
+from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, number, one_of, read_section, text
 
 FILE_VERSION = 1
 _PATHS = {
@@ -61,6 +61,7 @@ class CoordinatorFile:
         plan: to train a model by; "" where one is evaluated.
         model: to be evaluated, a file; "" where one is trained.
         epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
+        noise: who adds the noise to an evaluation; "" for the sites (the plan says it for training).
         roster, identity: as for `hedgerow coordinator`.
         out: the model file to write; "" for `model`, which is written anew with the evaluation on its account.
         scores: where an evaluation's numbers are written as JSON; "" for the log only.
@@ -77,6 +78,7 @@ class CoordinatorFile:
     model: str = checked(text, "")
     epsilon: float = checked(number(0.0, math.inf, exclusive=True), 0.0)
     delta: float = checked(number(0.0, 1.0, exclusive=True), 0.0)
+    noise: str = checked(one_of("distributed", "server"), "")
     out: str = checked(text, "")
     scores: str = checked(text, "")
     journal: str = checked(text, "")
@@ -102,8 +104,8 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     fault = ""
     if bool(found.plan) == bool(found.model):
         fault = "It names both a plan and a model, or neither: coordinator.plan trains, coordinator.model is evaluated."
-    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores):
-        fault = "Training needs coordinator.out, and takes no epsilon, delta or scores: they are for an evaluation."
+    elif found.plan and (not found.out or found.epsilon or found.delta or found.scores or found.noise):
+        fault = "Training needs coordinator.out; epsilon, delta, noise and scores are for an evaluation."
     elif found.model and not found.epsilon:
         fault = "An evaluation needs coordinator.epsilon: what it may cost."
     if fault:
