@@ -149,12 +149,13 @@ class Federation:
     their answers: it is at least as long as both, or a node would give a run up that goes on.
 
     With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
+    A plan that does not say has it with distributed noise, of which less is needed then, and not with other noise.
     With `salvage`, a training that cannot go on ends with the model of the rounds that were released.
     """
 
     min_sites: int = checked(integer(1, 100_000), 1)
     secure_aggregation: bool = checked(boolean, True)
-    echo: bool = checked(boolean, False)
+    echo: bool | None = checked(boolean, None)
     join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
     round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
     idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
@@ -203,6 +204,9 @@ class Plan:
             **{section_of(word): read_section(kind, table.get(section_of(word), {}), section_of(word))
                for word, kind in SECTIONS.items()},
         )
+        if plan.federation.echo is None:
+            federation = dataclasses.replace(plan.federation, echo=plan.privacy.noise == "distributed")
+            plan = dataclasses.replace(plan, federation=federation)
         check_algorithm(table, plan.model)
         check_consistency(plan)
         if not is_stored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
 
@@ -90,6 +91,8 @@ class MaskedAggregation:
 
     def _new_epoch(self) -> EpochSession:
         wishes = default_wishes(len(self._nodes), LEAST_COLLUDERS if self._mode is NoiseMode.DISTRIBUTED else 0)
+        # As many shares count here as over a network.
+        wishes = replace(wishes, has_echo=wishes.has_echo or bool(self._plan.federation.echo))
         return EpochSession(
             list(self._nodes), self._n_slots, self._entropy, wishes=wishes, noise=self._mode, policy=ALL_HERE
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +12,22 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.secagg.guarantees import Guarantees, derive
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.query_round import require_words
+from hedgerow.secagg.session import default_wishes
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
+
+MEASURED_LOSSES = (
+    (0.1, 1.0, 0.0, 0.0), (0.1, 1.414, 0.0026, 0.0207), (0.1, 1.508, 0.0045, 0.0237), (0.1, 1.581, 0.0055, 0.0292),
+    (0.1, 2.132, 0.0154, 0.0533),
+    (0.5, 1.0, 0.0, 0.0), (0.5, 1.414, 0.0014, 0.0026), (0.5, 1.508, 0.0035, 0.0038), (0.5, 1.581, 0.0033, 0.0049),
+    (0.5, 2.132, 0.0069, 0.0131),
+    (1.0, 1.0, 0.0, 0.0), (1.0, 1.414, 0.0014, 0.0020), (1.0, 1.508, 0.0017, 0.0022), (1.0, 1.581, 0.0018, 0.0021),
+    (1.0, 2.132, 0.0041, 0.0069),
+)  # fmt: skip
+"""Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,60 @@ def forecast(plan: Plan) -> Forecast:
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
         epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
     )
+
+
+def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
+    """What an epoch of so many sites is promised when they add the noise, as a coordinator sets it up.
+
+    Args: n_sites: >= 3; min_survivors: the plan's `min_sites`.
+    """
+    wishes = default_wishes(n_sites, LEAST_COLLUDERS)
+    least = max(wishes.min_survivors, min(min_survivors, n_sites))
+    return derive(n_sites, replace(wishes, min_survivors=least, has_echo=wishes.has_echo or has_echo))
+
+
+def noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
+    """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares.
+
+    Args: as `noise_guarantees`.
+    """
+    return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
+
+
+def measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
+    """The losses of AUC (of Adult, of Bank) in the measured case nearest to an epsilon and a factor of the noise."""
+
+    def distance(case: tuple[float, float, float, float]) -> tuple[float, float]:
+        return abs(math.log(case[0] / epsilon)), abs(math.log(case[1] / factor))
+
+    *_, adult, bank = min(MEASURED_LOSSES, key=distance)
+    return adult, bank
+
+
+def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:
+    """Leaves with a single record that are expected in a whole run, from public numbers: at least, and at worst.
+
+    The first number is for records that are spread evenly: each falls into one of the L leaves of a tree with the
+    chance 1/L, independently. Real records crowd into few leaves and leave others nearly empty. The second number is
+    for the worst of such crowding, one leaf that takes any number of the records while the others are spread evenly
+    over the rest: about a leaf in e holds one record then. Both count all trees.
+
+    Returns None for an algorithm without leaves.
+    """
+    if plan.model.algorithm == "adassp":
+        return None
+    trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, 2**settings.max_depth
+    even = _single(n_records, n_leaves)
+    # Over L - 1 leaves it is largest where as many records as leaves are spread.
+    crowded = _single(min(n_records, n_leaves - 1), n_leaves - 1)
+    return trees * even, trees * max(even, crowded)
+
+
+def _single(n_records: int, n_leaves: int) -> float:
+    """The expected number of leaves with one record when so many records are spread evenly over so many leaves."""
+    if n_leaves == 1:
+        return float(n_records == 1)
+    return n_records * math.exp((n_records - 1) * math.log1p(-1 / n_leaves))
 
 
 def width_of(query: Query, plan: Plan) -> int:

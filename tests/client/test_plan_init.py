@@ -164,3 +164,10 @@ def test_what_cannot_be_drafted(write_file: WriteFile) -> None:
         draft_plan(write_file("b.csv", b"a,a,y\n1,2,3\n"), "y")
     with pytest.raises(UsageError, match="no column besides the label"):
         draft_plan(write_file("c.csv", b"y\n1\n"), "y")
+
+
+def test_a_draft_says_whom_its_noise_trusts(tmp_path: Path) -> None:
+    """Whoever leaves the drafted line as it is has read whom everybody trusts by it."""
+    (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n", encoding="ascii")
+    text = draft_plan(tmp_path / "t.csv", "y")
+    assert 'noise = "server"' in text and '"server" trusts the coordinator to add it, and with exact sums' in text

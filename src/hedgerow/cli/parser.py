@@ -126,7 +126,18 @@ def _add_plan(commands: Any) -> None:
 def _add_privacy(commands: Any) -> None:
     privacy = _command(commands, "privacy", "hedgerow.cli.privacy", "say what a plan costs before anyone runs it")
     privacy.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
+    privacy.add_argument(
+        "--sites", type=_n_sites, metavar="N", help="what noise of the sites costs at so many (the plan's least)"
+    )
     _add_json(privacy)
+
+
+def _n_sites(text: str) -> int:
+    """A number of sites among which noise can be shared."""
+    number = int(text)
+    if not 2 <= number <= 4096:
+        raise argparse.ArgumentTypeError(f"{number} is not from 2 to 4096")
+    return number
 
 
 def _add_train(commands: Any) -> None:

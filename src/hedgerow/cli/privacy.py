@@ -9,10 +9,12 @@ from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
-from hedgerow.forecasting import Forecast, forecast
-from hedgerow.privacy.gdp import mu_of
+from hedgerow.forecasting import Forecast, expected_singles, forecast, measured_loss, noise_factor
+from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
 from hedgerow.protocol.plan import Plan
+from hedgerow.server.gathering import SMALLEST_COHORT
+from hedgerow.training.dp_xgboost_settings import DpXgboostSettings
 from hedgerow.training.s_gbdt_rule import SGbdtSettings
 
 
@@ -20,13 +22,17 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the cost of a plan."""
     plan = read_plan(arguments.plan)
     expected = forecast(plan)
+    n_sites = arguments.sites or max(SMALLEST_COHORT, plan.federation.min_sites)
     if arguments.json:
-        print_json(_content(plan, expected))
+        print_json(_content(plan, expected, n_sites))
         return
     print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
     print(f"digest {plan.digest}\n")
     print("Privacy")
     print_facts(_privacy_facts(plan, expected))
+    if facts := _noise_facts(plan, expected, n_sites):
+        print("\nWho adds the noise")
+        print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
     print("\nEach site")
@@ -64,6 +70,51 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     return facts
 
 
+def _noise_facts(plan: Plan, expected: Forecast, n_sites: int) -> list[tuple[str, str]]:
+    """What the plan's noise asks one to believe, and what noise of the sites costs."""
+    mode = plan.privacy.noise
+    if math.isinf(plan.privacy.epsilon) or mode == "local":
+        return []
+    facts = [
+        ("noise", "of the coordinator, which all sites trust with exact sums and to add it" if mode == "server" else
+         "of the sites; the coordinator sees no sum without it"),
+    ]  # fmt: skip
+    singles = expected_singles(plan, expected.settings)
+    if singles is not None:
+        n_leaves = expected.settings.n_trees * 2**expected.settings.max_depth
+        seen = "; their sums, seen exactly, are one person's" if mode == "server" else ""
+        facts.append(
+            ("one record", f"in about {singles[0]:,.0f} of the run's {n_leaves:,} leaves if records spread evenly over "
+             f"a tree's leaves, in up to {singles[1]:,.0f} if most crowd into one of them{seen}")
+        )  # fmt: skip
+    if isinstance(expected.settings, DpXgboostSettings):
+        return [*facts, ("of the sites", "this algorithm has no noise of the sites")]
+    cost = _distributed_cost(plan, n_sites)
+    losses = cost["auc_loss"]
+    facts.append(
+        ("of the sites", f"at {n_sites} sites {cost['factor']:.2f} times the noise ({cost['factor_without_echo']:.2f} "
+         f"without the echo exchange): that of the coordinator at epsilon {number(cost['like_server_epsilon'], 3)}. "
+         f"Measured nearest to it: {losses[0]:.3f} (Adult) and {losses[1]:.3f} (Bank) of AUC "
+         "(docs/runs/noise_modes.txt); --sites N for your number")
+    )  # fmt: skip
+    return facts
+
+
+def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
+    """What noise of so many sites costs against that of the coordinator, for the same promise."""
+    privacy, least = plan.privacy, plan.federation.min_sites
+    # A plan with noise of the coordinator would have the echo exchange with noise of the sites.
+    has_echo = bool(plan.federation.echo) or privacy.noise != "distributed"
+    factor = noise_factor(n_sites, has_echo=has_echo, min_survivors=least)
+    return {
+        "n_sites": n_sites,
+        "factor": factor,
+        "factor_without_echo": noise_factor(n_sites, has_echo=False, min_survivors=least),
+        "like_server_epsilon": epsilon_of_mu(mu_of(privacy.epsilon, privacy.delta) / factor, privacy.delta),
+        "auc_loss": list(measured_loss(privacy.epsilon, factor)),
+    }
+
+
 def _warnings(plan: Plan) -> tuple[str, ...]:
     return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
 
@@ -97,7 +148,9 @@ def _shown(value: object) -> str:
     return "the loss's own" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _content(plan: Plan, expected: Forecast) -> dict[str, Any]:
+def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
+    is_private = not math.isinf(plan.privacy.epsilon)
+    can_share = plan.privacy.noise != "local" and not isinstance(expected.settings, DpXgboostSettings)
     return {
         "plan": plan.name,
         "digest": plan.digest,
@@ -112,4 +165,6 @@ def _content(plan: Plan, expected: Forecast) -> dict[str, Any]:
         "numbers_per_node": expected.numbers_per_node,
         "bits_per_number": expected.bits_per_number,
         "bytes_per_node": expected.bytes_per_node,
+        "single_record_leaves": expected_singles(plan, expected.settings),
+        "distributed_noise": _distributed_cost(plan, n_sites) if is_private and can_share else None,
     }
