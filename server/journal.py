@@ -11,7 +11,7 @@ never be a second manifest; one of the release with the next slot's spec, for no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -218,18 +218,25 @@ class Journal:
         )
 
 
-def open_journal(path: Path, task: Task, roster: Roster, *, is_new: bool = False) -> tuple[Journal, Path | None]:
+def open_journal(
+    path: Path, task: Task, roster: Roster, *, is_new: bool = False, before_new: Callable[[], None] = lambda: None
+) -> tuple[Journal, Path | None]:
     """The journal for a run at `path`, and where an older one was set aside: renamed, never deleted.
 
-    Args: is_new: begin a new run even where the older one could go on, or has released something.
+    Args:
+        is_new: begin a new run even where the older one could go on, or has released something.
+        before_new: called before a journal is begun or set aside; what it raises is raised, and no file has changed.
 
     Raises:
         EnvironmentFault: as `Journal`; code "database-locked" while a coordinator works with it.
     """
+    if is_new or not path.exists():
+        before_new()
     journal = Journal(path)
     if not journal.is_in_the_way(task, roster, is_new=is_new):
         return journal, None
     journal.close()
+    before_new()
     if Path(f"{path}-wal").exists():
         # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
         raise EnvironmentFault(

@@ -26,6 +26,7 @@ from hedgerow.protocol.run_script import RunState, is_expected
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.unmasking import weights_at_zero
+from hedgerow.server.coordinator import Outcome
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
 from hedgerow.server.rounds import cohort_of
@@ -44,6 +45,11 @@ class RunSession(RunPhases):
     """
 
     # What a driver calls -----------------------------------------------------------------------------------------
+
+    @property
+    def made(self) -> Outcome | None:
+        """What the run has made, once its releases are all there: its sites may still have to hear that it is over."""
+        return self._conclude() if self.state is RunState.FINISHING else self.outcome
 
     @property
     def waits_for_joining(self) -> bool:

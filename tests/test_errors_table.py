@@ -214,6 +214,11 @@ def plan_of(content: bytes) -> Case:
     return case
 
 
+def model_over_existing(scene: Scene) -> list[str]:
+    assert main(scene.train()) == 0
+    return scene.train()
+
+
 def draft_over_existing(scene: Scene) -> list[str]:
     return ["plan", "init", scene.path("site.csv"), "--label", "ill", "--out", scene.path("plan.toml")]
 
@@ -317,6 +322,7 @@ CASES: dict[str, Case] = {
     "fewer sites than federation.min_sites": lambda s: s.plan("min_sites = 1", "min_sites = 2"),
     "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
     "an output that is a folder": lambda s: s.train(out="."),
+    "a trained model over another model": model_over_existing,
     "a draft over an existing plan": draft_over_existing,
     "a preset that does not exist": lambda s: ["plan", "preset", "dp-forest"],
     "a draft without features": draft_without_features,

@@ -313,6 +313,7 @@ def test_counts_of_private_rows_stay_on_the_operators_screen(tmp_path: Path, run
         assert code == 0
         assert "left_out" not in out and "left out" not in out
         told.append(((tmp_path / "m.json").read_bytes(), json.loads(out), err))
+        (tmp_path / "m.json").unlink()
     assert told[0][:2] == told[1][:2]
     said = " ".join(told[1][2].split())
     assert "Private" in said and "1 data-label-outside" in said and "1 data-unit-missing" in said

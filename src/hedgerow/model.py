@@ -27,7 +27,7 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
-from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError
+from hedgerow.protocol.errors import ModelError, PlanError, PrivacyError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_report import Salvage
 from hedgerow.trees.ensemble import Ensemble
@@ -211,6 +211,79 @@ class Model:
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """The same model, naming who took part."""
         return replace(self, sites=sites)
+
+    def holds(self, other: Model) -> bool:
+        """Whether this is the same model, and all that is on the other one's account is on this one's."""
+        own, others = self.ledger.releases, other.ledger.releases
+        if self.plan.digest != other.plan.digest or own[: len(others)] != others:
+            return False
+        # Two runs of one plan have equal ledgers; their noise, and so their trees, are not equal.
+        return ensemble_to_dict(self.ensemble) == ensemble_to_dict(other.ensemble)
+
+
+def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> None:
+    """Ask, before anything is released, whether a model may be written to a file.
+
+    Args:
+        path: the file; one that is not there, or empty, has room.
+        heir: a model that will be written with more on its account, or None for a new one.
+        remedy: what to do instead; usually to give another --out.
+
+    Raises:
+        UsageError: code "model-exists"; the file has what no other file may have: the account of a model's releases.
+        EnvironmentFault: the file is there but cannot be read.
+    """
+    kept = _model_at(path, remedy)
+    if kept is not None and (heir is None or not heir.holds(kept)):
+        raise _in_the_way(path, remedy)
+
+
+def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
+    """Write a model, unless the file has it already with more on its account; whether it was written.
+
+    Args: path, remedy: as for `require_room`.
+
+    Raises:
+        UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.
+    """
+    if not writes_over(model, path, remedy):
+        return False
+    model.save(path)
+    return True
+
+
+def writes_over(model: Model, path: Path, remedy: str = "") -> bool:
+    """Whether `save_unless_kept` would write the file.
+
+    Raises:
+        UsageError: code "model-exists"; the file is of another model, or counts what this one does not.
+        EnvironmentFault: the file is there but cannot be read.
+    """
+    kept = _model_at(path, remedy)
+    if kept is None or model.holds(kept):
+        return True
+    if kept.holds(model):
+        return False
+    raise _in_the_way(path, remedy)
+
+
+def _model_at(path: Path, remedy: str) -> Model | None:
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        return Model.load(path)
+    except ModelError as fault:
+        # What it has cost cannot be read, so it is not taken for nothing.
+        raise _in_the_way(path, remedy) from fault
+
+
+def _in_the_way(path: Path, remedy: str) -> UsageError:
+    return UsageError(
+        f"{path} exists already, and may hold releases that the new model does not count.",
+        cause="It is another model, or has been evaluated since. Written over, what it has cost would be forgotten.",
+        remedy=remedy or "Give another name, --out MODEL, or move the file away first.",
+        code="model-exists",
+    )
 
 
 def label_bounds(plan: Plan) -> tuple[float, float]:

@@ -183,17 +183,33 @@ def test_plot_draws(model: Path, tmp_path: Path, hedgerow: Run) -> None:
 def test_without_out_the_names_are_usual_ones(
     study: Path, sites: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run
 ) -> None:
-    """Commands work as the documents show them, and a model that has cost privacy is never written over unasked."""
+    """Commands work as the documents show them, and a model that has cost privacy is never written over."""
     monkeypatch.chdir(tmp_path)
     hedgerow("train", study / "plan.toml", *sites)
     hedgerow("plot", "model.json")
     hedgerow("export", "model.json")
     assert {path.name for path in tmp_path.iterdir()} == {"model.json", "shapes.png", "model.xgboost.json"}
     trained = (tmp_path / "model.json").read_bytes()
-    assert main(["train", str(study / "plan.toml"), *sites]) == 2
-    assert (tmp_path / "model.json").read_bytes() == trained
-    hedgerow("train", study / "plan.toml", *sites, "--out", "model.json")
-    assert (tmp_path / "model.json").read_bytes() != trained
+    for more in ([], ["--out", "model.json"]):
+        assert main(["train", str(study / "plan.toml"), *sites, *more]) == 2
+        assert (tmp_path / "model.json").read_bytes() == trained
+    (tmp_path / "damaged.json").write_bytes(trained[:-9])
+    assert main(["train", str(study / "plan.toml"), *sites, "--out", "damaged.json"]) == 2
+
+
+def test_an_evaluation_keeps_the_account_of_the_one_before(
+    study: Path, sites: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model whose evaluation is charged in another file is not evaluated over that file: one charge would be lost."""
+    out = tmp_path / "evaluated.json"
+    arguments = ["evaluate", str(model), "--federated", *sites, "--epsilon", "0.5", "--out", str(out), "--json"]
+    assert main(arguments) == 0
+    evaluated = out.read_bytes()
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert "model-exists" in capsys.readouterr().err and out.read_bytes() == evaluated
+    arguments[1] = str(out)
+    assert main(arguments) == 0 and len(out.read_bytes()) > len(evaluated)
 
 
 def test_what_the_demonstration_shows_can_be_typed(

@@ -377,6 +377,26 @@ def test_a_model_is_evaluated_over_held_out_rows(office: Office) -> None:
         assert b'"trees"' not in data and b"HRM\x01" + bytes([MessageKind.EVALUATION]) not in data
 
 
+def test_a_run_repeated_after_an_evaluation_forgets_no_charge(
+    office: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the finished run's own model nor a new run's replaces the one with the evaluation on its account."""
+    federation = office.federation  # type: ignore[attr-defined]
+    run(federation, office)
+    file = federation.folder / "evaluation.toml"
+    file.write_text(file.read_text(encoding="ascii").replace("evaluated.json", "model.json"), encoding="ascii")
+    run(federation, office, "evaluation.toml")
+    charged = federation.model()
+    capsys.readouterr()
+    run(federation, office)
+    assert federation.model() == charged and "The run is over" in capsys.readouterr().err
+    (federation.folder / "model.json.journal").unlink()
+    with pytest.raises(UsageError) as refused:
+        run(federation, office)
+    assert refused.value.code == "model-exists" and federation.model() == charged
+    assert not (federation.folder / "model.json.journal").exists()
+
+
 def test_a_node_evaluates_only_rows_and_models_that_its_owner_named(office: Office) -> None:
     """A node without held-out rows says so; one that did not help to make a model evaluates it if its file says so."""
     federation = office.federation  # type: ignore[attr-defined]

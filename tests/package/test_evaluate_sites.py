@@ -63,7 +63,7 @@ def test_a_picture_of_the_calibration(folder: Path, capsys: pytest.CaptureFixtur
     image = pytest.importorskip("matplotlib.image")
     for epsilon in ("1", "0.003"):
         picture = folder / f"curve-{epsilon}.png"
-        arguments = [*evaluate(folder, "drawn.json", "--epsilon", epsilon), "--plot", str(picture)]
+        arguments = [*evaluate(folder, f"drawn-{epsilon}.json", "--epsilon", epsilon), "--plot", str(picture)]
         arguments.remove("--json")
         assert main(arguments) == 0
         assert "AUC" in capsys.readouterr().out
@@ -74,6 +74,7 @@ def test_a_seed_is_no_secret(folder: Path, capsys: pytest.CaptureFixture[str]) -
     """Noise from a seed can be repeated, and makes the whole model's guarantee void."""
     found = []
     for _ in range(2):
+        (folder / "seeded.json").unlink(missing_ok=True)
         capsys.readouterr()
         assert main(evaluate(folder, "seeded.json", "--epsilon", "1", "--seed", "0")) == 0
         found.append(json.loads(capsys.readouterr().out))

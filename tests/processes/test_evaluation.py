@@ -66,6 +66,24 @@ def undisturbed(scene: Scene) -> None:
     check(scene, evaluating(scene))
 
 
+def charged_once_for_all(scene: Scene) -> None:
+    """The run's command, given again after an evaluation in place, leaves the model with the evaluation's charge."""
+    trained(scene)
+    sites = [f"--site={site}={site}-held-out.csv" for site in SITES]
+    assert scene.start("local", "evaluate", "model.json", "--federated", *sites, "--epsilon", "2").wait() == 0
+    charged = scene.model()
+    scene.let_time_pass(*SITES)
+    again = scene.coordinator()
+    assert again.wait() == 0 and again.says("The run is over") and scene.model() == charged
+    refused = scene.start(
+        "hub", "coordinator", "plan.toml", "--roster", "roster.toml", "--identity", "hub.private.json", "--out",
+        "model.json", "--listen", scene.address, "--new-run",
+    )  # fmt: skip
+    assert refused.wait() == 2 and refused.error == "model-exists" and scene.model() == charged
+    # Refused before the finished run's journal was set aside: it can still give its model to another file.
+    assert not list(scene.folder.glob("model.json.journal.*"))
+
+
 def killed_coordinator(scene: Scene) -> None:
     """SIGKILL after the first release's write: no noise is drawn twice, the numbers are the undisturbed ones."""
     trained(scene)
@@ -95,6 +113,7 @@ def rows_to_train_on_only(scene: Scene) -> None:
 
 STORIES = {
     "evaluation": (undisturbed, 6),
+    "evaluation, the run repeated": (charged_once_for_all, 6),
     "evaluation, coordinator killed": (killed_coordinator, 6),
     "evaluation, rows of one kind only": (rows_to_train_on_only, 6),
 }

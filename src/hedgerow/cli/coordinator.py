@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hedgerow.cli.inputs import check_can_write, listed, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
-from hedgerow.cli.serving import end_run, serve
+from hedgerow.cli.serving import ModelFile, end_run, serve
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.session import RunSession
@@ -25,9 +25,10 @@ def run(arguments: argparse.Namespace) -> None:
         end_run(arguments, plan, journal)
         return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    outcome, session, pinned = serve(arguments, plan, noise, journal, None)
+    file = ModelFile(out, None, journal)
+    outcome, session, pinned = serve(arguments, plan, noise, file, None)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-    model.save(out)
+    file.save(model, quiet=arguments.json)
     _print(model, session, pinned, arguments, out)
 
 

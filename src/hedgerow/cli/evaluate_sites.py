@@ -15,7 +15,7 @@ from hedgerow.cli.output import number, print_facts, print_json, warn, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import read_sites
 from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
-from hedgerow.model import Model
+from hedgerow.model import Model, require_room
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.errors import HedgerowError, UsageError
 from hedgerow.server.coordinator import Outcome
@@ -37,16 +37,18 @@ def run(arguments: argparse.Namespace) -> None:
     picture = _picture(arguments.plot, model)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     if arguments.roster is None:
+        require_room(out, model)
         tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, tables.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
             )
         sites = list(tables.data)
+        # The account goes first: numbers that were seen but not charged would be a leak.
+        require_room(out, model)
+        found.model.save(out)
     else:
         found, sites = _over_network(arguments, model, out, noise)
-    # The account goes first: numbers that were seen but not charged would be a leak.
-    found.model.save(out)
     if picture is not None:
         from hedgerow.calibration_plot import plot_calibration
 
@@ -64,12 +66,16 @@ def _over_network(
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
     # An extra: only whoever dials or listens needs grpc.
-    from hedgerow.cli.serving import serve
+    from hedgerow.cli.serving import ModelFile, serve
 
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))
-    outcome, session, _ = serve(arguments, model.plan, noise, journal, evaluated)
-    return found_by(outcome, model), sites_of(session)
+    file = ModelFile(out, model, journal)
+    outcome, session, _ = serve(arguments, model.plan, noise, file, evaluated)
+    found = found_by(outcome, model)
+    # The account goes first, as above.
+    file.save(found.model, quiet=arguments.json)
+    return found, sites_of(session)
 
 
 def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:

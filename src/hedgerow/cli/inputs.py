@@ -91,19 +91,17 @@ def check_can_write(path: str) -> Path:
 
 
 def new_model(path: str | None) -> Path:
-    """Where a trained model goes: as told, else model.json here, which must not be there yet.
+    """Where a trained model goes: as told, else model.json here; a model must not be there yet.
 
     Raises:
-        UsageError, EnvironmentFault: as `check_can_write`; code "model-exists" when the name that nobody gave is taken.
+        UsageError, EnvironmentFault: as `check_can_write` and `require_room`.
     """
-    if path is None and Path(DEFAULT_MODEL).exists():
-        raise UsageError(
-            f"{DEFAULT_MODEL} exists already.",
-            cause="Without --out the model goes there, and another model, which has cost privacy, would be lost.",
-            remedy=f"Give another name, --out MODEL, or --out {DEFAULT_MODEL} to write over it.",
-            code="model-exists",
-        )
-    return check_can_write(path or DEFAULT_MODEL)
+    # Not at the top: commands without a model need no numpy.
+    from hedgerow.model import require_room
+
+    out = check_can_write(path or DEFAULT_MODEL)
+    require_room(out)
+    return out
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.cli.coordinator_status import published
@@ -14,6 +15,7 @@ from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.memory import settle_memory
+from hedgerow.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
@@ -82,16 +84,59 @@ class RunLines:
         print(text, file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
+class ModelFile:
+    """Where the model of a run goes, and what is there already.
+
+    Args: path: the file; heir: the model that is evaluated, None where one is trained; journal: of the run.
+    """
+
+    path: Path
+    heir: Model | None
+    journal: Path
+
+    def require_room(self) -> None:
+        """Before a run begins or goes on; raises UsageError "model-exists"."""
+        require_room(self.path, self.heir, self._remedy)
+
+    def look(self, session: RunSession, *, quiet: bool) -> None:
+        """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
+        made = session.made
+        if made is None:
+            self.require_room()
+            return
+        model = Model(made.plan, made.ensemble, made.ledger, made.report)
+        is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
+        if not quiet:
+            place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
+            note(f"The run is over. {place}; sites that missed the end are told of it first.")
+
+    def save(self, model: Model, *, quiet: bool) -> None:
+        """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
+        if not save_unless_kept(model, self.path, self._remedy) and not quiet:
+            note(f"The run is over and its model is in {self.path}, with more on its account. It was not written over.")
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"Give another name, --out MODEL, or move the file away first. To go on with a run that has begun, or to "
+            f"have the model of one that is over, add --journal {self.journal}."
+        )
+
+
 def serve(
-    arguments: argparse.Namespace, plan: Plan, noise: NoiseSource, journal_file: Path, model: EvaluatedModel | None
+    arguments: argparse.Namespace,
+    plan: Plan,
+    noise: NoiseSource,
+    file: ModelFile,
+    model: EvaluatedModel | None,
 ) -> tuple[Outcome, RunSession, PinnedRoster]:
     """Wait for the sites and carry the run out.
 
     Args:
         arguments: `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line.
         plan: of the run; `model`'s own when a model is evaluated.
-        noise: for the releases.
-        journal_file: where the run is journalled.
+        noise: for the releases; file: where its model goes, and where it is journalled.
         model: to be evaluated; None trains one.
 
     Raises:
@@ -114,11 +159,13 @@ def serve(
         rehearse_run(plan)
     settle_memory()
     allow_many_connections()
-    journal, aside = open_journal(check_can_write(str(journal_file)), task, setup.roster, is_new=arguments.new_run)
+    place, room = check_can_write(str(file.journal)), file.require_room
+    journal, aside = open_journal(place, task, setup.roster, is_new=arguments.new_run, before_new=room)
     try:
         if aside is not None and not arguments.json:
-            note(set_aside(journal_file, aside))
+            note(set_aside(place, aside))
         session = RunSession(setup, journal)
+        file.look(session, quiet=arguments.json)
         board.attach(session)
         monitors = Monitors(pinned)
         # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.

@@ -10,7 +10,7 @@ from hedgerow.cli.inputs import listed, named_sites, new_model, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.local_training import check_sites, without_secure_aggregation
-from hedgerow.model import Model
+from hedgerow.model import Model, save_unless_kept
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.training.settings import resolve
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         plan = without_secure_aggregation(plan)
     quiet, seed = arguments.json, arguments.seed
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=quiet, seed=seed)
-    model.save(out)
+    save_unless_kept(model, out)
     if arguments.json:
         print_json(
             {

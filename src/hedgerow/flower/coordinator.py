@@ -14,7 +14,7 @@ from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import json_text, note, warn
-from hedgerow.cli.serving import RunLines, require_masks, set_aside
+from hedgerow.cli.serving import ModelFile, RunLines, require_masks, set_aside
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -65,18 +65,19 @@ class Errand:
         usual = f"{self.file.out}.journal" if self.model is None else journal_of(self.file.out, self.model)
         return check_can_write(self.file.journal or usual)
 
-    def conclude(self, outcome: Outcome, session: RunSession, out: Path) -> Model:
+    def conclude(self, outcome: Outcome, session: RunSession, place: ModelFile) -> Model:
         """Write the model, say what came of the run."""
+        out = place.path
         if self.model is None:
             model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-            model.save(out)
+            place.save(model, quiet=False)
             if model.salvaged is not None:
                 warn(f"{model.salvaged.text()}{'' if session.setback is None else f' {session.setback}'}")
             note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
             return model
         found, sites = found_by(outcome, self.model), sites_of(session)
         # The account goes first: numbers that were seen but not charged would be a leak.
-        found.model.save(out)
+        place.save(found.model, quiet=False)
         print_evaluation(found, sites, out, None)
         if self.file.scores:
             content = json_text(content_of(found, sites, out, None))
@@ -106,13 +107,14 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
         board(event)
         lines(event)
 
-    place = errand.journal()
-    journal, aside = open_journal(place, task, signing_roster(keys[1]))
+    place = ModelFile(out, errand.model, errand.journal())
+    journal, aside = open_journal(place.journal, task, signing_roster(keys[1]), before_new=place.require_room)
     try:
         if aside is not None:
-            note(set_aside(place, aside))
+            note(set_aside(place.journal, aside))
         parties = signing_roster(keys[1]), signing_key(keys[0])
         session = RunSession(RunSetup(plan, *parties, noise, os.urandom, watch, model), journal)
+        place.look(session, quiet=False)
         board.attach(session)
         hub = make_hub(session, task, keys, post, patience)
         try:
@@ -122,7 +124,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
             hub.close()
     finally:
         journal.close()
-    written = errand.conclude(outcome, session, out)
+    written = errand.conclude(outcome, session, place)
     note(f"Requests to a site: {max(hub.n_requests.values(), default=0)} at most.")
     return written, hub
 
