@@ -120,6 +120,16 @@ def missing_columns(source: str, missing: Sequence[str], present: Sequence[str])
     )
 
 
+def missing_label(source: str, label: str, present: Sequence[str]) -> DataError:
+    """Of a table from which a plan is drafted."""
+    fault = missing_columns(source, [label], present)
+    fault.what = f"{source}: there is no column {label!r}."
+    if ";" not in present[0]:
+        fault.remedy = f"Correct --label; the columns are: {_names(present)}. Upper and lower case differ."
+        fault.cause = "The name may be misspelled."
+    return fault
+
+
 def duplicate_column(source: str, column: str) -> DataError:
     return DataError(
         f"{source}: two columns are called {column!r}.",

@@ -53,7 +53,7 @@ def draft_plan(
         if name and names.count(name) > 1:
             raise data_errors.duplicate_column(os.fspath(path), name)
     if label not in names:
-        raise data_errors.missing_columns(os.fspath(path), [label], names)
+        raise data_errors.missing_label(os.fspath(path), label, names)
     usable = [name for name in names if _is_usable(name)]
     summaries = summarise(path, usable)
     outcome = summaries.pop(label)

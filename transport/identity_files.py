@@ -59,6 +59,8 @@ def read_private(path: Path) -> PrivateIdentity:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise _unreadable(path, "It is not a plain file.")
+        if path.name.endswith(PUBLIC_SUFFIX):
+            raise _public_given(path)
         if status.st_mode & _TOO_OPEN:
             raise _too_open(path, status.st_mode)
         raw = file.read()
@@ -119,6 +121,16 @@ def _too_open(path: Path, mode: int) -> EnvironmentFault:
         cause="Its permissions were changed, or it was copied.",
         remedy=f"If nobody else has read it: chmod 600 {path}. Otherwise make a new identity and a new roster.",
         code="identity-permissions",
+    )
+
+
+def _public_given(path: Path) -> UsageError:
+    private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
+    return UsageError(
+        f"{path} is the public file of an identity; its private file is needed here.",
+        cause="The public file is for the roster. With the private one a party proves who it is.",
+        remedy=f"Give the private file, which `hedgerow identity new` wrote beside it: {private}",
+        code="identity-file",
     )
 
 

@@ -240,7 +240,13 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        raise _wrong(f"{path}: there is no such file.", "The path may be misspelled.", "identity-not-found") from None
+        raise UsageError(
+            f"{path}: there is no such file.",
+            cause="The path may be misspelled, or relative to another folder.",
+            remedy="Give the path of the roster or public file; `hedgerow roster build` and `hedgerow identity new` "
+            "write them.",
+            code="identity-not-found",
+        ) from None
     except UnicodeDecodeError:
         raise _wrong(f"{path} is not UTF-8 text.", "It is another kind of file.") from None
 
@@ -250,5 +256,6 @@ def _lines(identity: PublicIdentity) -> list[str]:
     return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
 
 
-def _wrong(what: str, cause: str = "", code: str = "roster-file") -> UsageError:
-    return UsageError(what, cause=cause, remedy="Ask the party that wrote the file for it again.", code=code)
+def _wrong(what: str, cause: str = "") -> UsageError:
+    remedy = "Ask the party that wrote the file for it again."
+    return UsageError(what, cause=cause, remedy=remedy, code="roster-file")

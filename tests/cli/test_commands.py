@@ -268,3 +268,22 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 
     print_json({"a": math.nan, "b": [math.inf, {"c": (1.5, None)}]})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": ["infinite", {"c": [1.5, None]}]}
+
+
+def test_a_misspelled_label_is_corrected_on_the_command_line(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who drafts a plan has none to ask for again: the columns are listed."""
+    assert main(["plan", "init", str(study / "north.csv"), "--label", "Outcome"]) == 4
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Correct --label; the columns are" in said and "another plan" not in said
+
+
+def test_training_on_nothing_is_said(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Classes in another case leave every row out; the model of no rows does not pass for one."""
+    header = (study / "north.csv").read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / "empty.csv").write_text(header + "\n", encoding="utf-8")
+    sites = [f"--site={name}={tmp_path / 'empty.csv'}" for name in ("a", "b", "c")]
+    main(["train", str(study / "plan.toml"), *sites, "--out", str(tmp_path / "m.json")])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "No row of any site fitted" in said and "upper and lower case" in said

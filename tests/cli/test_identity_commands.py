@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hedgerow.cli.main import main
+from hedgerow.protocol.errors import UsageError
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import read_roster
 
@@ -98,3 +99,20 @@ def test_a_roster_says_how_many_rows_a_site_has(desk: Desk, capsys: pytest.Captu
     for wrong in ("north", "north=0", "north=-1", "west=5", "north=1e3"):
         assert main([*build, "--out", str(desk.folder / "no.toml"), "--max-rows", wrong]) == 2
     assert not (desk.folder / "no.toml").exists()
+
+
+def test_a_file_in_the_wrong_place_is_named(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who mixes files up reads which file it is, of which kind, and where it belongs."""
+    hub, north = desk.new("hub", "--coordinator")["public_file"], desk.new("north")["public_file"]
+    for sites, coordinator, words in (
+        ([north, hub], hub, "hub.public.toml is the public file of a coordinator"),
+        ([north], north, "north.public.toml is the public file of a site"),
+        ([north], str(desk.folder / "rostr.toml"), "Give the path of"),
+    ):
+        out = str(desk.folder / "roster.toml")
+        assert main(["roster", "build", *sites, "--coordinator", coordinator, "--out", out]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert words.replace(" ", "") in said.replace(" ", "") and "for it again" not in said
+    with pytest.raises(UsageError, match="public file") as refused:
+        read_private(Path(north))
+    assert "north.private.json" in refused.value.remedy

@@ -17,6 +17,7 @@ from rich.live import Live
 
 from hedgerow.cli.federation_inputs import address_of
 from hedgerow.cli.monitor_view import MonitorView
+from hedgerow.cli.output import note
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.run_report import EventReport, RunReport
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
     deadline = time.monotonic() + _PATIENCE_ONCE
+    note(f"Trying to reach the coordinator at {address}, for up to {_PATIENCE_ONCE:.0f} s.")
     why = WireCode.UNREACHABLE
     while (left := deadline - time.monotonic()) > 0:
         event = watch.receive(left)

@@ -9,8 +9,20 @@ from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.cli.roster_show import described, rows_text
 from hedgerow.protocol.errors import UsageError
+from hedgerow.transport.identity import PublicIdentity, Role
 from hedgerow.transport.identity_files import write_new
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_public, read_roster
+
+_PLACES = {
+    Role.SITE: "List the sites' files first, without an option.",
+    Role.COORDINATOR: "Give the coordinator's file once, with --coordinator, and not among the sites.",
+    Role.MONITOR: "Give a monitor's file with --monitor.",
+}
+_KEYS = {
+    Role.SITE: "hedgerow identity new NAME",
+    Role.COORDINATOR: "hedgerow identity new NAME --coordinator",
+    Role.MONITOR: "hedgerow identity new NAME --monitor",
+}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -20,6 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
     sites = [read_public(Path(site)) for site in arguments.sites]
     monitors = [read_public(Path(monitor)) for monitor in arguments.monitors]
     coordinator, rows = read_public(Path(arguments.coordinator)), rows_of(arguments.max_rows)
+    given = [(arguments.coordinator, coordinator, Role.COORDINATOR)]
+    given += [(file, party, Role.SITE) for file, party in zip(arguments.sites, sites, strict=True)]
+    given += [(file, party, Role.MONITOR) for file, party in zip(arguments.monitors, monitors, strict=True)]
+    for file, party, role in given:
+        require_role(file, party, role)
     roster = build_roster(coordinator, sites, previous, monitors, rows)
     changes = {} if previous is None else changed(previous, roster)
     write_new(out, roster.to_toml())
@@ -41,6 +58,18 @@ def run(arguments: argparse.Namespace) -> None:
         "Send the file to the coordinator and to every site. Each compares the fingerprint over the phone before it "
         "starts a node with it."
     )
+
+
+def require_role(file: str, party: PublicIdentity, role: Role) -> None:
+    """Raises UsageError for a file that was given in another party's place."""
+    if party.role is not role:
+        raise UsageError(
+            f"{file} is the public file of a {party.role.value}, and was given as a {role.value}'s.",
+            cause="Two files were mixed up, or the keys were made for another role.",
+            remedy=f"{_PLACES[party.role]} If {party.name} shall be a {role.value}, make its keys for that: "
+            f"`{_KEYS[role]}`.",
+            code="roster-file",
+        )
 
 
 def rows_of(given: list[str]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.cli.node_inputs import left_out_text
-from hedgerow.cli.output import note
+from hedgerow.cli.output import note, warn
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node import SiteData
@@ -55,6 +55,11 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
     for name, report in contributions.items():
         if report.unfit or report.n_dropped or not data[name].n_records:
             note(f"Private, for the site {name} only: {left_out_text(report)}")
+    if not any(own.n_records for own in data.values()):
+        warn(
+            "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
+            "bounds, and the classes of the label, in which upper and lower case differ."
+        )
     return Sites(data, contributions)
 
 
