@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -114,7 +115,10 @@ def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = l
 
     def act(told: int) -> int:
         prepare(told)
-        return main(arguments)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main(arguments)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
 
     return _fork(folder, act)
 
@@ -125,13 +129,16 @@ def _fork(folder: Path, act: Callable[[int], int]) -> Process:
     if pid == 0:
         code = 70
         try:
+            # Until the command has begun, to be interrupted is no end of the command's.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             os.setpgid(0, 0)
             os.chdir(folder)
             null = os.open(os.devnull, os.O_RDWR)
             for stream, target in ((0, null), (1, null), (2, said[1])):
                 os.dup2(target, stream)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             code = act(told[1])
+        except BaseException:
+            traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
