@@ -8,7 +8,7 @@ must survive a crash is in the store before a message is returned. A fault that 
 from __future__ import annotations
 
 from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook, closed_run
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
@@ -83,7 +83,7 @@ class NodeSession:
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
-        book.serve(setup.site, store.folder)
+        _serve(store, book, setup.site)
         self._setup, self._store, self._book = setup, store, book
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
@@ -394,6 +394,7 @@ class NodeSession:
         if request.round in run.answered:
             raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
         self._setup.policy.check_query(query)
+        self._require_reserved(run.run_id)
         step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
         if step.persist or fresh:
             spent = (request.round, noise.event)
@@ -402,6 +403,16 @@ class NodeSession:
         run.participant = step.state
         self.state = NodeState.MASKED
         return [_payload(MessageKind.UPLOAD, step.message)]
+
+    def _require_reserved(self, run_id: bytes) -> None:
+        """Raises PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line the book has settled.
+
+        A line that is settled is never charged again, so nothing more may leave, however the run was settled.
+        """
+        self._book.require_runs([run_id])
+        status = self._book.status_of(run_id)
+        if status is not None and status != RESERVED:
+            raise closed_run(status)
 
     def _unmask(self, content: bytes) -> list[Message]:
         run = self._require_run()
@@ -475,7 +486,7 @@ def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
 
     Raises PolicyRefusal (code "budget-lost") for a book without the runs that the store knows of.
     """
-    book.serve(site, store.folder)
+    _serve(store, book, site)
     _reconcile(store, book)
     stored = store.load()
     if stored is None:
@@ -507,6 +518,27 @@ def close_reserved(store: NodeStore | None, book: BudgetBook, run_id: bytes) -> 
     return charge is not None
 
 
+def _serve(store: NodeStore, book: BudgetBook, site: str) -> None:
+    store.note_site(site)
+    book.serve(site, store.folder)
+
+
+def _is_complete(store: NodeStore, run_id: bytes) -> bool:
+    """Whether all releases of the run that is open are in the store: its program asks nothing more.
+
+    Then nothing can leave the node in it, and its end may be told again.
+    """
+    stored = store.load()
+    if stored is None or stored.run_id != run_id:
+        return False
+    replica = Replica(stored.task)
+    if stored.origin is not None:
+        replica.begin(stored.origin[1], stored.origin[0])
+    for release in stored.releases:
+        replica.feed(release)
+    return replica.query is None
+
+
 def _reconcile(store: NodeStore, book: BudgetBook) -> None:
     """Finish what a crash between the node's store and its budget book has interrupted; raises as `require_runs`.
 
@@ -520,7 +552,7 @@ def _reconcile(store: NodeStore, book: BudgetBook) -> None:
         status, is_joining = book.status_of(run_id), store.status_of(run_id) == JOINING
         if status is None and is_joining:
             store.forget_joining(run_id)
-        elif status in (LEFT, STOPPED, CLOSED):
+        elif status not in (None, RESERVED) and not (status == FINISHED and _is_complete(store, run_id)):
             # What is answered from here on would not be charged.
             store.close_run(run_id, status)
         elif is_joining and not store.has_masked(run_id):

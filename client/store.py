@@ -49,7 +49,8 @@ create table if not exists steps (
 );
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name));
-create table if not exists models (digest blob primary key)
+create table if not exists models (digest blob primary key);
+create table if not exists sites (name text primary key)
 """ + "".join(
     # Their rows are their keys: without a table beside the index, a step writes a fifth less to the disk.
     f";create table if not exists {name} (run_id blob, {column}, primary key (run_id, {key})) without rowid"
@@ -142,6 +143,15 @@ class NodeStore:
         self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
         self._counter_file = CounterFile(self.folder / "counter.json")
         self._counter = self._counter_file.read()
+
+    def note_site(self, name: str) -> None:
+        """Note that this is the state of the node of this name, so that no other's cost is read from it."""
+        if name not in self.sites():
+            self.database.write(("insert or ignore into sites values (?)", (name,)))
+
+    def sites(self) -> frozenset[str]:
+        """The nodes that have worked with this state, one if all is well; none in a state of an earlier version."""
+        return frozenset(row[0] for row in self.database.rows("select name from sites"))
 
     def note_joining(self, run_id: bytes, task: Task, data_digest: bytes) -> None:
         """Note that a run is about to be taken up, before anything else tells of it; nothing of it is answered yet.

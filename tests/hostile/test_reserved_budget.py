@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.cli.budget_place import note_book
 from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.client.session import NodeSession, leave
 from hedgerow.client.store import NodeStore
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.errors import AggregationError, DataError, PlanError
 from hedgerow.protocol.plan import Federation as Timeouts
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_messages import Done, Finished, Hello, RoundRequest, Salvaged, Welcome, decode, encode
+from hedgerow.training.replica import Replica
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -363,3 +367,140 @@ def test_an_invitation_to_such_a_plan_reserves_nothing(federate: Builder, factor
     for party in federation.parties.values():
         assert [fault.code for fault in party.failures] == ["plan-unreadable"]
         assert "federation.idle_timeout" in str(party.failures[0]) and lines(party) == []
+
+
+def salvaged_once(federation: Federation) -> list[str]:
+    """The coordinator tells the victim in round 2 that the run is salvaged, and then goes on with it; what was told."""
+    told: list[str] = []
+
+    def tamper(hub: Any) -> None:
+        send = hub.send
+
+        def lying(site: str, message: bytes) -> None:
+            asked = decode(message)
+            if site == VICTIM and not told and isinstance(asked, RoundRequest) and asked.round == 2:
+                replica = Replica(federation.session._task)
+                for release in federation.session._releases:
+                    replica.feed(release)
+                assert replica.end_early()
+                told.append("salvaged")
+                place = (asked.round, asked.releases, replica.result_digest(), asked.structure_seed)
+                message = encode(Salvaged(*place, "too-few-sites"))
+            send(site, message)
+
+        hub.send = lying
+
+    federation.tamper = tamper
+    return told
+
+
+def crash_before_closing(monkeypatch: pytest.MonkeyPatch, victim: Party, told: list[str]) -> None:
+    """The victim's process is gone once it has settled its book, before its store is closed; it is started again."""
+    close_run, pump = NodeStore.close_run, victim.pump
+
+    def struck(self: NodeStore, run_id: bytes, status: str) -> None:
+        if self is victim.store and "crashed" not in told:
+            told.append("crashed")
+            raise Crash
+        close_run(self, run_id, status)
+
+    def reborn() -> bool:
+        try:
+            return pump()
+        except Crash:
+            victim.restart()
+            return True
+
+    monkeypatch.setattr(NodeStore, "close_run", struck)
+    victim.pump = reborn  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_reopened: bool
+) -> None:
+    """A coordinator that says "salvaged", waits for the node to crash between its two files and asks on gets no vector
+    that is not charged: the run is closed at the start, and a node that still had it open would not answer.
+    """
+    federation = federate(4, factory.make_plan(model={"n_trees": 6}))
+    victim, told = federation.parties[VICTIM], salvaged_once(federation)
+    crash_before_closing(monkeypatch, victim, told)
+    if is_reopened:
+        monkeypatch.setattr("hedgerow.client.session._reconcile", lambda store, book: None)
+    federation.run()
+    assert told == ["salvaged", "crashed"]
+    assert [fault.code for fault in victim.failures] == ["run-closed"]
+    ((status, charged),) = lines(victim)
+    n_sent = sum(site == VICTIM for site, _, _ in federation.uploads)
+    assert status == "finished" and n_sent == charged == 2
+
+
+def test_a_finished_run_is_answered_again_after_a_crash_between_its_files(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that crashed when it had settled the whole run still has the model in the end."""
+    federation = federate(4)
+    victim, told = federation.parties[VICTIM], list[str]()
+    crash_before_closing(monkeypatch, victim, told)
+    federation.run()
+    assert told == ["crashed"] and not victim.failures and lines(victim) == [("finished", 4)]
+    session = victim.session
+    assert session is not None
+    hello = decode(session.connected()[0])
+    assert isinstance(hello, Hello)
+    session.receive(encode(Welcome(hello.connection)))
+    (end,) = {message for site, message in federation.sent if site == VICTIM and isinstance(decode(message), Finished)}
+    assert [type(decode(answer)) for answer in session.receive(end)] == [Done]
+    assert victim.is_done and session.ensemble is not None
+
+
+def shared(federation: Federation, book: Path, *sites: str) -> None:
+    """These nodes have one book, outside of their folders."""
+    for site in sites:
+        party = federation.parties[site]
+
+        def start(party: Party = party) -> None:
+            party.store, party.book = NodeStore(party.folder), BudgetBook(book)
+            note_book(party.folder, book)
+            party.session = NodeSession(party.setup, party.store, party.book)
+            party.uplink = party.network.uplink(party.setup.site)
+
+        party.start = start  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("where", ["another", "another-with-its-own", "swapped", "own"])
+def test_a_line_is_settled_by_its_own_nodes_state_only(
+    federate: Builder, killed: type[BaseException], capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """Two nodes share a book and the folder of one is away: the other's, which has sent less, does not tell what has
+    left it; its own does, wherever it is now.
+    """
+    federation = federate(4, must_start=False)
+    book, moved = federation.folder / "shared.db", federation.folder / "elsewhere"
+    shared(federation, book, VICTIM, "site-2")
+    for party in federation.parties.values():
+        party.start()
+    with pytest.raises(killed):
+        federation.run(kill_after=THREE_RELEASES)
+    for party in federation.parties.values():
+        party.kill()
+    victim, other_site = federation.parties[VICTIM], federation.parties["site-2"]
+    if where in ("another", "swapped"):
+        with closing(NodeStore(other_site.folder)) as store, closing(BudgetBook(book)) as opened:
+            leave(store, opened, "site-2")
+    with closing(BudgetBook(book)) as opened:
+        before = {line.site: line for line in opened.lines()}
+    shutil.move(victim.folder, moved)
+    given = moved if where == "own" else other_site.folder
+    if where == "swapped":
+        given = shutil.move(other_site.folder, victim.folder)
+    assert close(victim, federation.session.run_id, place=given) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    with closing(BudgetBook(book)) as opened:
+        after = {line.site: line for line in opened.lines()}
+    if where == "own":
+        assert after[VICTIM].status == "closed" and after[VICTIM].events != before[VICTIM].events
+    else:
+        assert after[VICTIM].events == before[VICTIM].events
+        assert after[VICTIM].status == ("reserved" if where == "another-with-its-own" else "closed")
+        assert (after[VICTIM].status == "closed") == ("stays charged" in said)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
     closed = []
     with ExitStack() as open_files:
         # All are opened before one is closed: as long as a node works with its folder, nothing is.
-        stores = [_opened(_folder_of(line, given), open_files) for line in lines]
-        for line, store in zip(lines, stores, strict=True):
+        found = _own_stores(lines, given, open_files)
+        if given.is_dir() and any(store is not None for _, store in found):
+            # The folder is of one node, and only its line is meant.
+            found = [(line, store) for line, store in found if store is not None]
+        for line, store in found:
             book.serve(line.site, line.state)
             is_known = close_reserved(store, book, bytes.fromhex(line.run_id))
             closed.append({"run_id": line.run_id, "site": line.site, "state": line.state, "is_known": is_known})
@@ -90,6 +94,24 @@ def _folder_of(line: BudgetLine, given: Path) -> Path:
     noted = Path(line.state)
     is_there = bool(line.state) and (noted / "node.db").is_file()
     return given.resolve() if given.is_dir() and not is_there else noted
+
+
+def _own_stores(
+    lines: Sequence[BudgetLine], given: Path, open_files: ExitStack
+) -> list[tuple[BudgetLine, NodeStore | None]]:
+    """Each line, and the state of its own node; None where it is not there, for another node's does not tell its cost.
+
+    A state tells whose it is. Where it does not, being of an earlier version, the folder must be that of the line.
+    """
+    folders = [_folder_of(line, given) for line in lines]
+    opened = {folder: _opened(folder, open_files) for folder in dict.fromkeys(folders)}
+    found: list[tuple[BudgetLine, NodeStore | None]] = []
+    for line, folder in zip(lines, folders, strict=True):
+        store = opened[folder]
+        sites = frozenset() if store is None else store.sites()
+        is_own = sites == {line.site} or (not sites and str(folder) == line.state)
+        found.append((line, store if is_own else None))
+    return found
 
 
 def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
