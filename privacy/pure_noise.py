@@ -24,6 +24,7 @@ from hedgerow.privacy.discrete_gaussian import (
 from hedgerow.privacy.laplace_kernels import attempt_selection, fill_discrete_laplace
 from hedgerow.privacy.sampling_kernels import END_OF_STREAM
 from hedgerow.protocol.errors import PrivacyError
+from hedgerow.protocol.pure_queries import LARGEST_SCORE
 
 _LAPLACE = Sampler(fill_discrete_laplace, bytes_per_draw=12, uniforms_per_draw=4, limit="256 scales")
 
@@ -72,7 +73,7 @@ def select(
     for part, values in enumerate(scores):
         if not len(values):
             continue
-        if int(np.abs(values).max()) > 2**61:
+        if int(np.abs(values).max()) > LARGEST_SCORE:
             raise PrivacyError(
                 "A score is beyond 2^61.",
                 cause="It was scaled up too far.",

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import SAMPLING_STEPS, Histogram, LeafSums, NodeHistograms
 
+LARGEST_SCORE = 2**61
+"""Scores of a choice are within this magnitude, whatever the sums are: a choice never fails for an exact sum."""
+
 
 @dataclass(frozen=True)
 class PureNoise:

@@ -213,9 +213,9 @@ class Sites:
     def agreeing(self, among: set[str], plan: Plan) -> set[str]:
         """Those of whom no two failed to acknowledge each other in two set-ups.
 
-        Both ends of such a pair go, for one of them has failed and nobody else sees which: a hostile site that does
-        this to an honest one goes with it, and can do it to no other. Where too few would be left, only the end that
-        has cost more goes.
+        Who is an end of several such pairs goes first. Of a pair that is left both ends go, for one of them has failed
+        and nobody else sees which: a hostile site that does this to an honest one goes with it, and can do it to no
+        other. Where too few would be left, only the end that has cost more goes.
         """
         odds = {
             (one, other)
@@ -223,7 +223,16 @@ class Sites:
             for other, count in self.conduct[one].unacknowledged.items()
             if other in among and count >= MOST_UNACKNOWLEDGED
         }
-        rest = among - {site for pair in odds for site in pair}
+        rest = set(among)
+        while True:
+            ends = Counter(site for pair in odds if rest.issuperset(pair) for site in set(pair))
+            worst = max(ends, key=lambda site: (ends[site], self.conduct[site].weight, site), default="")
+            # A pair may be noted at both of its ends, which is still one pair.
+            others = {site for pair in odds if worst in pair and rest.issuperset(pair) for site in pair} - {worst}
+            if len(others) < 2:
+                break
+            rest.remove(worst)
+        rest -= {site for pair in odds if rest.issuperset(pair) for site in pair}
         if len(rest) >= self.least(plan):
             return rest
         kept = set(among)

@@ -268,8 +268,9 @@ class RunPhases(RunOutbox):
         is_short = len(there) < view.guarantees.min_survivors
         ready = self._members()
         comes_back = {site for site in ready - there if self.sites.conduct[site].lost_epochs >= MOST_LOST_EPOCHS}
-        is_worth_it = ready > there and is_short
-        is_worth_it |= ready - comes_back > there and self._attempt < MAX_ATTEMPTS // 2
+        # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps nobody out.
+        is_worth_it = bool(ready - there) and is_short
+        is_worth_it |= bool(ready - there - comes_back) and self._attempt < MAX_ATTEMPTS // 2
         if len(ready) >= self.sites.least(self._setup.run_plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
             return Following.EPOCH, there

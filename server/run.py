@@ -18,6 +18,8 @@ from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 _LEAST_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
+_MOST_LATE = 4096
+"""Messages that are read so, once the deadline is over: who sends without end does not put the timeout off."""
 
 
 def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: Callable[[], float]) -> Outcome:
@@ -37,7 +39,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
     # Code takes a quarter of a second to load: before the sites come, and not while they wait for a sum.
     sample_discrete_gaussian(1 << 20, 1, os.urandom)
     rehearse(session.task.with_structure_seed(0))
-    phase, deadline = -1, 0.0
+    phase, deadline, late_until, n_late = -1, 0.0, 0.0, 0
     while session.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.n_phases != phase:
@@ -47,12 +49,17 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
                 event = hub.receive(0.0)
                 if event is None:
                     session.work_ahead()
-            deadline = clock() + _timeout(session, timeouts)
-        if event is None:
-            rest = deadline - clock()
-            event = hub.receive(rest if rest > 0 else _LEAST_WAIT)
+            deadline, n_late = clock() + _timeout(session, timeouts), 0
+        if event is None and clock() < deadline:
+            event = hub.receive(deadline - clock())
+        elif event is None:
+            late_until = late_until if n_late else clock() + _LEAST_WAIT
+            n_late += 1
+            # After the second that what is on its way is given, only what is there already is read.
+            event = hub.receive(max(0.0, late_until - clock())) if n_late <= _MOST_LATE else None
         if event is None and clock() < deadline:
             continue
+        n_late = n_late if event is not None else 0
         for site, message in session.timed_out() if event is None else _react(session, event):
             hub.send(site, message)
     if session.outcome is not None and session.failure is None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.pure_queries import SplitSelection
+from hedgerow.protocol.pure_queries import LARGEST_SCORE, SplitSelection
 from hedgerow.protocol.queries import IntVector
 
 SCORE_UNIT_OF_GAIN = 1024
 RIDGE_UNIT = 1000
-_FARTHEST = 2**62
 
 
 def score_range(score_unit: int, rows_per_unit: int) -> int:
@@ -62,10 +61,10 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
 def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
     """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
 
-    What is more than 2^62 units below the best is drawn as if it were just that. The best moves as all scores do, so
+    What is more than `LARGEST_SCORE` units below the best is drawn as if it were just that. The best moves as all scores do, so
     the range of their changes stays what it was.
     """
-    beyond = max(0, max(scores, default=0) - _FARTHEST)
+    beyond = max(0, max(scores, default=0) - LARGEST_SCORE)
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
 
 
@@ -103,7 +102,7 @@ def _worth(query: SplitSelection, side: NDArray[np.int64]) -> list[int]:
     What no records can add up to is cut off, see `score_range`; without lies nothing is.
     """
     gradient_unit, count_unit = query.units
-    most = 2 * (_FARTHEST // count_unit)
+    most = 2 * (2**62 // count_unit)
     values = []
     # Python's integers: products of squares leave 64 bits where there are many records.
     for gradient, count in side.tolist():

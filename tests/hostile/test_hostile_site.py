@@ -40,6 +40,7 @@ from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.setup_messages import Acknowledgement
 from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent
+from hedgerow.server.gathering import MOST_UNACKNOWLEDGED, Conduct, Sites
 from hedgerow.storage.database import Database
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import resolve
@@ -412,6 +413,41 @@ def test_not_acknowledging_an_honest_site_names_both_ends_and_costs_one_at_most(
     assert all(len(set(HONEST) - set(survivors)) <= 1 for survivors in federation.session.survivors)
 
 
+def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(
+    federate: Builder, factory: ModuleType
+) -> None:
+    """It is in the epoch and will be in no other; honest sites that came later were never taken in beside it."""
+    federation = federate(6, factory.make_plan(model={"n_trees": 20}), must_start=False)
+    for site in list(federation.parties)[:5]:
+        federation.parties[site].start()
+    hostile(federation, not_acknowledging(4))
+    when(federation, "released", 5, federation.parties["site-5"].start)
+    outcome = federation.run()
+    check(federation, outcome, ("site-1", "site-2", "site-3", "site-5"))
+    assert "site-5" in federation.session.survivors[-1]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "left"),
+    [
+        ([("a", "b")], "cdefg"),
+        ([("a", "b"), ("b", "a")], "cdefg"),
+        ([("a", "b"), ("a", "c"), ("d", "a")], "bcdefg"),
+        ([("a", "b"), ("a", "c"), ("d", "e")], "bcfg"),
+    ],
+)
+def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
+    factory: ModuleType, federate: Builder, pairs: list[tuple[str, str]], left: str
+) -> None:
+    """A hostile site that failed to acknowledge several honest ones took all of them along."""
+    plan = factory.make_plan()
+    roster = federate(4, plan).roster
+    sites = Sites(roster, conduct={site: Conduct() for site in "abcdefg"})
+    for one, other in pairs:
+        sites.conduct[one].unacknowledged[other] = MOST_UNACKNOWLEDGED
+    assert sites.agreeing(set("abcdefg"), plan) == set(left)
+
+
 def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, plan: Plan) -> None:
     """The site that is an end of more missing pairs goes first: whoever does it to two is the one."""
     federation = federate(5, plan)
@@ -464,6 +500,32 @@ def test_a_site_that_spends_its_time_is_asked_no_more(
     assert federation.now <= 3 * federation.plan.federation.round_timeout
     assert named(federation, "left-out") == {(HOSTILE, "timeouts-spent")}
     assert not named(federation, "complaint")
+
+
+@pytest.mark.parametrize("word", [b"x" * 9, encode(Refused(0, "rolled-back"))])
+def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: ModuleType, word: bytes) -> None:
+    """A site that withholds its vector and speaks twice a second held a round open for ever."""
+    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES}))
+
+    def change(message: bytes) -> list[bytes]:
+        is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.survivors) >= 2
+        return [] if is_late else [message]
+
+    party = hostile(federation, change)
+
+    def speaks(timeout: float) -> bool:
+        if len(federation.session.survivors) < 2 or party.uplink is None or timeout < 0.5:
+            return False
+        federation.now += 0.5
+        assert federation.now < 100 * federation.plan.federation.round_timeout, "the run hangs"
+        party.uplink.send(word)
+        return True
+
+    federation.while_waiting = speaks  # type: ignore[method-assign]
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and (HOSTILE, "") in named(federation, "silent")
+    assert federation.now < 2 * N_TREES * federation.plan.federation.round_timeout
 
 
 def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, factory: ModuleType) -> None:

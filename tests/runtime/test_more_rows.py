@@ -16,7 +16,7 @@ from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import AggregationError, PlanError, UsageError
 from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import SplitSelection
+from hedgerow.protocol.pure_queries import LARGEST_SCORE, SplitSelection
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Releaser, run_program
 from hedgerow.server.journal import Journal
@@ -367,6 +367,26 @@ def test_no_lie_of_a_site_widens_the_range_of_gains(factory: ModuleType) -> None
                 if len(first):
                     moved = second - first
                     assert 2 * (int(moved.max()) - int(moved.min())) <= 3 * query.pure.sensitivity
+
+
+def test_no_lie_of_a_site_makes_a_choice_fail(factory: ModuleType) -> None:
+    """Gains were cut off at twice what the draw takes, and beyond that a run ended: whether it did told of one record
+    exactly. A choice is drawn from whatever sums there are.
+    """
+    plan = pure_plan(factory)
+    settings = resolve(plan)
+    query = next(program_for(plan, settings))
+    assert isinstance(query, SplitSelection)
+    own = Node("n", factory.make_data(plan, 40, 1), plan, settings).answer(query)
+    for power in range(30, 63):
+        for cell in range(0, min(query.length, 40), 2):
+            lie = np.zeros_like(own)
+            lie[cell], lie[cell + 1] = 2**63 - 2**40, 2**power
+            with np.errstate(over="ignore"):
+                total = own + lie
+            scores = [found for _, found in candidate_scores(query, total) if len(found)]
+            assert all(found.max() <= LARGEST_SCORE for found in scores)
+            assert len(Releaser(SeededNoise(1)).release(query, total)) == query.release_length
 
 
 def test_a_plan_that_no_word_holds_is_refused_before_anyone_trains(factory: ModuleType) -> None:
