@@ -61,8 +61,8 @@ def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDAr
 def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
     """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
 
-    What is more than `LARGEST_SCORE` units below the best is drawn as if it were just that. The best moves as all scores do, so
-    the range of their changes stays what it was.
+    What is more than `LARGEST_SCORE` units below the best is drawn as if it were just that. The best moves as all
+    scores do, so the range of their changes stays what it was.
     """
     beyond = max(0, max(scores, default=0) - LARGEST_SCORE)
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
