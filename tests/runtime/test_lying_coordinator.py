@@ -239,15 +239,15 @@ def telling_site_0(change: Callable[[tuple[IntVector, ...]], tuple[IntVector, ..
 
 def test_a_coordinator_cannot_send_a_release_that_is_none(federate: Builder) -> None:
     """Numbers beyond any sum over the plan's records would break the arithmetic; another length the program."""
-    for name, change in (
-        ("large", lambda r: r * 2**40),
-        ("long", lambda r: np.concatenate([r, r])),
-        ("empty", lambda r: r[:0]),
+    for name, code, change in (
+        ("large", "release-implausible", lambda r: r * 2**40),
+        ("long", "release-unfit", lambda r: np.concatenate([r, r])),
+        ("empty", "release-unfit", lambda r: r[:0]),
     ):
         federation = federate(5, name=name)
         federation.tamper = telling_site_0(lambda releases, change=change: tuple(map(change, releases)))  # type: ignore[misc]
         federation.run()
-        assert [fault.code for fault in federation.parties["site-0"].failures] == ["release-unfit"]
+        assert [fault.code for fault in federation.parties["site-0"].failures] == [code]
 
 
 def test_a_release_that_was_altered_is_noticed_by_its_history(federate: Builder) -> None:

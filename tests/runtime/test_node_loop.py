@@ -82,6 +82,7 @@ def unsettled(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> tuple[NodeS
 def test_a_second_after_an_answer_the_store_is_brought_up_to_date(unsettled: tuple[NodeSession, list[bool]]) -> None:
     """Once; the loop wakes up for it and is then as quiet as before."""
     session, settled = unsettled
+    session.plan = None  # Its own idle timeout would count in place of the patience here.
     uplink = Waits(0.6, Connected(), None, None)
     with pytest.raises(AggregationError):
         run_node(session, uplink, uplink.clock, 1.7)
