@@ -106,10 +106,11 @@ def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
     plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
     federation = federate(4, plan, noise=SystemNoise(os.urandom))
     too_few = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, n_records=1))
+    federation.pin(too_few)
     with pytest.raises(AggregationError) as caught:
         federation.run(plan=too_few)
     # The noisy total may be found too large: that is a statement about what is released anyway.
-    assert caught.value.code == "sum-out-of-range" and not federation.codes("refused")
+    assert caught.value.code in ("sum-out-of-range", "release-implausible") and not federation.codes("refused")
 
 
 @pytest.mark.parametrize("echo", [False, True])
