@@ -104,9 +104,11 @@ def test_a_declared_number_of_records_is_no_question_about_a_sites_exact_sum(
     noise of its own must not tell it by a refusal either.
     """
     plan = factory.make_plan(privacy={"noise": "distributed", "n_records": 4000, "epsilon": 50.0})
-    federation = federate(4, plan, noise=SystemNoise(os.urandom))
     too_few = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, n_records=1))
+    federation = federate(4, plan, noise=SystemNoise(os.urandom), must_start=False)
     federation.pin(too_few)
+    for party in federation.parties.values():
+        party.start()
     with pytest.raises(AggregationError) as caught:
         federation.run(plan=too_few)
     # The noisy total may be found too large: that is a statement about what is released anyway.
