@@ -46,6 +46,7 @@ def not_for_trees(scene: Scene) -> None:
     refusing = scene.node("site-0", "--arrivals", "incoming")
     hub = scene.coordinator()
     assert refusing.wait() == 2 and refusing.error == "stream-unsupported"
+    scene.let_time_pass("site-0")
     assert hub.wait() == 0, "".join(hub.err)
 
 

@@ -324,7 +324,8 @@ def test_a_sum_out_of_its_bound_is_not_asked_about_again(federate: Builder, fact
         patch.setattr(Aggregator, "release", out_of_range)
         federation.run()
     assert caught.value.code == "sum-out-of-range"
-    assert asked(federation).total() == THRESHOLD
+    # Under distributed noise sites echo the manifest first, and then all of them are asked; once each.
+    assert asked(federation) == dict.fromkeys(federation.parties, 1)
 
 
 def test_when_nobodys_shares_do_the_run_ends_by_name(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

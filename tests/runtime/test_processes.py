@@ -151,7 +151,9 @@ def test_a_stopped_node_does_not_end_a_run_and_a_second_run_is_over_budget(scene
     assert json.loads((scene.folder / "model.json").read_text())["report"]["guarantee"] == "holds"
     for node in nodes.values():
         node.end()
+    # A coordinator with an empty folder: it neither goes on with the run nor writes over the model.
     (scene.folder / "model.json.journal").unlink()
+    (scene.folder / "model.json").rename(scene.folder / "first.json")
     again = scene.coordinator()
     refusing = scene.node("site-2")
     again.wait_for("site-2 refuses (policy-over-budget)")

@@ -256,7 +256,7 @@ def test_without_noise_the_best_split_is_found(factory: ModuleType, method: str)
         "split_method": method, "n_trees": 12, "max_depth": 3, "interaction_size": "all",
         "split_candidates": "adaptive", "joint_clip": "none", "learning_rate": 1.0,
     }  # fmt: skip
-    plan = factory.make_plan(model=model, features=features, privacy={"epsilon": math.inf})
+    plan = factory.make_plan(model=model, features=features, privacy={"epsilon": math.inf, "n_records": 600})
     codes = np.random.default_rng(0).integers(0, 9, (3, 600)).astype(np.uint8)
     data = SiteData(codes, (codes[1] > 4).astype(np.int32))
     ensemble = factory.train(plan, [data]).ensemble
