@@ -3,13 +3,14 @@
 gRPC refuses a connection beyond `grpc.max_allowed_incoming_connections` before it begins a handshake, so that a process
 keeps files for its databases whatever strangers do. It does not choose: strangers who were there first would keep the
 sites out. That choice is made here. gRPC gives no handle on its connections, but they are files of this process: each
-is found among them by its port, and ended by shutting its socket down, as if its peer had hung up.
+is found among them by its own address and port, and ended by shutting its socket down, as if its peer had hung up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -40,6 +41,9 @@ _BYTES_RECEIVED = 128
 """Where Linux has tcpi_bytes_received in its tcp_info (include/uapi/linux/tcp.h), 8 bytes."""
 
 Peer = tuple[str, int]
+_Address = tuple[int, str]
+"""Kind of a socket, and its address on this machine."""
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 _File = tuple[int, int]
 """Number and inode: the number alone is given again to another file."""
 
@@ -121,6 +125,7 @@ class Door:
         """Seconds that were waited for here: they do not pass while this process does not run."""
         self._found: dict[_File, _Connection | None] = {}
         """What is among the files; None for what is no connection of the port."""
+        self._listening: set[_Address] = set()
         self._guests: dict[Peer, _Guest] = {}
         self._n_admitted = 0
         self._repeats = Repeats()
@@ -186,7 +191,10 @@ class Door:
             self._now += seconds
 
     def _look(self, port: int) -> int:
-        """End what must be; returns how many strangers were there."""
+        """End what must be; returns how many strangers were there.
+
+        Raises OSError when there is no free file to look with; what was not done then is done at the next look.
+        """
         self._find(port)
         present = {file: one for file, one in self._found.items() if one is not None and not one.is_ended}
         peers = {one.peer for one in present.values()}
@@ -201,9 +209,9 @@ class Door:
         if len(staying) > room:
             ended.update(self._by_turn(staying)[: len(staying) - room])
         for file in () if self._is_blind else sorted(ended):
+            _shut(file)
             present[file].is_ended = True
             self._tell(present[file].peer)
-            _shut(file)
         return len(strangers)
 
     def _tell(self, peer: Peer) -> None:
@@ -214,8 +222,9 @@ class Door:
             _log.warning("A connection of %s at %s takes a place for nothing: ended%s", who, peer[0], times(count))
 
     def _find(self, port: int) -> None:
-        """Bring `_found` up to what is open now."""
-        before, self._found = self._found, {}
+        """Bring `_found` up to what is open now; if there is no free file to look with, it stays as it was."""
+        found: dict[_File, _Connection | None] = {}
+        new: dict[_File, _Ends] = {}
         for name in os.listdir(_FILES):
             try:
                 state = os.fstat(int(name))
@@ -224,14 +233,25 @@ class Door:
             if not stat.S_ISSOCK(state.st_mode):
                 continue
             file = int(name), state.st_ino
-            if file in before:
-                self._found[file] = before[file]
-                continue
-            peer = _accepted_from(file, port)
-            self._found[file] = None if peer is None else _Connection(peer, _network_of(peer), self._now)
-            guest = None if peer is None else self._guests.get(peer)
-            if guest is not None and peer is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
-                del self._guests[peer]  # Another connection from a port that a guest had before.
+            found[file] = self._found.get(file)
+            if file not in self._found and (ends := _ends_of(file)) is not None and ends.port == port:
+                new[file] = ends
+        self._listening.update(ends.own for ends in new.values() if ends.peer is None)
+        for file, ends in new.items():
+            if ends.peer is not None and self._is_accepted(ends.own):
+                found[file] = self._met(ends.peer)
+        self._found = found
+
+    def _is_accepted(self, own: _Address) -> bool:
+        """Whether it is an address on which this process listens; if not, this process has dialled."""
+        return any((own[0], host) in self._listening for host in (own[1], *_EVERY_ADDRESS))
+
+    def _met(self, peer: Peer) -> _Connection:
+        """A connection that is seen for the first time."""
+        guest = self._guests.get(peer)
+        if guest is not None and guest.n_carried == 0 and guest.since + _SECONDS < self._now:
+            del self._guests[peer]  # Another connection from a port that a guest had before.
+        return _Connection(peer, _network_of(peer), self._now)
 
     def _has_gone(self, guest: _Guest) -> bool:
         """Whether a guest whose connection is not there was there before: this may be the first look since it came."""
@@ -287,17 +307,25 @@ def _network_of(peer: Peer) -> str:
 
 @contextlib.contextmanager
 def _socket_of(file: _File) -> Iterator[socket.socket | None]:
-    """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been."""
+    """A second name of an open socket, which stays this one if the first is closed meanwhile; None if it has been.
+
+    Raises OSError when there is no free file for it.
+    """
     number, inode = file
     found = None
-    with contextlib.suppress(OSError):
+    try:
         again = os.dup(number)
-        try:
-            if os.fstat(again).st_ino == inode:
-                found = socket.socket(fileno=again)
-        finally:
-            if found is None:
-                os.close(again)
+    except OSError as fault:
+        if fault.errno != errno.EBADF:
+            raise
+        yield None
+        return
+    try:
+        if os.fstat(again).st_ino == inode:
+            found = socket.socket(fileno=again)
+    finally:
+        if found is None:
+            os.close(again)
     if found is None:
         yield None
         return
@@ -305,16 +333,30 @@ def _socket_of(file: _File) -> Iterator[socket.socket | None]:
         yield found
 
 
-def _accepted_from(file: _File, port: int) -> Peer | None:
-    """Whose connection to this port it is; None for every other socket."""
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Both ends of a socket. `own`, `port`: of this process; `peer`: None for one that listens."""
+
+    own: _Address
+    port: int
+    peer: Peer | None
+
+
+def _ends_of(file: _File) -> _Ends | None:
+    """None for what is no socket of the internet, or has ended. Raises OSError when there is no free file to look."""
     with _socket_of(file) as found:
         if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
         try:
-            own, theirs = found.getsockname(), found.getpeername()
+            own = found.getsockname()
+            is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            theirs = None if is_listening else found.getpeername()
         except OSError:
-            return None  # A listening one, or one that has ended.
-        return _peer(theirs[0], theirs[1]) if own[1] == port else None
+            return None  # It has ended, or was never connected.
+    address, peer = _peer(own[0], own[1]), None if theirs is None else _peer(theirs[0], theirs[1])
+    if address is None or (theirs is not None and peer is None):
+        return None
+    return _Ends((found.family, address[0]), address[1], peer)
 
 
 def _has_spoken(file: _File) -> bool:
@@ -332,7 +374,11 @@ def _has_spoken(file: _File) -> bool:
 
 
 def _shut(file: _File) -> None:
-    """End a connection: gRPC reads that it has ended, and closes its file."""
-    with _socket_of(file) as found, contextlib.suppress(OSError):
+    """End a connection: gRPC reads that it has ended, and closes its file.
+
+    Raises OSError when there is no free file to do it with.
+    """
+    with _socket_of(file) as found:
         if found is not None:
-            found.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # The peer was quicker.
+                found.shutdown(socket.SHUT_RDWR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -60,6 +61,10 @@ def is_ended(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
+
+
+def no_free_file(_: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,67 @@ def test_who_makes_room_first(listener: socket.socket) -> None:
         silent = [number for number, (_, words) in enumerate(plan) if not words]
         # Of 40 places strangers have half: one more than the silent ones must go, and number 0 has its address alone.
         assert ended == sorted([*silent, 2])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no 127.0.0.2")
+def test_an_outgoing_connection_is_no_stranger(listener: socket.socket) -> None:
+    """What this process dialled itself is not ended, though its own port has the number of the listening one."""
+    port = listener.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        stack.enter_context(socket.create_connection(database.getsockname(), source_address=("127.0.0.2", port)))
+        stack.enter_context(socket.create_connection(listener.getsockname()))
+        stack.enter_context(listener.accept()[0])
+
+        async def look() -> int:
+            return Door(40, 3600.0)._look(port)
+
+        assert asyncio.run(look()) == 1
+
+
+@pytest.fixture
+def stranger(listener: socket.socket) -> Iterator[socket.socket]:
+    """The far end of a connection that has been accepted."""
+    with socket.create_connection(listener.getsockname()) as far, listener.accept()[0]:
+        yield far
+
+
+def test_a_connection_that_comes_when_there_is_no_free_file_is_found_later(
+    listener: socket.socket, stranger: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment at which a stranger comes does not give it a place for ever."""
+    port = listener.getsockname()[1]
+
+    async def look() -> int:
+        door = Door(40, 3600.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", no_free_file)
+            with contextlib.suppress(OSError):
+                door._look(port)
+        return door._look(port)
+
+    assert asyncio.run(look()) == 1
+
+
+def test_a_connection_that_could_not_be_ended_is_ended_later(
+    listener: socket.socket, stranger: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has to go does not stay because this process had no free file when it was to be sent away."""
+    port = listener.getsockname()[1]
+
+    async def look() -> None:
+        door = Door(40, 1.0)
+        door._look(port)
+        door._now += 2.0
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", no_free_file)
+            with contextlib.suppress(OSError):
+                door._look(port)
+        assert not is_ended(stranger)
+        door._look(port)
+
+    asyncio.run(look())
+    assert is_ended(stranger)
 
 
 def test_too_few_files_are_an_error_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
