@@ -29,7 +29,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m hedgerow.experiments speed
+	$(BIN)/python -m experiments speed
 
 # Needs docker compose or podman-compose.
 compose: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""Experiments: tables, figures and benchmarks; ``python -m hedgerow.experiments`` lists and runs them.
+"""Experiments: tables, figures and benchmarks; ``python -m experiments`` lists and runs them.
 
 Each experiment is one module with ``main(argv) -> int``; its first docstring line is what the list shows.
 """

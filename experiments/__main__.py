@@ -1,4 +1,4 @@
-"""The one entry point of all experiments: ``python -m hedgerow.experiments NAME [--data DIR] [options]``."""
+"""The one entry point of all experiments: ``python -m experiments NAME [--data DIR] [options]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 def available() -> dict[str, str]:
     """The experiments by name, with a line on each: modules, found without importing them, and the catalogue."""
-    from hedgerow.experiments.catalogue import EXPERIMENTS
+    from experiments.catalogue import EXPERIMENTS
 
     found = {}
     for path in sorted(HERE.glob("*.py")):
@@ -44,12 +44,12 @@ def run(argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     # What they all need is an extra, so it is not imported before its absence can be told.
-    from hedgerow.experiments import paper
-    from hedgerow.experiments.catalogue import EXPERIMENTS
+    from experiments import paper
+    from experiments.catalogue import EXPERIMENTS
 
     experiments = available()
     if not argv or argv[0] in ("-h", "--help", "list"):
-        print("Usage: python -m hedgerow.experiments NAME [--data DIR] [options]\n")
+        print("Usage: python -m experiments NAME [--data DIR] [options]\n")
         width = max(len(name) for name in experiments)
         for name, summary in experiments.items():
             print(f"  {name:{width}}  {summary}")
@@ -60,7 +60,7 @@ def _run(argv: list[str]) -> int:
         return 2
     if name in EXPERIMENTS:
         return paper.run(name, argv[1:])
-    module = importlib.import_module(f"hedgerow.experiments.{name}")
+    module = importlib.import_module(f"experiments.{name}")
     return int(module.main(argv[1:]))
 
 

@@ -2,7 +2,7 @@
 
 The paper prints its results as figures only; the numbers beside ours are a run of its algorithm (the best of 1, 10 and
 100 rounds) on the same data sets. Mean over random 70/30 splits, delta = 1 / n_train, bounds and categories as declared
-in `hedgerow.experiments.datasets`; seeded noise. The exit code is 1 when Adult's AUROC falls below the reference.
+in `experiments.datasets`; seeded noise. The exit code is 1 when Adult's AUROC falls below the reference.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score, roc_auc_score
 
-from hedgerow.experiments.datasets import BINARY_NAMES, Table, data_folder, load
-from hedgerow.experiments.generated import generated_classes
-from hedgerow.experiments.harness import (
+from experiments.datasets import BINARY_NAMES, Table, data_folder, load
+from experiments.generated import generated_classes
+from experiments.harness import (
     Prepared,
     algorithm_plan,
     held_out_scores,
@@ -51,7 +51,7 @@ Scores = tuple[float, float]
 
 def main(argv: list[str]) -> int:
     """Print the tables, write the figures; the exit code is 1 when Adult falls below the reference."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments adassp", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments adassp", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=5, help="random splits per cell (default 5)")
     parser.add_argument("--first-split", type=int, default=0, help="number of the first split (default 0)")

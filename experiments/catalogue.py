@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hedgerow.experiments import published
-from hedgerow.experiments.cells import Cell, Method
-from hedgerow.experiments.datasets import AUTHORS
+from experiments import published
+from experiments.cells import Cell, Method
+from experiments.datasets import AUTHORS
 from hedgerow.training.presets import PRESETS
 
 DATA = ("bank", "credit1", "credit2", "adult")

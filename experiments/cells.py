@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.experiments.datasets import AUTHORS, data_folder, load
-from hedgerow.experiments.harness import Prepared, plan_for, progress, stratified_split, train_and_score
+from experiments.datasets import AUTHORS, data_folder, load
+from experiments.harness import Prepared, plan_for, progress, stratified_split, train_and_score
 from hedgerow.protocol.plan import Plan
 
 FIELDS = (

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.datasets import BINARY_NAMES, data_folder, load
-from hedgerow.experiments.harness import (
+from experiments.datasets import BINARY_NAMES, data_folder, load
+from experiments.harness import (
     Prepared,
     algorithm_plan,
     plan_for,
@@ -24,9 +24,9 @@ from hedgerow.experiments.harness import (
     stratified_split,
     train_and_score,
 )
-from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_grid import FILTERED
-from hedgerow.experiments.sgbdt_runs import plan_of
+from experiments.score_book import ScoreBook
+from experiments.sgbdt_grid import FILTERED
+from experiments.sgbdt_runs import plan_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 
@@ -67,7 +67,7 @@ METHODS: dict[str, MakePlan] = {
 
 def main(argv: list[str]) -> int:
     """Print one table."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments compare", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=3, help="random splits per cell (default 3)")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the scores of single runs")

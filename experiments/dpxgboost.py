@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.datasets import Table, data_folder, load
-from hedgerow.experiments.dpxgboost_published import Published, published_scores
-from hedgerow.experiments.generated import generated_classes
-from hedgerow.experiments.harness import (
+from experiments.datasets import Table, data_folder, load
+from experiments.dpxgboost_published import Published, published_scores
+from experiments.generated import generated_classes
+from experiments.harness import (
     Prepared,
     algorithm_plan,
     held_out_scores,
@@ -56,7 +56,7 @@ Row = list[float]
 
 def main(argv: list[str]) -> int:
     """Print the tables, write the figure; the exit code is 1 when Adult's error exceeds the paper's."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments dpxgboost", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments dpxgboost", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=3, help="random splits per cell (default 3)")
     parser.add_argument("--first-split", type=int, default=0, help="number of the first split (default 0)")

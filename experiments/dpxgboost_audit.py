@@ -1,6 +1,6 @@
 """Canary audit of DP-XGBoost: do choices and Laplace noise tell of one record no more than pure epsilon allows?
 
-As in `hedgerow.experiments.sgbdt_audit`: the adversary knows every other record and the canary, sees every release, and
+As in `experiments.sgbdt_audit`: the adversary knows every other record and the canary, sees every release, and
 does not know whether the canary was drawn where rows are sampled. Its statistic is the log-likelihood ratio. A release
 r of a sum k with discrete Laplace noise of scale s, and a canary that adds v, gives
 
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, subject_of
+from experiments.sgbdt_audit import Everyone, epsilon_lower_bound
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, subject_of
-from hedgerow.experiments.sgbdt_audit import Everyone, epsilon_lower_bound
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.datasets import Table
+from experiments.datasets import Table
 
 Matrix = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """Random faults in whole federations of real processes: what they end in, and whether anybody is worse off for them.
 
-``python -m hedgerow.experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over
+``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over
 loopback TLS. Drawn from the seed, processes are killed, frozen, ended and started again, disks become full, one site
 may be hostile and strangers may flood the port; the operator then does what docs/deploy.md says: the same commands
 again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator never comes back. At the end it is checked
@@ -32,15 +32,15 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments import faults_parties as parties
+from experiments.datasets import Table, category, number
+from experiments.network_lab import SEED, make_sites
+from experiments.network_lab import plan_text as text_of
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node
 from hedgerow.client.warm_up import warm_up
 from hedgerow.dress_rehearsal import rehearse_run
-from hedgerow.experiments import faults_parties as parties
-from hedgerow.experiments.datasets import Table, category, number
-from hedgerow.experiments.network_lab import SEED, make_sites
-from hedgerow.experiments.network_lab import plan_text as text_of
 from hedgerow.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
@@ -527,7 +527,7 @@ def report(results: Sequence[tuple[int, Found]]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; 1 if something was broken."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments faults", description=__doc__)
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2, help="schedules that are played beside one another")
@@ -541,7 +541,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A process with threads of its own cannot be forked safely.
     environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     given = list(sys.argv[2:] if argv is None else argv)
-    start = [sys.executable, "-m", "hedgerow.experiments", "faults", *given, "--worker"]
+    start = [sys.executable, "-m", "experiments", "faults", *given, "--worker"]
     workers = [
         subprocess.Popen([*start, str(first), str(n_workers)], env=environment, text=True, stdout=subprocess.PIPE)
         for first in range(n_workers)

@@ -28,10 +28,10 @@ import numpy as np
 import hedgerow.cli.node
 import hedgerow.cli.serving
 import hedgerow.client.run
+from experiments.network_lab import SETTINGS
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.experiments.network_lab import SETTINGS
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.run_messages import Hello, MessageKind, encode
 from hedgerow.server.journal import Journal

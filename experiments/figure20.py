@@ -1,6 +1,6 @@
 """Figure 20 of CCS'22: bytes, rounds and processor time measured over the engine `grpc`, and accuracy by clients.
 
-Every named method trains over real sockets, TLS and masks on loopback (`hedgerow.experiments.loopback`); what the
+Every named method trains over real sockets, TLS and masks on loopback (`experiments.loopback`); what the
 coordinator's hub counted stands beside the formulas of the paper's Appendix B. Runs are kept in a CSV and taken up
 again.
 """
@@ -11,8 +11,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from hedgerow.experiments.figure20_report import draw, report_of
-from hedgerow.experiments.figure20_runs import (
+from experiments.figure20_report import draw, report_of
+from experiments.figure20_runs import (
     CLIENTS,
     TREES,
     Accuracy,
@@ -26,7 +26,7 @@ from hedgerow.training.presets import PRESETS
 
 def main(argv: list[str]) -> int:
     """Measure what the CSV files do not hold; write Markdown and PNG; 1 if rounds are not as Appendix B has them."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments figure20", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments figure20", description=__doc__)
     parser.add_argument("--data", help="not used: the records are made up, as in the paper")
     parser.add_argument("--jobs", type=int, default=1, help="not used: processes would disturb each other's times")
     parser.add_argument("--repeats", type=int, default=3, help="trainings per point of the accuracy (default 3)")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.experiments.cells import mean_and_deviation
-from hedgerow.experiments.figure20_runs import (
+from experiments.cells import mean_and_deviation
+from experiments.figure20_runs import (
     DEPTH,
     LINES,
     N_CANDIDATES,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 from sklearn.metrics import roc_auc_score
 
+from experiments.harness import progress
+from experiments.loopback import Loopback
 from hedgerow.client.node import Node, SiteData
-from hedgerow.experiments.harness import progress
-from hedgerow.experiments.loopback import Loopback
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import run_program

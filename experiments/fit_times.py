@@ -14,12 +14,12 @@ import time
 
 import numpy as np
 
+from experiments.catalogue import preset_method
+from experiments.cells import Cell, plan_of
+from experiments.datasets import AUTHORS, data_folder, load
+from experiments.harness import Prepared, labels_of
+from experiments.published_times import EPSILONS, SECONDS
 from hedgerow.client.node import Node, SiteData
-from hedgerow.experiments.catalogue import preset_method
-from hedgerow.experiments.cells import Cell, plan_of
-from hedgerow.experiments.datasets import AUTHORS, data_folder, load
-from hedgerow.experiments.harness import Prepared, labels_of
-from hedgerow.experiments.published_times import EPSILONS, SECONDS
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import run_program
 from hedgerow.training.presets import PRESETS
@@ -34,7 +34,7 @@ DATA = "credit1"
 
 def main(argv: list[str]) -> int:
     """Print one table and the gate."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments fit_times", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments fit_times", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--fits", type=int, default=5, help="fits per method and epsilon (default 5)")
     options = parser.parse_args(argv)

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
-from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.flower.simulation import file_of_partition, make_federation
 from hedgerow.local_training import train
 from hedgerow.model import Model
@@ -53,7 +53,7 @@ class Measured:
 
 def main(argv: list[str]) -> int:
     """Run all three; 1 when a model differs from the engine `local`'s."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments flower", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments flower", description=__doc__)
     parser.add_argument("--data", help="not used: the rows are shipped")
     parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--trees", type=int, default=100)

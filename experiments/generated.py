@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import make_classification, make_regression
 
-from hedgerow.experiments.datasets import Table, number
+from experiments.datasets import Table, number
 
 N_RECORDS = 50_000
 BOUND = 10.0

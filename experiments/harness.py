@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
+from experiments.datasets import Table
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.datasets import Table
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome, run_program

@@ -26,11 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hedgerow.experiments.datasets import Table, data_folder, load
-from hedgerow.experiments.harness import plan_for
-from hedgerow.experiments.network_crowd import Crowd, Relay, Weather, be_crowd
-from hedgerow.experiments.network_flower import WAYS, interpreter, measure_flower
-from hedgerow.experiments.network_lab import (
+from experiments.datasets import Table, data_folder, load
+from experiments.harness import plan_for
+from experiments.network_crowd import Crowd, Relay, Weather, be_crowd
+from experiments.network_flower import WAYS, interpreter, measure_flower
+from experiments.network_lab import (
     Measured,
     Sites,
     describe,
@@ -40,7 +40,7 @@ from hedgerow.experiments.network_lab import (
     start_nodes,
     to_json,
 )
-from hedgerow.experiments.network_wire import Scene, be_stubs, measure_wire
+from experiments.network_wire import Scene, be_stubs, measure_wire
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
 from hedgerow.transport.grpc_hub import HubAddress
@@ -98,7 +98,7 @@ def _finished(part: str, run: Callable[[], Gates]) -> Gates:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments network", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments network", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batch", type=int, nargs="+", default=[25, 1], help="trees per exchange")

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.network_lab import SETTINGS, Sites, start_process
 from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import BudgetBook
@@ -25,7 +26,6 @@ from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import warm_up
-from hedgerow.experiments.network_lab import SETTINGS, Sites, start_process
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.site_data import read_site_data
 from hedgerow.transport.grpc_hub import HubAddress
@@ -47,7 +47,7 @@ class Crowd:
         processes = []
         for start in range(0, len(sites.names), self.per_process):
             names = ",".join(sites.names[start : start + self.per_process])
-            command = [*self.prefix, sys.executable, "-m", "hedgerow.experiments", "network", "--crowd"]
+            command = [*self.prefix, sys.executable, "-m", "experiments", "network", "--crowd"]
             words = [str(sites.folder), str(state), str(plan), str(address), names]
             processes.append(start_process([*command, *words], state / f"crowd-{start:03}.log"))
         return processes

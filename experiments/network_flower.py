@@ -13,7 +13,7 @@ from pathlib import Path
 
 WAYS = """Flower is not installed in this interpreter. To have it measured beside:
   python -m venv flower && flower/bin/pip install flwr numpy
-  python -m hedgerow.experiments network --flower-python flower/bin/python"""
+  python -m experiments network --flower-python flower/bin/python"""
 _SERVER = """
 import sys, time
 import flwr as fl

@@ -16,9 +16,9 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
+from experiments.datasets import Table
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.dress_rehearsal import rehearse_run
-from hedgerow.experiments.datasets import Table
 from hedgerow.local_training import train
 from hedgerow.memory import settle_memory
 from hedgerow.model import Model

@@ -55,7 +55,7 @@ def measure_wire(scene: Scene, sizes: Sequence[int]) -> None:
         groups = [
             names[start : start + scene.nodes_per_process] for start in range(0, len(names), scene.nodes_per_process)
         ]
-        command = [sys.executable, "-m", "hedgerow.experiments", "network", "--stub", name, str(hub.port)]
+        command = [sys.executable, "-m", "experiments", "network", "--stub", name, str(hub.port)]
         stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
         try:
             joined_at = []

@@ -13,9 +13,9 @@ from math import sqrt
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from experiments.datasets import data_folder, load
+from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.client.node import Node, SiteData
-from hedgerow.experiments.datasets import data_folder, load
-from hedgerow.experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.forecasting import noise_factor, noise_guarantees
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
@@ -48,7 +48,7 @@ class SumWithShares(PlainAggregation):
 
 def main(argv: list[str]) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments noise_modes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments noise_modes", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=10, help="random splits per cell (default 10)")
     options = parser.parse_args(argv)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hedgerow.experiments.catalogue import EXPERIMENTS, PREPARATIONS, Experiment
-from hedgerow.experiments.cells import Store, run_cells
-from hedgerow.experiments.paper_report import holds, report_of
-from hedgerow.experiments.plots import draw
+from experiments.catalogue import EXPERIMENTS, PREPARATIONS, Experiment
+from experiments.cells import Store, run_cells
+from experiments.paper_report import holds, report_of
+from experiments.plots import draw
 
 
 def run(name: str, argv: list[str]) -> int:
@@ -29,7 +29,7 @@ def run(name: str, argv: list[str]) -> int:
 
 def _options(name: str, argv: list[str]) -> argparse.Namespace:
     experiment: Experiment = EXPERIMENTS[name]
-    parser = argparse.ArgumentParser(prog=f"python -m hedgerow.experiments {name}", description=experiment.title)
+    parser = argparse.ArgumentParser(prog=f"python -m experiments {name}", description=experiment.title)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--repeats", type=int, help=f"runs per cell, on 5 splits (default {experiment.repeats})")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

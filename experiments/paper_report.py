@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import spearmanr
 
-from hedgerow.experiments import published
-from hedgerow.experiments.catalogue import DATA, RANKED, REFERENCES, Experiment
-from hedgerow.experiments.cells import Cell, Line, Results, aucs, average_ranks, code_digest, mean_and_deviation
+from experiments import published
+from experiments.catalogue import DATA, RANKED, REFERENCES, Experiment
+from experiments.cells import Cell, Line, Results, aucs, average_ranks, code_digest, mean_and_deviation
 from hedgerow.training.presets import PRESETS
 
 WANTED_SHARE = 0.9

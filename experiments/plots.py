@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.experiments.catalogue import DATA, RANKED, Experiment, Panel
-from hedgerow.experiments.cells import Results, aucs
-from hedgerow.experiments.paper_report import EPSILONS, agreement
+from experiments.catalogue import DATA, RANKED, Experiment, Panel
+from experiments.cells import Results, aucs
+from experiments.paper_report import EPSILONS, agreement
 from hedgerow.training.presets import PRESETS
 
 MARKERS = "osD^v<>PX*ph"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from experiments.datasets import data_folder, load
+from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.client.node import Node, SiteData
-from hedgerow.experiments.datasets import data_folder, load
-from hedgerow.experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
@@ -144,7 +144,7 @@ def mean_of(values: Sequence[str]) -> str:
 
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when -100 times is not stopped, or honest sites are."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments poisoning", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments poisoning", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--trees", type=int, default=60, help="trees of a model (default 60)")
     parser.add_argument("--epsilon", type=float, default=1.0, help="of a model (default 1)")

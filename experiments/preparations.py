@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.experiments.catalogue import DATA, EXPERIMENTS, PREPARATIONS
-from hedgerow.experiments.cells import Cell, Store, aucs, run_cells
+from experiments.catalogue import DATA, EXPERIMENTS, PREPARATIONS
+from experiments.cells import Cell, Store, aucs, run_cells
 
 DELTA = 1e-6
 """Below 1 / n for every one of the data sets."""
@@ -23,7 +23,7 @@ COLUMNS = ("authors", "declared", f"declared, delta = {DELTA:g}")
 
 def main(argv: list[str]) -> int:
     """Run what the CSV does not hold yet, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments preparations", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments preparations", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--repeats", type=int, default=15, help="runs per cell, on 5 splits (default 15)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hedgerow.experiments.cells import code_digest
+from experiments.cells import code_digest
 
 
 class ScoreBook:

@@ -1,6 +1,6 @@
 """Named checks of secure aggregation's properties, each a function that raises AssertionError when one is gone.
 
-The tests run them on the code as it is; ``python -m hedgerow.experiments secagg_mutations`` runs them on code that was
+The tests run them on the code as it is; ``python -m experiments secagg_mutations`` runs them on code that was
 weakened on purpose, and shows that each weakening turns its check red.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy
+from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator

@@ -1,6 +1,6 @@
 """What secure aggregation costs, beside Flower's SecAgg+ primitives on the same machine in the same run.
 
-``python -m hedgerow.experiments secagg_cost`` prints time and bytes; the gates at the end are the project's promises.
+``python -m experiments secagg_cost`` prints time and bytes; the gates at the end are the project's promises.
 Flower's column needs ``pip install flwr`` (1.41 was measured); without it, it stays empty.
 """
 

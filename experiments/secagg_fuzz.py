@@ -1,6 +1,6 @@
 """Fuzzes every parser and every step of secure aggregation with damaged messages.
 
-``python -m hedgerow.experiments secagg_fuzz --minutes 10`` runs it for a time; the tests run a fixed number of rounds.
+``python -m experiments secagg_fuzz --minutes 10`` runs it for a time; the tests run a fixed number of rounds.
 A parser must either refuse with a typed error or accept exactly what it would itself write (one encoding a message);
 a step must refuse, or answer as the protocol allows, and never raise anything else.
 """
@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hedgerow.experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
+from experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound

@@ -1,6 +1,6 @@
 """Weakens secure aggregation in ways that others have been weak, and shows that a named check turns red for each.
 
-Printed by ``python -m hedgerow.experiments secagg_mutations``. Each mutation patches one name, runs one check of
+Printed by ``python -m experiments secagg_mutations``. Each mutation patches one name, runs one check of
 `secagg_checks` and puts the name back. A mutation whose check stays green fails the run.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from hedgerow.experiments.secagg_checks import CHECKS
+from experiments.secagg_checks import CHECKS
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.secagg import (
     aggregator,

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.experiments.datasets import data_folder, load
-from hedgerow.experiments.harness import Prepared
-from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_ablations import ablations, baseline, linear_starts, streams
-from hedgerow.experiments.sgbdt_filter import ROWS, compare_filter
-from hedgerow.experiments.sgbdt_grid import EPSILONS, FIRST_SEARCH, GRID, N_SEARCHES, PAPER, PAPER_EPSILONS
-from hedgerow.experiments.sgbdt_runs import (
+from experiments.datasets import data_folder, load
+from experiments.harness import Prepared
+from experiments.score_book import ScoreBook
+from experiments.sgbdt_ablations import ablations, baseline, linear_starts, streams
+from experiments.sgbdt_filter import ROWS, compare_filter
+from experiments.sgbdt_grid import EPSILONS, FIRST_SEARCH, GRID, N_SEARCHES, PAPER, PAPER_EPSILONS
+from experiments.sgbdt_runs import (
     N_FOLDS,
     Bench,
     Variant,
@@ -39,7 +39,7 @@ N_DIVISIONS = 10
 
 def main(argv: list[str]) -> int:
     """Search, repeat, ablate, report; the exit code is 1 when a figure of the paper is not reached by either method."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments sgbdt", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments sgbdt", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument(
         "--repeats", type=int, nargs="+", default=[4, 2], help="runs of the best on each fold, by set (paper: 20)"

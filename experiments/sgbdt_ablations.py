@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
-from hedgerow.experiments.sgbdt_dpboost import Central, DPBoost, train_dpboost
-from hedgerow.experiments.sgbdt_grid import (
+from experiments.sgbdt_dpboost import Central, DPBoost, train_dpboost
+from experiments.sgbdt_grid import (
     DPBOOST,
     DPBOOST_EPSILONS,
     DPBOOST_SIZES,
@@ -23,7 +23,7 @@ from hedgerow.experiments.sgbdt_grid import (
     PAPER_EPSILONS,
     STREAMED,
 )
-from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, Variant, repeated, sign_of
+from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, repeated, sign_of
 from hedgerow.protocol.errors import PrivacyError
 
 

@@ -1,6 +1,6 @@
 """Canary audit of sampled and filtered runs: is one record's part told no better than the account says?
 
-As in `hedgerow.experiments.audit`, the adversary knows every other record, who of them was drawn, and the canary; it
+As in `experiments.audit`, the adversary knows every other record, who of them was drawn, and the canary; it
 does not know whether the canary was drawn. With v the canary's vector, zero where its filter keeps it out, and q its
 chance to be drawn, the most powerful statistic is the sum over releases of
 
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SamplingSource, SeededSampling
-from hedgerow.experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise

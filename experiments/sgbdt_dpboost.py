@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.datasets import Table
+from experiments.datasets import Table
 
 FloatArray = NDArray[np.float64]
 Rows = NDArray[np.intp]

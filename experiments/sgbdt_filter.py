@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.experiments.harness import Prepared
-from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
-from hedgerow.experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
+from experiments.harness import Prepared
+from experiments.score_book import ScoreBook
+from experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
+from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 
 EPSILONS = (0.54, 0.17)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from hedgerow.experiments.sgbdt_runs import Variant
+from experiments.sgbdt_runs import Variant
 
 EPSILONS = {"abalone": (0.17, 0.54, 2.0, 10.0), "adult": (0.15, 0.54, 2.0)}
 PAPER_EPSILONS = {"abalone": (0.17, 0.54), "adult": (0.15, 0.54)}

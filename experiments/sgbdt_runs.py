@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
+from experiments.harness import Prepared, labels_of, plan_for, progress
+from experiments.score_book import ScoreBook
 from hedgerow.client.node import Node, SiteData
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.experiments.harness import Prepared, labels_of, plan_for, progress
-from hedgerow.experiments.score_book import ScoreBook
 from hedgerow.local_training import ArrivingNode
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.renyi import ORDERS, paper_divergence

@@ -31,7 +31,7 @@ N_FEATURES = 28
 
 def main(argv: list[str]) -> int:
     """Print seconds and ratios for one thread, then our own scaling to more threads."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments speed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments speed", description=__doc__)
     parser.add_argument("--data", help="unused: the array is made here")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--trees", type=int, default=100)

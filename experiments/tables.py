@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hedgerow.experiments.catalogue import EXPERIMENTS
-from hedgerow.experiments.cells import Store, run_cells
-from hedgerow.experiments.paper_report import WANTED_SHARE, agreeing, agreement
+from experiments.catalogue import EXPERIMENTS
+from experiments.cells import Store, run_cells
+from experiments.paper_report import WANTED_SHARE, agreeing, agreement
 
 TABLES = tuple(name for name, experiment in EXPERIMENTS.items() if experiment.published is not None)
 
 
 def main(argv: list[str]) -> int:
     """Print the count of every table, the cells that do not agree, and the total."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments tables", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments tables", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--repeats", type=int, default=15, help="runs per cell, on 5 splits (default 15)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

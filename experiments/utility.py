@@ -2,7 +2,7 @@
 
 One default for all data sets; nothing is tuned per set, and no test score is looked at in training. Mean over random
 70/30 splits, delta = 1 / n_train, rows with missing values dropped, bounds and categories as declared in
-`hedgerow.experiments.datasets`. Noise is seeded so that the table can be printed again.
+`experiments.datasets`. Noise is seeded so that the table can be printed again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import argparse
 
 import numpy as np
 
-from hedgerow.experiments.datasets import BINARY_NAMES, SYNTHETIC, data_folder, load, make
-from hedgerow.experiments.harness import CCS22_RECIPE, Prepared, progress, scores_over_splits
+from experiments.datasets import BINARY_NAMES, SYNTHETIC, data_folder, load, make
+from experiments.harness import CCS22_RECIPE, Prepared, progress, scores_over_splits
 
 EPSILONS = (0.1, 0.5, 1.0)
 TARGETS = {
@@ -27,7 +27,7 @@ TOLERANCE = 0.003
 
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when a mean falls below its floor."""
-    parser = argparse.ArgumentParser(prog="python -m hedgerow.experiments utility", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments utility", description=__doc__)
     parser.add_argument("--data", help="folder with the data sets")
     parser.add_argument("--splits", type=int, default=5, help="random splits per cell (default 5)")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first split (default 0)")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.secagg_lab import Lab
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.counter import EVERY_ROUND
 from hedgerow.client.store import NodeStep, NodeStore
-from hedgerow.experiments.secagg_lab import Lab
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.guarantees import Wishes

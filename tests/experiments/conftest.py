@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.experiments import cells
-from hedgerow.experiments.cells import Store
-from hedgerow.experiments.datasets import Table, number
+from experiments import cells
+from experiments.cells import Store
+from experiments.datasets import Table, number
 
 
 def small_table(name: str = "small", n_records: int = 200) -> Table:

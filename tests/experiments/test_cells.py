@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.experiments import cells
-from hedgerow.experiments.cells import (
+from experiments import cells
+from experiments.cells import (
     SPLITS,
     Cell,
     Line,

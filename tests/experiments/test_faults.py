@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments import faults
+from experiments.faults_parties import Process
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import LEFT, BudgetBook
-from hedgerow.experiments import faults
-from hedgerow.experiments.faults_parties import Process
 from hedgerow.privacy.events import DiscreteGaussianEvent
 from hedgerow.training.tasks import TrainingTask
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.experiments import figure20_runs
-from hedgerow.experiments.figure20_report import draw, formula_for, report_of
-from hedgerow.experiments.figure20_runs import (
+from experiments import figure20_runs
+from experiments.figure20_report import draw, formula_for, report_of
+from experiments.figure20_runs import (
     LINES,
     RECORDS,
     Accuracy,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.experiments import paper
-from hedgerow.experiments.catalogue import DATA, EXPERIMENTS, RANKED, REFERENCES, Experiment
-from hedgerow.experiments.cells import Cell, Line, Method, Results, code_digest, plan_of
-from hedgerow.experiments.datasets import Table
-from hedgerow.experiments.harness import Prepared
-from hedgerow.experiments.paper_report import agreeing, agreement, holds, report_of
+from experiments import paper
+from experiments.catalogue import DATA, EXPERIMENTS, RANKED, REFERENCES, Experiment
+from experiments.cells import Cell, Line, Method, Results, code_digest, plan_of
+from experiments.datasets import Table
+from experiments.harness import Prepared
+from experiments.paper_report import agreeing, agreement, holds, report_of
 from hedgerow.training.presets import PRESETS
 
 TABLES = sorted(name for name in EXPERIMENTS if name.startswith("table"))

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.client.node import Node
-from hedgerow.experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.flower.files import read_coordinator_file
 from hedgerow.local_training import train
 from hedgerow.model import Model

@@ -106,8 +106,8 @@ def test_no_missing_extra_is_a_fault_of_ours(
 def test_an_experiment_names_its_extra(module: str, arguments: list[str]) -> None:
     """Experiments need more than a node does; without it they say so in one line and not with a traceback."""
     code = f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv[1:] = {arguments}\n"
-    code += "runpy.run_module('hedgerow.experiments', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    code += "runpy.run_module('experiments', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 10 and "Traceback" not in done.stderr
     assert f'pip install "hedgerow[{OPTIONAL[module][1]}]"' in done.stderr
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.experiments.loopback import Loopback
+from experiments.loopback import Loopback
 from hedgerow.local_training import build_aggregation, train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan

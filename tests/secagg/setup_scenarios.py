@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hedgerow.experiments.secagg_lab import (
+from experiments.secagg_lab import (
     SetUp,
     seeded_entropy,
     set_up,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hedgerow.experiments.secagg_lab import Lab, set_up
+from experiments.secagg_lab import Lab, set_up
 from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
 from hedgerow.secagg.round_messages import UnmaskRequest
 from hedgerow.secagg.setup_messages import ShareDelivery

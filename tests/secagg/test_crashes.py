@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
+from experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
 from hedgerow.secagg._primitives.aead import unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES

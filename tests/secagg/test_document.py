@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hedgerow.experiments.secagg_checks import CHECKS
+from experiments.secagg_checks import CHECKS
 from hedgerow.secagg.diagram import BEGIN, END, render
 from hedgerow.secagg.transitions import TRANSITIONS, Code, Party, State, allowed
 
@@ -14,7 +14,7 @@ DOCUMENT = (ROOT / "docs" / "secure-aggregation.md").read_text()
 
 
 def test_the_diagram_is_that_of_the_table():
-    """Run ``python -m hedgerow.experiments secagg_diagram`` and paste its output between the markers."""
+    """Run ``python -m experiments secagg_diagram`` and paste its output between the markers."""
     found = DOCUMENT[DOCUMENT.index(BEGIN) : DOCUMENT.index(END) + len(END)]
     assert found == render()
 

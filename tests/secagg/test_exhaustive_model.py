@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from hedgerow.experiments.secagg_lab import Lab
+from experiments.secagg_lab import Lab
 from hedgerow.secagg.guarantees import Wishes, derive
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import NodePolicy

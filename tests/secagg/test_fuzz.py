@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.experiments import secagg_fuzz
-from hedgerow.experiments.secagg_fuzz import Target, damaged, resealed, targets, try_once
+from experiments import secagg_fuzz
+from experiments.secagg_fuzz import Target, damaged, resealed, targets, try_once
 
 TARGETS = targets()
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_lab import (
+from experiments.secagg_lab import (
     Lab,
     SetUp,
     complaint_of,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.experiments.secagg_lab import seeded_entropy
+from experiments.secagg_lab import seeded_entropy
 from hedgerow.protocol.errors import PrivacyError
 from hedgerow.secagg.guarantees import Wishes, default_colluders, derive
 from hedgerow.secagg.noise_shares import (

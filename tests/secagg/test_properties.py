@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.experiments.secagg_lab import seeded_entropy
+from experiments.secagg_lab import seeded_entropy
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.refusals import Abandoned, Refusal
 from hedgerow.secagg.roster import NodePolicy, NoiseMode

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_lab import (
+from experiments.secagg_lab import (
     Lab,
     complaint_of,
     echoed,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hedgerow.secagg
-from hedgerow.experiments.secagg_lab import Lab, seeded_entropy
+from experiments.secagg_lab import Lab, seeded_entropy
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.checks import ExpectedRound

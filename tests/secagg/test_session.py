@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hedgerow.secagg
-from hedgerow.experiments import secagg_cost
-from hedgerow.experiments.secagg_lab import Lab, seeded_entropy
+from experiments import secagg_cost
+from experiments.secagg_lab import Lab, seeded_entropy
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.round_messages import VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession

@@ -15,7 +15,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from hedgerow.experiments.secagg_lab import seeded_entropy, set_up, sparse_lab
+from experiments.secagg_lab import seeded_entropy, set_up, sparse_lab
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.at_rest import locked
 from hedgerow.secagg.checks import ExpectedRound

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.experiments.secagg_lab import Lab, require_refusal
+from experiments.secagg_lab import Lab, require_refusal
 from hedgerow.secagg import unmasking
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import PRIME, combine, interpolate, parse_share, split, weights_at

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from hedgerow.client.node import Node
-from hedgerow.experiments import audit as audit_module
-from hedgerow.experiments import dpxgboost_audit, sgbdt_audit
-from hedgerow.experiments.audit import (
+from experiments import audit as audit_module
+from experiments import dpxgboost_audit, sgbdt_audit
+from experiments.audit import (
     PLANS,
     Subject,
     audit,
@@ -25,6 +24,7 @@ from hedgerow.experiments.audit import (
     small_plan,
     subject_of,
 )
+from hedgerow.client.node import Node
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.presets import PRESETS
@@ -175,7 +175,7 @@ def test_the_canary_is_the_only_difference() -> None:
 
 
 def test_the_experiment_prints_its_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m hedgerow.experiments audit` exits with 1 when a planted fault goes unseen, as in too few trainings."""
+    """`python -m experiments audit` exits with 1 when a planted fault goes unseen, as in too few trainings."""
     monkeypatch.setattr(audit_module, "PLANS", {DEFAULT: PLANS[DEFAULT]})
     assert audit_module.main(["--runs", "600"]) == 0
     printed = capsys.readouterr().out

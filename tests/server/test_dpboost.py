@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.experiments import sgbdt_dpboost
-from hedgerow.experiments.datasets import Table, category, number
-from hedgerow.experiments.sgbdt_dpboost import Central, DPBoost, _split, leaf, train_dpboost
+from experiments import sgbdt_dpboost
+from experiments.datasets import Table, category, number
+from experiments.sgbdt_dpboost import Central, DPBoost, _split, leaf, train_dpboost
 
 
 def table_of(values: list[float], codes: list[int], label: list[float]) -> Table:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiments import dpxgboost_audit
+from experiments.audit import subject_of
+from experiments.dpxgboost_audit import FAULTS, FAULTY, SOUND, _log_chances, audit_pure
 from hedgerow.client.node import Node
-from hedgerow.experiments import dpxgboost_audit
-from hedgerow.experiments.audit import subject_of
-from hedgerow.experiments.dpxgboost_audit import FAULTS, FAULTY, SOUND, _log_chances, audit_pure
 from hedgerow.protocol.pure_queries import SplitSelection
 from hedgerow.training.programs import program_for
 from hedgerow.training.settings import resolve

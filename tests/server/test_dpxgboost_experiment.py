@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.experiments import dpxgboost
-from hedgerow.experiments.datasets import make
-from hedgerow.experiments.harness import Prepared, plan_for
+from experiments import dpxgboost
+from experiments.datasets import make
+from experiments.harness import Prepared, plan_for
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 

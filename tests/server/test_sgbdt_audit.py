@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from hedgerow.experiments import sgbdt_audit
-from hedgerow.experiments.sgbdt_audit import FAULTY, SOUND, audit_sampled, epsilon_lower_bound
+from experiments import sgbdt_audit
+from experiments.sgbdt_audit import FAULTY, SOUND, audit_sampled, epsilon_lower_bound
 
 N_RUNS = {"weakened filter": 110, "rows that are not shortened": 80, "skipped clip": 200, "un-amplified sampler": 110}
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.experiments import sgbdt, sgbdt_ablations, sgbdt_filter
-from hedgerow.experiments.datasets import make
-from hedgerow.experiments.harness import Prepared, train_and_score
-from hedgerow.experiments.score_book import ScoreBook
-from hedgerow.experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
-from hedgerow.experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
+from experiments import sgbdt, sgbdt_ablations, sgbdt_filter
+from experiments.datasets import make
+from experiments.harness import Prepared, train_and_score
+from experiments.score_book import ScoreBook
+from experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
+from experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
 from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
 from hedgerow.protocol.plan import Plan
 

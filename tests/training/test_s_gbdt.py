@@ -360,7 +360,8 @@ def test_trees_may_come_from_the_sites_nonces(factory: ModuleType) -> None:
 
 def test_the_filter_leaves_records_out(factory: ModuleType) -> None:
     """With noise next to none in the way, supports fall once the dearest records have spent their budget."""
-    plan = plan_of(factory, "regression", None, {"epsilon": 1e4, "n_records": 500}, extra_rounds=15, subsampling_ratio=1.0)
+    privacy = {"epsilon": 1e4, "n_records": 500}
+    plan = plan_of(factory, "regression", None, privacy, extra_rounds=15, subsampling_ratio=1.0)
     data = factory.make_data(plan, 500, 3)
     totals = []
 

@@ -1,7 +1,7 @@
 """The legal moves of both parties, and every reason to refuse one, as one table.
 
 Nothing else decides what may happen when: the state machines ask `advance` and raise the codes of the row they are
-in. `docs/secure-aggregation.md` draws its diagram from this table (``python -m hedgerow.experiments secagg_diagram``).
+in. `docs/secure-aggregation.md` draws its diagram from this table (``python -m experiments secagg_diagram``).
 State names say what the party knows or waits for.
 """
 

@@ -83,7 +83,7 @@ def check_s_gbdt(plan: Plan) -> None:
             "s_gbdt.leaf_rule: static leaf noise is not federated.",
             cause="It is noise on finished leaf values, quotients of exact sums, which at most a trusted coordinator "
             "has; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
-            remedy='Use "paper", dynamic leaf noise; `hedgerow.experiments sgbdt` compares both in one place.',
+            remedy='Use "paper", dynamic leaf noise; `experiments sgbdt` compares both in one place.',
             code="static-leaf-noise",
         )
     if section.extra_rounds and not section.individual_filter:
