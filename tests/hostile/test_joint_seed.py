@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hedgerow.cli.main import main
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.run_messages import MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.node_context import NodeContext
@@ -34,7 +36,7 @@ from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import MemoryHub
 
 if TYPE_CHECKING:
-    from conftest import Builder, Federation
+    from conftest import Builder, Federation, Party
 
 CHOSEN_BITS = 8
 """Of the seed; 256 draws on average, and an honest run allows 16."""
@@ -277,6 +279,125 @@ def test_a_journal_that_lost_its_origin_gets_no_other_trees(
         federation.run()
     faults = {fault.code for party in federation.parties.values() for fault in party.failures}
     assert faults == {"structure-seed"}
+
+
+def drop_the_run(federation: Federation) -> None:
+    """The coordinator sets its journal aside: what it begins next is another run of the same plan."""
+    for file in federation.folder.glob("journal.db*"):
+        file.unlink()
+
+
+def begin_runs(federation: Federation, times: int, killed: type[BaseException], act: Callable[[], None]) -> list[str]:
+    """Begin a run so many times, each dropped where its process is killed; returns how each ended."""
+    ends = []
+    for _ in range(times):
+        try:
+            federation.run()
+            ends.append("model")
+        except killed:
+            ends.append("dropped")
+        except AggregationError as fault:
+            ends.append(fault.code)
+        drop_the_run(federation)
+        act()
+    return ends
+
+
+def watch_nonces(party: Party, book_knows: list[bool]) -> None:
+    """Before a node's nonce leaves it is looked up whether its book knows of the set-up, and of all before it."""
+    start, sent = party.start, [0]
+
+    def started() -> None:
+        start()
+        wrap()
+
+    def wrap() -> None:
+        uplink, digest = party.uplink, party.setup.plan.digest
+        if uplink is None:
+            return
+        send = uplink.send
+
+        def sending(message: bytes) -> bool:
+            payload = decode(message)
+            is_setup = isinstance(payload, Payload) and payload.kind is MessageKind.SETUP_ANSWER
+            if is_setup and payload.content[4] == Kind.NONCE:
+                sent[0] += 1
+                book_knows.append(len(party.book.draws(digest)) == sent[0])
+            return send(message)
+
+        uplink.send = sending
+
+    party.start = started  # type: ignore[method-assign]
+    wrap()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_seed_cannot_be_drawn_over_many_runs_that_come_to_nothing(
+    federate: Builder, plan: Plan, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """A run that is given up before a vector is masked costs nothing, and gave one more seed to choose from each time;
+    the nodes count these set-ups, over their own restarts too, and take part in 16.
+    """
+    federation = federate(4, plan)
+    book_knows: list[bool] = []
+    for party in federation.parties.values():
+        watch_nonces(party, book_knows)
+
+    def look_and_drop(_: EpochSetup) -> None:
+        raise killed
+
+    monkeypatch.setattr(EpochSetup, "close_nonces", look_and_drop)
+
+    def act() -> None:
+        for party in federation.parties.values():
+            if restarts and not party.failures:
+                party.restart()
+
+    ends = begin_runs(federation, 18, killed, act)
+    assert ends[:16] == ["dropped"] * 16 and ends[16] == "too-few-sites", ends
+    assert [[fault.code for fault in party.failures] for party in federation.parties.values()] == [
+        ["seed-drawn-too-often"]
+    ] * 4
+    assert book_knows == [True] * (4 * 16), "a nonce left before the book knew of it"
+
+
+def test_the_owner_lets_the_seed_be_drawn_again(
+    federate: Builder, plan: Plan, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the owner sets the count back; then an honest run goes on to its model."""
+    federation = federate(4, plan)
+
+    def look_and_drop(_: EpochSetup) -> None:
+        raise killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochSetup, "close_nonces", look_and_drop)
+        begin_runs(federation, 17, killed, lambda: None)
+    for party in federation.parties.values():
+        party.failures.clear()
+        party.kill()
+        assert main(["ledger", str(party.folder / "budget.db"), "--allow-draws", plan.digest[:6]]) == 2
+        assert main(["ledger", str(party.folder / "budget.db"), "--allow-draws", plan.digest[:12]]) == 0
+        party.start()
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
+
+
+def test_runs_that_were_paid_for_are_not_counted(
+    federate: Builder, factory: ModuleType, killed: type[BaseException]
+) -> None:
+    """A coordinator that fails now and then after its first round, all through a plan's life, is not refused."""
+    cheap = factory.make_plan(model={"structure_seed": "joint", "n_trees": 4}, privacy={"epsilon": 0.5})
+    federation = federate(4, cheap)
+
+    def die(_: float) -> bool:
+        raise killed
+
+    federation.tamper, federation.while_waiting = dropping_uploads, die
+    assert begin_runs(federation, 18, killed, lambda: None) == ["dropped"] * 18
+    federation.tamper, federation.while_waiting = (lambda _: None), lambda _: False
+    federation.run()
+    assert not any(party.failures for party in federation.parties.values())
 
 
 def dropping_uploads(hub: MemoryHub) -> None:

@@ -23,7 +23,7 @@ _LEAST_DIGITS = 8
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Close a run, if one is named, and print the budget book."""
+    """Close a run or set a plan's draws back, if one is named, and print the budget book."""
     file = book_of(Path(arguments.state))
     if not file.is_file():
         raise UsageError(
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     book = BudgetBook(file)
     try:
         closed = [] if arguments.close is None else _close(book, arguments.close, Path(arguments.state))
+        forgotten = {} if arguments.allow_draws is None else _allow_draws(book, arguments.allow_draws)
         content = _content(book, delta)
         asked = book.invitations()
     finally:
@@ -46,11 +47,14 @@ def run(arguments: argparse.Namespace) -> None:
             if data_set["data_set"] == policy.data_set:
                 data_set["max_epsilon"] = policy.max_epsilon
     if arguments.json:
-        more = {"closed": closed} if arguments.close else {}
+        more: dict[str, Any] = {"closed": closed} if arguments.close else {}
+        more |= {"allowed_draws": forgotten} if forgotten else {}
         print_json(content | more | ({"invitations": list(map(_invitation, asked))} if arguments.invitations else {}))
         return
     for line in closed:
         note(_said(line))
+    for digest, count in forgotten.items():
+        note(f"{count} set-up(s) of the plan {digest[:12]} are counted no more: the seed may be drawn again.")
     _print(content)
     _say_invitations(asked, is_list=arguments.invitations)
     if any(line["status"] == RESERVED for data_set in content["data_sets"] for line in data_set["runs"]):
@@ -87,6 +91,19 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
             is_known = close_reserved(store, book, bytes.fromhex(line.run_id))
             closed.append({"run_id": line.run_id, "site": line.site, "state": line.state, "is_known": is_known})
     return closed
+
+
+def _allow_draws(book: BudgetBook, wanted: str) -> dict[str, int]:
+    """Set a plan's set-ups back for all nodes with this book; UsageError (code "no-draws") where there are none."""
+    forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
+    if not forgotten:
+        raise UsageError(
+            f"The book knows of no set-up of a plan {wanted!r} in which a seed was drawn.",
+            cause=f"It is another plan's digest, another book, or fewer than {_LEAST_DIGITS} digits were given.",
+            remedy="Give the digest that the refusal `seed-drawn-too-often` names, or `hedgerow privacy PLAN`.",
+            code="no-draws",
+        )
+    return forgotten
 
 
 def _folder_of(line: BudgetLine, given: Path) -> Path:

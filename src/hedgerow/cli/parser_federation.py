@@ -163,6 +163,11 @@ def _add_ledger(commands: Any, command: AddCommand) -> None:
         help="end a reserved run, named by its first digits: charged for what has left, and never taken up again",
     )  # fmt: skip
     parser.add_argument(
+        "--allow-draws", metavar="PLAN",
+        help="let the sites' seed be drawn again for a plan, named by the first digits of its digest, after many runs "
+        "that were given up before a vector was masked",
+    )  # fmt: skip
+    parser.add_argument(
         "--invitations", action="store_true", help="list what coordinators have asked this site for, and the answers"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -20,6 +20,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, scoped
 from hedgerow.protocol.errors import PolicyRefusal
 from hedgerow.protocol.plan import Plan
+from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.storage.database import Database, Statement
 
 _SCHEMA = """
@@ -31,18 +32,25 @@ create table if not exists runs (
 create table if not exists invitations (
     site text, kind text, plan_digest text, plan_name text, epsilon real, answer text, count integer not null,
     first text not null, last text not null, primary key (site, kind, plan_digest, plan_name, epsilon, answer)
+);
+create table if not exists draws (
+    site text, plan_digest text, run_id text, attempt integer, primary key (site, plan_digest, run_id, attempt)
 )"""
 _UPGRADES = {
     # Its lines were a run's, whichever node had reserved it: they are nobody's until a node that was in it claims one.
     1: f"""alter table runs rename to earlier;{_SCHEMA};
     insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events from earlier
-    order by rowid; drop table earlier"""
+    order by rowid; drop table earlier""",
+    # It did not say in which set-ups its nodes had revealed a nonce.
+    2: "",
 }
-_VERSION = 2
+_VERSION = 3
 
 MAX_INVITATIONS = 1000
 """Lines of the list of invitations; what differs from all of them is counted by its answer alone."""
 _LONGEST_NAME = 80
+MOST_UNUSED_DRAWS = MAX_ATTEMPTS
+"""Set-ups of a plan in which a node reveals its nonce, of runs in which it masks nothing: as many as one run has."""
 RESERVED, FINISHED, STOPPED, LEFT, CLOSED = "reserved", "finished", "stopped", "left", "closed"
 ACCEPTED = "accepted"
 
@@ -277,6 +285,32 @@ class BudgetBook:
     def invitations(self) -> list[InvitationLine]:
         """What coordinators asked for, accepted or refused, oldest first."""
         return [InvitationLine(*row) for row in self._database.rows("select * from invitations order by rowid")]
+
+    def note_draw(self, plan_digest: str, run_id: bytes, attempt: int) -> None:
+        """Write down that this node is about to reveal its nonce in a set-up; on the disk when this returns."""
+        place = (self._site, plan_digest, run_id.hex(), attempt)
+        self._database.write(("insert or ignore into draws values (?, ?, ?, ?)", place))
+
+    def draws(self, plan_digest: str) -> list[bytes]:
+        """The run of every set-up of a plan in which this node has revealed its nonce: once for each set-up."""
+        rows = self._database.rows(
+            "select run_id from draws where site = ? and plan_digest = ?", (self._site, plan_digest)
+        )
+        return [bytes.fromhex(run_id) for (run_id,) in rows]
+
+    def forget_draws(self, digits: str) -> dict[str, int]:
+        """Set back, for all nodes with this book, the set-ups of the plans whose digests begin so.
+
+        Returns: how many there were, by the plan's digest.
+        """
+        with self._database.transaction() as execute:
+            rows = self._database.rows(
+                "select plan_digest, count(*) from draws where substr(plan_digest, 1, ?) = ? group by plan_digest",
+                (len(digits), digits),
+            )
+            for plan_digest, _ in rows:
+                execute("delete from draws where plan_digest = ?", (plan_digest,))
+        return dict(rows)
 
     def close(self) -> None:
         """Close the file."""

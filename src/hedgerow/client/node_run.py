@@ -160,6 +160,10 @@ class NodeRun:
         if parameters.noise is NoiseMode.DISTRIBUTED and parameters.wishes.n_colluders < LEAST_COLLUDERS:
             raise refuse(Code.PARAMETERS_REFUSED, "Another site's own share of noise is counted.", "coordinator")
 
+    def draws_in(self, parameters: EpochParameters) -> bool:
+        """Whether the nonces of a set-up draw anything: the trees' seed, where none is drawn yet, or a sparse graph."""
+        return (self.plan.has_joint_structure and self.origin is None) or parameters.wishes.is_sparse
+
     def origin_in(self, view: EpochView) -> tuple[bytes, int] | None:
         """What an epoch says about the seed of the trees, where that is news; `take_origin` when it is on the disk.
 

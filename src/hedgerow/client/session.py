@@ -8,7 +8,17 @@ must survive a crash is in the store before a message is returned. A fault that 
 from __future__ import annotations
 
 from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import (
+    ACCEPTED,
+    CLOSED,
+    FINISHED,
+    LEFT,
+    MOST_UNUSED_DRAWS,
+    RESERVED,
+    STOPPED,
+    BudgetBook,
+    closed_run,
+)
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
@@ -221,6 +231,7 @@ class NodeSession:
         run = self._run
         if run is not None and run.run_id == run_id:
             require_same_plan(task, run.task)
+            self._require_draws_left(task, is_drawn=task.plan.has_joint_structure and run.origin is None)
             run.enrolment, run.participant = None, None
         else:
             self._join(run_id, task)
@@ -241,6 +252,8 @@ class NodeSession:
             )
         check_task(task, self._setup)
         require_known_model(task, self._setup.models | self._store.models())
+        is_open = task.plan.has_joint_structure and self._store.origin_of(run_id) is None
+        self._require_draws_left(task, is_drawn=is_open)
         if status == OPEN:
             raise closed_run(OPEN)
         replica = Replica(task)
@@ -329,6 +342,7 @@ class NodeSession:
         run = self._require_run()
         proposed = EpochParameters.from_bytes(parameters)
         run.require_fitting(proposed)
+        self._require_draws_left(run.task, is_drawn=run.draws_in(proposed))
         step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
         self._store.save_attempt(run.run_id, proposed.attempt)
         run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state
@@ -351,12 +365,37 @@ class NodeSession:
             return []
         if kind == Kind.KEY_LIST:
             step = enrolment.reveal(self._context, content)
+            if run.draws_in(enrolment.parameters):
+                # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
+                self._book.note_draw(run.task.plan.digest, run.run_id, enrolment.parameters.attempt)
         elif kind == Kind.NONCE_LIST:
             step = enrolment.share(self._context, content, self._setup.entropy)
         else:
             step = enrolment.acknowledge(self._context, content)
         run.enrolment = step.state
         return [_payload(MessageKind.SETUP_ANSWER, step.message)]
+
+    def _require_draws_left(self, task: Task, *, is_drawn: bool) -> None:
+        """Raises PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
+
+        A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin
+        runs until it likes the seed. Runs in which this node has masked are paid for, and not counted.
+
+        Args: is_drawn: whether nonces draw anything in what this node is asked to take part in.
+        """
+        digest = task.plan.digest
+        if not is_drawn:
+            return
+        n_unused = sum(not self._store.spent(run_id) for run_id in self._book.draws(digest))
+        if n_unused >= MOST_UNUSED_DRAWS:
+            raise PolicyRefusal(
+                f"In {n_unused} set-ups of the plan {task.plan.name!r} this node has helped to draw a seed, and each "
+                "of these runs was given up before any vector of it was masked.",
+                cause="The coordinator or its network fails often; or it begins runs until it likes the seed.",
+                remedy="Ask the coordinator's operator why. To let the seed be drawn again: "
+                f"hedgerow ledger BOOK --allow-draws {digest[:12]}",
+                code="seed-drawn-too-often",
+            )
 
     def _originate(self, record: bytes) -> list[Message]:
         """Take note of the seed that others drew before this node came.
