@@ -356,8 +356,11 @@ def asked_by(message: Invitation | EvaluationInvitation) -> tuple[str, str, str,
 def check_task(task: Task, setup: NodeSetup) -> None:
     """Whether the owner allows it, whatever the rows are; raises PolicyRefusal, RemoteProtocolError or UsageError."""
     require_pinned(task, setup)
-    if isinstance(task, TrainingTask) and setup.arrivals is not None:
-        setup.arrivals.check(task.plan)
+    if isinstance(task, TrainingTask):
+        if setup.plan is None and rows_are_counted(task.plan, setup.max_rows):
+            raise _pure_without_plan()
+        if setup.arrivals is not None:
+            setup.arrivals.check(task.plan)
     setup.policy.check_roster(setup.roster)
     evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
     setup.policy.check_plan(task.plan, task.promise[0], evaluation_noise)
@@ -435,6 +438,25 @@ def _strict_without_plan() -> PolicyRefusal:
     )
 
 
+def rows_are_counted(plan: Plan, max_rows: int) -> bool:
+    """Whether a node refuses to train on more rows than it declares, rather than to clip its sums.
+
+    A refusal tells that there are more, so it has to come before a coordinator asks. `max_rows`: 0 for none declared.
+    """
+    return max_rows > 0 and plan.privacy.accountant == "pure"
+
+
+def _pure_without_plan() -> PolicyRefusal:
+    return PolicyRefusal(
+        "The plan has the accountant pure, the roster says how many rows this site has at most, and there is no plan "
+        "file to read the rows by.",
+        cause="Its sums may not be clipped, so a node with more rows refuses. The rows would be read when the "
+        "coordinator proposes the plan, and a refusal would tell it that there are more.",
+        remedy="Give the plan itself (--plan PLAN): its rows are then counted before anyone is dialled.",
+        code="pure-without-plan",
+    )
+
+
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
     """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that nobody here vouches for.
 
@@ -454,7 +476,8 @@ def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     """The rows, if they are no more than the roster says; raises DataError (code "data-too-many-rows").
 
     The owner hears it before anyone is dialled. What an invited node would do with more rows: its sums are clipped to
-    what the declared ones can add up to, which tells nobody anything; and where sums may not be clipped it refuses.
+    what the declared ones can add up to, which tells nobody anything; and where sums may not be clipped it refuses
+    (`rows_are_counted`).
     """
     if setup.max_rows and data.n_records > setup.max_rows:
         raise DataError(
@@ -472,7 +495,7 @@ def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode,
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)
     data = setup.load(task.plan)
-    if task.plan.privacy.accountant == "pure":
+    if rows_are_counted(task.plan, setup.max_rows):
         require_declared_rows(setup, data)
     node = Node(setup.site, data, task.plan, task.settings, setup.n_threads, setup.sampling, setup.noise)
     return node, digest_of(data)

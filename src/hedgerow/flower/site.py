@@ -18,7 +18,7 @@ from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_dig
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node import SiteData
-from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
+from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
 from hedgerow.flower.files import SiteFile, read_site_file
@@ -72,7 +72,8 @@ def _setup(
     arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
     return NodeSetup(
         identity.public.name, signing_key(identity), signing_roster(roster), policy, os.urandom,
-        SystemNoise(os.urandom), rows_to_train_on(file, policy, is_check=is_check),
+        SystemNoise(os.urandom),
+        rows_to_train_on(file, policy, is_check=is_check, max_rows=roster.max_rows_of(identity.public.name)),
         read_plan(file.plan) if file.plan else None, n_threads,
         rows_to_evaluate_on(file, policy, is_check=is_check), frozenset(model_digest(model) for model in file.models),
         arrivals=arrivals,
@@ -103,11 +104,11 @@ def _book_file(file: SiteFile, name: str) -> Path:
 Load = Callable[[Plan], SiteData]
 
 
-def rows_to_train_on(file: SiteFile, policy: Policy, *, is_check: bool = False) -> Load:
-    """How the rows to train on are read; without any, `no_training_rows`; `is_check` as `_kept`."""
+def rows_to_train_on(file: SiteFile, policy: Policy, *, is_check: bool = False, max_rows: int = 0) -> Load:
+    """How the rows to train on are read; without any, `no_training_rows`; `is_check` and `max_rows` as `_kept`."""
     if not file.data:
         return no_training_rows
-    return _kept((file.data, file.query), file, policy, "rows", is_check=is_check)
+    return _kept((file.data, file.query), file, policy, "rows", is_check=is_check, max_rows=max_rows)
 
 
 def rows_to_evaluate_on(file: SiteFile, policy: Policy, *, is_check: bool = False) -> Load:
@@ -117,7 +118,9 @@ def rows_to_evaluate_on(file: SiteFile, policy: Policy, *, is_check: bool = Fals
     return _kept((file.held_out, file.held_out_query), file, policy, "held-out", is_check=is_check)
 
 
-def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False) -> Load:
+def _kept(
+    source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *, is_check: bool = False, max_rows: int = 0
+) -> Load:
     """Read a table or a query's result, from the node's own folder where a plan's rows of the table were read before.
 
     Reading and binning a large table for every message would cost more than answering it. What is kept is a byte or two
@@ -125,28 +128,34 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
     a database may change unseen: they are read every time.
 
     Args: is_check: whether the owner is looking, and no coordinator has asked. Where rows that do not fit are refused,
-        they are read then and at no other time, for an answer would tell the coordinator of them.
+        or more rows than the site declares, they are read then and at no other time, for an answer would tell the
+        coordinator of them; max_rows: how many to train on it declares, 0 for no number.
     """
     data, query = source
     table = "" if query else data
     read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
 
     def load(plan: Plan) -> SiteData:
-        if policy.is_strict and not table:
-            raise _unchecked("The rows of a database may change between two messages.")
+        is_counted = rows_are_counted(plan, max_rows)
+        why = _why_checked(policy, is_counted)
+        if why and not table:
+            raise _unchecked(why, "The rows of a database may change between two messages.")
         if not table or not Path(table).is_file():
             return read(plan)  # It says in its own words that there is no such file.
         status = Path(table).stat()
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
-        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}"
+        counted = f" {max_rows}" if is_counted else ""
+        kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
         told = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(told.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
                 return SiteData(arrays["codes"], arrays["labels"])
-        if policy.is_strict and not is_check:
-            raise _unchecked("Nobody has read the table as it is now, by this plan.")
+        if why and not is_check:
+            raise _unchecked(why, "Nobody has read the table as it is now, by this plan.")
         rows = read(plan)
+        if is_counted and rows.n_records > max_rows:
+            return rows  # Whoever checks it says so. What is kept has been found to be right.
         for old in kept.parent.glob(f"{name}-*.npz"):
             old.unlink()
         part = kept.with_suffix(".part")
@@ -158,12 +167,19 @@ def _kept(source: tuple[str, str], file: SiteFile, policy: Policy, name: str, *,
     return load
 
 
-def _unchecked(why: str) -> PolicyRefusal:
+def _why_checked(policy: Policy, is_counted: bool) -> str:
+    """Why rows have to be checked before a coordinator asks; empty where they need not be."""
+    if policy.is_strict:
+        return 'The policy says rows_that_do_not_fit = "refuse"'
+    return "The plan has the accountant pure, and the roster says how many rows this site has" if is_counted else ""
+
+
+def _unchecked(why: str, what: str) -> PolicyRefusal:
     return PolicyRefusal(
-        f'The policy says rows_that_do_not_fit = "refuse", and the rows have not been checked. {why}',
+        f"{why}, and the rows have not been checked. {what}",
         cause="Over Flower every message is a process; what it found in the rows would show in its answer.",
         remedy="Start `hedgerow flower-node` again, which checks a table before it listens (export a database's). "
-        'Or leave rows that do not fit out: rows_that_do_not_fit = "leave-out".',
+        'Or leave rows that do not fit out, rows_that_do_not_fit = "leave-out"; or use a roster without max_rows.',
         code="rows-unchecked",
     )
 
