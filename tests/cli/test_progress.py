@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from hedgerow.cli import progress
+from hedgerow.cli.serving import RunLines
 from hedgerow.client.node import SiteData
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.plan import Plan
+from hedgerow.server.events import RunEvent, RunEventKind
 
 
 @pytest.fixture
@@ -33,6 +35,29 @@ def run(plan: Plan, *, quiet: bool) -> None:
     rows = SiteData(np.zeros((1, 5), dtype=np.uint8), np.zeros(5, dtype=np.int32))
     with progress.TrainingProgress(plan, 2, quiet=quiet) as shown:
         train(plan, {"a": rows, "b": rows}, noise=SystemNoise(os.urandom), progress=shown)
+
+
+def test_the_coordinator_says_who_is_awaited(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever starts a run sees which site to call, and does not wait for one that has refused."""
+    lines = RunLines(5, ["a", "b", "c", "d"], quiet=False)
+
+    def said(kind: RunEventKind, site: str = "", code: str = "") -> str:
+        lines(RunEvent(kind, 0, site, code))
+        return capsys.readouterr().err.strip()
+
+    assert said(RunEventKind.READY, "b") == "b is ready; waiting for a, c, d"
+    assert said(RunEventKind.READY, "d") == "d is ready; waiting for a, c"
+    assert said(RunEventKind.REFUSED, "c", "policy-unit") == "c refuses (policy-unit)"
+    assert said(RunEventKind.LEFT, "c", "closed") == "c is gone (closed)"
+    assert said(RunEventKind.LEFT, "b", "silent") == "b is gone (silent)"
+    assert said(RunEventKind.READY, "a") == "a is ready; waiting for b"
+    assert said(RunEventKind.READY, "b") == "b is ready (2 times by now)"
+    said(RunEventKind.PHASE, code="setting-up")
+    said(RunEventKind.LEFT, "a", "silent")
+    assert said(RunEventKind.READY, "c") == "c is ready"
+    said(RunEventKind.PHASE, code="waiting-for-sites")
+    said(RunEventKind.LEFT, "d", "silent")
+    assert said(RunEventKind.READY, "d") == "d is ready (2 times by now); waiting for a"
 
 
 def test_lines_without_a_terminal(

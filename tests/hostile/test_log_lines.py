@@ -15,9 +15,15 @@ from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
 
 MESSAGES = 30_000
+SITES = ["hostile", "honest"]
 
 
-@pytest.mark.parametrize("kind", [RunEventKind.COMPLAINT, RunEventKind.REFUSED, RunEventKind.LEFT, RunEventKind.JOINED])
+KINDS = [
+    RunEventKind.COMPLAINT, RunEventKind.REFUSED, RunEventKind.LEFT, RunEventKind.JOINED, RunEventKind.READY,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_words", [1, 500])
 def test_a_coordinator_logs_a_sites_messages_less_and_less_often(
     capsys: pytest.CaptureFixture[str], kind: RunEventKind, n_words: int
@@ -25,7 +31,7 @@ def test_a_coordinator_logs_a_sites_messages_less_and_less_often(
     """30,000 messages, of one kind or with a code word of the site's own each, are a page; what an honest site does
     beside it is said as ever.
     """
-    lines = RunLines(30, quiet=False)
+    lines = RunLines(30, SITES, quiet=False)
     for number in range(MESSAGES):
         lines(RunEvent(kind, 0, "hostile", f"word-{number % n_words}"))
     lines(RunEvent(RunEventKind.SILENT, 0, "honest"))
@@ -35,9 +41,21 @@ def test_a_coordinator_logs_a_sites_messages_less_and_less_often(
     assert any("16384 times" in line for line in said) or n_words > 1
 
 
+def test_a_coordinator_logs_a_site_that_changes_who_is_awaited_less_and_less_often(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is said besides about the others does not make its line another one."""
+    lines = RunLines(30, SITES, quiet=False)
+    for number in range(MESSAGES):
+        lines(RunEvent(RunEventKind.LEFT if number % 2 else RunEventKind.REFUSED, 0, "honest", "word"))
+        lines(RunEvent(RunEventKind.READY, 0, "hostile"))
+    said = capsys.readouterr().err.splitlines()
+    assert len([line for line in said if line.startswith("hostile ")]) < 20
+
+
 def test_a_coordinator_logs_rounds_that_begin_anew_less_and_less_often(capsys: pytest.CaptureFixture[str]) -> None:
     """A site that leaves in every round brings them about."""
-    lines = RunLines(30, quiet=False)
+    lines = RunLines(30, SITES, quiet=False)
     for _ in range(MESSAGES):
         lines(RunEvent(RunEventKind.ABANDONED, 3, code="too-few-survivors"))
     assert 1 < len(capsys.readouterr().err.splitlines()) < 20

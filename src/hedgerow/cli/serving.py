@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from hedgerow.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.run_report import WAITING
+from hedgerow.protocol.run_script import RunState
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent, RunEventKind
@@ -51,20 +54,26 @@ STOPPED_BY_OPERATOR = "stopped-by-operator"
 
 
 class RunLines:
-    """Says on stderr what happens: every site's coming and going, and now and then how far the run is."""
+    """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
-    def __init__(self, n_rounds: int, *, quiet: bool) -> None:
+    Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said.
+    """
+
+    def __init__(self, n_rounds: int, sites: Sequence[str], *, quiet: bool) -> None:
         self._n_rounds, self._quiet = n_rounds, quiet
         self._last = float("-inf")
         self._repeats = Repeats()
+        self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
+        self._is_waiting = True
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
         if self._quiet:
             return
+        self._note_who_is_awaited(event)
         if event.kind in _SAID:
             why = f" ({event.code})" if event.code else ""
-            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}")
+            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event))
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
                 self._say(f"round {event.round + 1}: begun anew ({event.code}){times(count)}")
@@ -74,10 +83,32 @@ class RunLines:
                 self._last = now
                 self._say(f"round {event.round} of {self._n_rounds} released")
 
-    def _say_again(self, site: str, text: str) -> None:
-        """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on."""
+    def _note_who_is_awaited(self, event: RunEvent) -> None:
+        """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
+        if event.kind is RunEventKind.PHASE:
+            self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
+        elif event.kind is RunEventKind.READY:
+            self._ready.add(event.site)
+            self._given_up.discard(event.site)
+        elif event.kind is RunEventKind.LEFT:
+            self._ready.discard(event.site)
+        elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
+            self._given_up.add(event.site)
+
+    def _then(self, event: RunEvent) -> str:
+        """Who is still missing when a site is ready; nothing where all are there, or the run goes on without them."""
+        missing = [site for site in self._sites if site not in self._ready | self._given_up]
+        if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
+            return ""
+        return f"; waiting for {listed(missing)}"
+
+    def _say_again(self, site: str, text: str, then: str) -> None:
+        """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on.
+
+        `then` follows it; what differs from one time to the next does not make it another text.
+        """
         if count := self._repeats.note(site, text):
-            self._say(text + times(count))
+            self._say(text + times(count) + then)
 
     @staticmethod
     def _say(text: str) -> None:
@@ -147,8 +178,9 @@ def serve(
     identity = read_private(Path(arguments.identity))
     address = HubAddress(*address_of(arguments.listen, "--listen"))
     task = TrainingTask(plan) if model is None else model.task
-    lines = RunLines(task.n_exchanges, quiet=arguments.json)
-    board = RunBoard(task, [site.name for site in pinned.sites], task.n_exchanges, time.monotonic, os.urandom(8))
+    names = [site.name for site in pinned.sites]
+    lines = RunLines(task.n_exchanges, names, quiet=arguments.json)
+    board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
         board(event)

@@ -100,8 +100,9 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
     plan, model = errand.plan, errand.evaluated()
     task = TrainingTask(plan) if model is None else model.task
-    lines = RunLines(task.n_exchanges, quiet=False)
-    board = RunBoard(task, [site.name for site in keys[1].sites], task.n_exchanges, time.monotonic, os.urandom(8))
+    names = [site.name for site in keys[1].sites]
+    lines = RunLines(task.n_exchanges, names, quiet=False)
+    board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
         board(event)
