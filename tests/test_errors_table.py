@@ -219,6 +219,11 @@ def model_over_existing(scene: Scene) -> list[str]:
     return scene.train()
 
 
+def demo_over_existing(scene: Scene) -> list[str]:
+    assert main(scene.train()) == 0
+    return ["demo", "--out", str(scene.folder)]
+
+
 def draft_over_existing(scene: Scene) -> list[str]:
     return ["plan", "init", scene.path("site.csv"), "--label", "ill", "--out", scene.path("plan.toml")]
 
@@ -323,6 +328,7 @@ CASES: dict[str, Case] = {
     "an output folder that does not exist": lambda s: s.train(out="nowhere/model.json"),
     "an output that is a folder": lambda s: s.train(out="."),
     "a trained model over another model": model_over_existing,
+    "a demonstration (`demo --out`) into a folder with a model": demo_over_existing,
     "a draft over an existing plan": draft_over_existing,
     "a preset that does not exist": lambda s: ["plan", "preset", "dp-forest"],
     "a draft without features": draft_without_features,

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,23 @@ def test_demo(tmp_path: Path, hedgerow: Run) -> None:
     assert "HOLDS" in (tmp_path / "demo" / "report.txt").read_text()
     again = hedgerow("evaluate", tmp_path / "demo" / "model.json", tmp_path / "demo" / "data" / "test.csv", "--json")
     assert again["auc"] == done["test"]["auc"]
+
+
+def test_the_demonstration_writes_over_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a model has cost is not forgotten: a folder that was named is refused, and `make demo` again keeps it."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "hedgerow-demo"
+    folder.mkdir()
+    shutil.copy(model, folder / "model.json")
+    assert main(["demo", "--out", "hedgerow-demo", "--json"]) == 2
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["code"] == "model-exists" and "--out FOLDER" in error["remedy"]
+    assert [file.name for file in folder.iterdir()] == ["model.json"]
+    done = hedgerow("demo", "--json")
+    assert Path(done["files"]["model"]).read_bytes() != model.read_bytes()
+    assert (folder / "model.json.1").read_bytes() == model.read_bytes()
 
 
 def test_demo_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import os
 import shlex
 from collections.abc import Mapping
@@ -21,12 +22,12 @@ from rich.text import Text
 from hedgerow.cli.compare import compare
 from hedgerow.cli.evaluate import evaluate
 from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.output import WIDEST, number, print_json, typed, wrapped
+from hedgerow.cli.output import WIDEST, note, number, print_json, typed, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.client.reading import read_records
 from hedgerow.datasets import SiteFiles, write_rand_hie
-from hedgerow.model import Model
+from hedgerow.model import Model, require_room, save_unless_kept
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 
@@ -35,6 +36,8 @@ _QUESTION = (
     "person-years and train one model together. No site shows a row to anyone: what leaves a site is summed with the "
     "others, and what leaves the sum is noised."
 )
+_DEFAULT_FOLDER, _MODEL = "hedgerow-demo", "model.json"
+_REMEDY = "Give another folder, --out FOLDER, or move the file away first."
 _BAR = 24
 """Columns of the longest bar of rows."""
 
@@ -50,7 +53,9 @@ class _Result:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, test, write model.json, report.txt and shapes.png, and show all of it."""
-    folder = _folder(arguments.out)
+    folder = _folder(arguments.out or _DEFAULT_FOLDER)
+    if arguments.out is not None:
+        require_room(folder / _MODEL, remedy=_REMEDY)
     console = Console(width=min(WIDEST, Console().width), quiet=arguments.json, highlight=False)
     _print_opening(console)
     data = write_rand_hie(folder / "data")
@@ -62,6 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     model = model.with_sites(tuple(sites.data))
     scores = evaluate(model, read_records(data.test, plan, with_unit=False))
     others = compare(plan, sites, data, arguments) if arguments.compare else {}
+    if arguments.out is None and (aside := _set_aside(folder / _MODEL)) is not None and not arguments.json:
+        note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
     result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=arguments.json))
     if arguments.json:
         print_json(_content(result))
@@ -77,9 +84,17 @@ def _folder(path: str) -> Path:
     return folder
 
 
+def _set_aside(path: Path) -> Path | None:
+    """Rename a model that is there, so that the demonstration can be repeated; where it is now, None for none."""
+    if not path.is_file():
+        return None
+    names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
+
+
 def _write(folder: Path, data: SiteFiles, model: Model, scores: Mapping[str, float], *, quiet: bool) -> dict[str, Path]:
-    files = {"model": folder / "model.json", "report": folder / "report.txt"}
-    model.save(files["model"])
+    files = {"model": folder / _MODEL, "report": folder / "report.txt"}
+    save_unless_kept(model, files["model"], _REMEDY)
     opening = f"Hedgerow demo: {len(model.sites)} sites, test AUC {scores['auc']:.4f} (chance 0.5)\n\n"
     files["report"].write_text(opening + wrapped(model.report.text(), columns=WIDEST) + "\n", encoding="utf-8")
     shapes = folder / "shapes.png"
@@ -157,7 +172,7 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
         console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
     console.print(Text("Next", style="bold"))
-    model, plan = folder / "model.json", result.files["plan"]
+    model, plan = result.files["model"], result.files["plan"]
     commands: tuple[tuple[str | Path, ...], ...] = (
         ("hedgerow predict", model, result.files["test data"], "--proba"),
         ("hedgerow privacy", plan),

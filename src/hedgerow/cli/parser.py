@@ -94,7 +94,8 @@ def _add_running(command: argparse.ArgumentParser) -> None:
 
 def _add_demo(commands: Any) -> None:
     demo = _command(commands, "demo", "hedgerow.cli.demo", "six sites train a private model on real data")
-    demo.add_argument("--out", default="hedgerow-demo", metavar="FOLDER", help="folder for the results (%(default)s)")
+    text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
+    demo.add_argument("--out", metavar="FOLDER", help=text)
     demo.add_argument("--compare", action="store_true", help="also train without privacy, to see what it costs")
     _add_running(demo)
     _add_json(demo)
