@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -134,6 +135,23 @@ def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     assert [fault.code for fault in victim.failures] == ["run-closed"]
     assert VICTIM not in [site for site, _, _ in list(federation.uploads)[n_sent:]]
     assert lines(victim) == [("closed", charged)]
+
+
+def test_two_runs_of_one_plan_are_told_apart(
+    factory: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An owner who closes one of them names it as `hedgerow ledger` does, and the other one stays reserved."""
+    plan, file = factory.make_plan(), tmp_path / "budget.db"
+    with closing(BudgetBook(file)) as book:
+        book.serve("site-1", tmp_path / "state")
+        for digit in (b"1", b"2"):
+            book.reserve(digit * 32, "x", plan, [GaussianEvent(2.0)], (9.0, 1e-5))
+    assert main(["ledger", str(file)]) == 0
+    names = re.findall(r"^ *run ([0-9a-f]+) +reserved .*$", capsys.readouterr().out, re.MULTILINE)
+    assert names == ["31" * 6, "32" * 6]
+    assert main(["ledger", str(file), "--close", names[1]]) == 0
+    with closing(BudgetBook(file)) as book:
+        assert [line.status for line in book.lines()] == ["reserved", "closed"]
 
 
 def test_a_run_is_not_closed_under_a_node_that_works_in_it(

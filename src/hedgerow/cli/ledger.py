@@ -204,7 +204,7 @@ def _print(content: dict[str, Any]) -> None:
         limit = f" of {number(data_set['max_epsilon'])}" if "max_epsilon" in data_set else ""
         print(f"{data_set['data_set']}: epsilon {number(data_set['epsilon'])}{limit} at delta {content['delta']:g}")
         is_shared = len({run["site"] for run in data_set["runs"]}) > 1
-        print_facts([(run["run_id"][:12], _line(run, is_shared=is_shared)) for run in data_set["runs"]])
+        print_facts([(f"run {run['run_id'][:12]}", _line(run, is_shared=is_shared)) for run in data_set["runs"]])
 
 
 def _line(run: dict[str, Any], *, is_shared: bool) -> str:
