@@ -31,16 +31,17 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from hedgerow.client.local_noise import noise_of_site
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.coordinator import Releaser
+from hedgerow.site_data import SiteData
 from hedgerow.training.presets import PRESETS, apply_preset
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.losses import SCORE_UNIT
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, subject_of
 from experiments.sgbdt_audit import Everyone, epsilon_lower_bound
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
@@ -32,8 +32,9 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Releaser
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings
 from hedgerow.trees.split_scores import candidate_scores
 
 

@@ -46,8 +46,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Releaser
 from hedgerow.site_data import read_site_data
+from hedgerow.training.programs import resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask, ensemble_bytes
 
 N_SITES, N_RECORDS, N_TREES = 5, 300, 10

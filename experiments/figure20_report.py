@@ -22,7 +22,7 @@ from experiments.figure20_runs import (
     formula_of,
 )
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 WORD = 4
 """Bytes of a number, where the formulas' numbers are shown as bytes: what a sum of single precision would take."""

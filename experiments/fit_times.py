@@ -19,12 +19,12 @@ from experiments.cells import Cell, plan_of
 from experiments.datasets import AUTHORS, data_folder, load
 from experiments.harness import Prepared, labels_of
 from experiments.published_times import EPSILONS, SECONDS
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import run_program
+from hedgerow.site_data import SiteData
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
 from experiments.datasets import Table
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import CodeArray, build_grid
 from hedgerow.trees.losses import SCORE_UNIT

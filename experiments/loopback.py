@@ -18,7 +18,6 @@ from types import TracebackType
 
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
@@ -33,6 +32,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
+from hedgerow.site_data import SiteData
 from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import Traffic

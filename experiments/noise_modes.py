@@ -15,14 +15,14 @@ from sklearn.metrics import roc_auc_score
 
 from experiments.datasets import data_folder, load
 from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.forecasting import noise_factor, noise_guarantees
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.coordinator import run_program
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 
 NAMES = ("adult", "bank")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
@@ -34,8 +34,9 @@ from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query, SampledLeafSums
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 
 from experiments.harness import Prepared, labels_of, plan_for, progress
 from experiments.score_book import ScoreBook
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.local_training import ArrivingNode
 from hedgerow.privacy.noise import SeededNoise
@@ -22,9 +22,9 @@ from hedgerow.privacy.renyi import ORDERS, paper_divergence
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, LeafSums, Query
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.training.programs import program_for
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.s_gbdt_rule import resolve_s_gbdt
-from hedgerow.training.settings import resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.losses import SCORE_UNIT
 

@@ -17,12 +17,12 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import run_program
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
 

@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.losses import SCORE_UNIT, Loss

@@ -16,7 +16,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.cli.node_inputs import loader
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.policy import parse_policy
 from hedgerow.client.reading import read_records
 from hedgerow.client.records import records_from_columns
@@ -25,9 +25,8 @@ from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import Plan, parse_plan
-from hedgerow.site_data import read_site_data, site_data_from_records
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData, read_site_data, site_data_from_records
+from hedgerow.training.programs import program_for, resolve
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import SiteData
 from hedgerow.client.reading import read_records
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Label, Plan
 from hedgerow.site_data import (
+    SiteData,
     SiteRows,
     bounded_sites,
     read_site_data,

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from hedgerow.cli.main import main
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import read_site_data
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData, read_site_data
+from hedgerow.training.programs import program_for, resolve
 
 RECORDS_PER_SITE = 100
 SEED = "5"

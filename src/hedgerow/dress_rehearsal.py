@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
@@ -30,6 +29,7 @@ from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.journal import Journal
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
+from hedgerow.site_data import SiteData
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.grid import build_grid
 

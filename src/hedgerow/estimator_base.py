@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from hedgerow.client.columns import texts_of_cells
 from hedgerow.client.data_errors import Place
-from hedgerow.client.node import SiteData
 from hedgerow.estimator_tables import (
     FROM_DATA,
     Declaration,
@@ -34,6 +33,7 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.report import PrivacyReport
 from hedgerow.protocol.errors import DataError, UsageError
 from hedgerow.protocol.plan import PLAN_VERSION, Plan
+from hedgerow.site_data import SiteData
 from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.grid import CodeArray, build_grid
 

@@ -16,8 +16,8 @@ from hedgerow.secagg.guarantees import Guarantees, derive
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.query_round import require_words
 from hedgerow.secagg.session import default_wishes
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, largest_n_exchanges, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings, largest_n_exchanges
 
 MEASURED_LOSSES = (
     (0.1, 1.0, 0.0, 0.0), (0.1, 1.414, 0.0026, 0.0207), (0.1, 1.508, 0.0045, 0.0237), (0.1, 1.581, 0.0055, 0.0292),

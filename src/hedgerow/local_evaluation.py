@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import SiteData
 from hedgerow.local_training import build_aggregation, check_sites
 from hedgerow.model import Model
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
 from hedgerow.server.evaluation import evaluation_context, run_evaluation
+from hedgerow.site_data import SiteData
 from hedgerow.training.evaluation import N_EXCHANGES, evaluate_ensemble
 from hedgerow.training.evaluation_estimates import Evaluation
 

@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SamplingSource
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource
@@ -20,8 +20,9 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.server.rounds import check_words
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import largest_n_exchanges, resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import largest_n_exchanges
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.local import Aggregation, Answering, PlainAggregation
 

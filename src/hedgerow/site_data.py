@@ -15,13 +15,29 @@ from numpy.typing import NDArray
 
 from hedgerow.client import data_errors
 from hedgerow.client.contribution import ContributionReport, rows_within_bound
-from hedgerow.client.node import SiteData
 from hedgerow.client.reading import read_records
 from hedgerow.client.records import Records, RowsLeftOut
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Label, Plan
-from hedgerow.trees.grid import Grid, build_grid
+from hedgerow.trees.grid import CodeArray, Grid, build_grid
 from hedgerow.trees.losses import SCORE_UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """A site's rows after binning.
+
+    Attributes:
+        codes: uint8 or uint16 [n_features, n], the grid codes.
+        labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
+    """
+
+    codes: CodeArray
+    labels: NDArray[np.int32]
+
+    @property
+    def n_records(self) -> int:
+        return len(self.labels)
 
 
 def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:

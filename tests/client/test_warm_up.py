@@ -6,11 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from hedgerow.client.node import SiteData
 from hedgerow.client.warm_up import read_early, warm_up
 from hedgerow.protocol.errors import DataError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
+from hedgerow.site_data import SiteData
 from hedgerow.training.rehearsal import rehearse
 from hedgerow.training.tasks import TrainingTask
 

@@ -22,7 +22,7 @@ from experiments.figure20_runs import (
     measure_all,
 )
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 # T = 20, d = 4, m = 10, Q = 32 (64 for XGBoost), s = 5: rounds and numbers of Appendix B, by hand.
 BY_HAND = {

@@ -29,8 +29,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.run_codec import MessageWriter
 from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.site_data import read_site_data
+from hedgerow.training.programs import resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.flower_envelope import MAGIC, Kind
 

@@ -42,8 +42,8 @@ from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent
 from hedgerow.server.gathering import MOST_UNACKNOWLEDGED, Conduct, Sites
 from hedgerow.storage.database import Database
+from hedgerow.training.programs import resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.node_inputs import with_rows_read
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeRun
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
@@ -22,8 +22,8 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import RESERVED, BudgetBook
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeSetup, check_own_plan
 from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
@@ -30,7 +30,8 @@ from hedgerow.protocol.run_messages import Hello, Invitation, Message, Ready, Re
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import Releaser
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import resolve
 from hedgerow.transport.flower_envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
 from hedgerow.transport.identity_files import read_private
 

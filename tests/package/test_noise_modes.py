@@ -13,7 +13,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.forecasting import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
 from hedgerow.protocol.plan import Plan
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 

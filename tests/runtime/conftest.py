@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import handle
@@ -36,6 +35,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
+from hedgerow.site_data import SiteData
 from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.model import Model
 from hedgerow.protocol.queries import IntVector
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import Task, TrainingTask
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.server.coordinator import Releaser
 from hedgerow.training.evaluation import evaluate_ensemble
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.memory import Fate, Passing
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent
@@ -25,8 +25,8 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.client.node import SiteData
 from hedgerow.client.policy import Policy
 from hedgerow.protocol.errors import AggregationError
 from hedgerow.protocol.plan import Plan
@@ -20,6 +19,7 @@ from hedgerow.protocol.wire.reports import event_bytes, report_bytes
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.publisher import EventsSince, Publisher
 from hedgerow.server.status import KEPT_EVENTS, RunBoard, Traffic
+from hedgerow.site_data import SiteData
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train, without_secure_aggregation
 from hedgerow.privacy.noise import SeededNoise
@@ -20,8 +20,8 @@ from hedgerow.protocol.pure_queries import LARGEST_SCORE, SplitSelection
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Releaser, run_program
 from hedgerow.server.journal import Journal
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.split_scores import candidate_scores
 

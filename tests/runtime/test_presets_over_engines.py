@@ -18,7 +18,7 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.training.presets import PRESETS, apply_preset
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 
 @pytest.fixture(scope="module")

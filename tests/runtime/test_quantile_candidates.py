@@ -25,8 +25,8 @@ from hedgerow.protocol.errors import PlanError, PolicyRefusal, PrivacyError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, Query
 from hedgerow.server.coordinator import checked_report, run_program
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.grid import build_grid
 

@@ -15,7 +15,7 @@ from hedgerow.client.node_run import require_moderate
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.protocol.plan import Plan
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -17,7 +17,6 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from hedgerow.client.node import SiteData
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train
 from hedgerow.model import Model
@@ -32,6 +31,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.guarantees import Wishes, derive
 from hedgerow.secagg.session import default_wishes
 from hedgerow.server.evaluation import EvaluatedModel
+from hedgerow.site_data import SiteData
 from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 
 EPSILON = 1.0

@@ -10,8 +10,7 @@ from experiments.audit import subject_of
 from experiments.dpxgboost_audit import FAULTS, FAULTY, SOUND, _log_chances, audit_pure
 from hedgerow.client.node import Node
 from hedgerow.protocol.pure_queries import SplitSelection
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 
 
 @pytest.mark.parametrize("name", list(SOUND))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling, SystemSampling
 from hedgerow.model import Model
 from hedgerow.privacy.accountants import get_accountant
@@ -26,9 +26,11 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureHistogram, PureLeafSums, PureNodeHistograms, SplitSelection
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.coordinator import Releaser
+from hedgerow.site_data import SiteData
 from hedgerow.training.dp_xgboost import dp_xgboost
 from hedgerow.training.dp_xgboost_settings import resolve_dp_xgboost, unamplified
-from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.programs import resolve
+from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.dp_xgboost_loss import GRADIENT_UNIT, dp_xgboost_loss, l1_sensitivity
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.split_scores import SCORE_UNIT_OF_GAIN, candidate_scores, score_range

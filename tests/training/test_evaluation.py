@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local_training import train
 from hedgerow.metrics import accuracy, log_loss
@@ -23,10 +23,10 @@ from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.site_data import SiteData
 from hedgerow.training.evaluation import EvaluationProgram, evaluate_ensemble
 from hedgerow.training.evaluation_estimates import auc, mean_of, ratio, regression_estimates
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.evaluation_sums import positions
 from hedgerow.trees.losses import SCORE_UNIT

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.training.feature_order import DRAWS_FOR_COVERAGE, FeatureOrder
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.training.programs import resolve
+from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.turn_kernels import EVEN_SHARE

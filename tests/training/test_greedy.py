@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query, SplitSums, describe
 from hedgerow.server.coordinator import run_program
-from hedgerow.training.programs import program_for
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.local import PlainAggregation
 from hedgerow.trees.ensemble_json import ensemble_to_dict

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hedgerow.forecasting import count_exchanges, forecast
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.protocol.plan import Plan
-from hedgerow.training.settings import CALIBRATION_MARGIN, resolve
+from hedgerow.training.programs import resolve
+from hedgerow.training.settings import CALIBRATION_MARGIN
 
 LABELS: dict[str, dict[str, Any]] = {
     "binary": {"classes": [0, 1]},

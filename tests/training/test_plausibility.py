@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train
 from hedgerow.privacy.noise import SeededNoise
@@ -21,10 +21,10 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import IntVector, LeafSums, Query
 from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, rows_of
+from hedgerow.site_data import SiteData
 from hedgerow.training.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
-from hedgerow.training.programs import program_for
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.replica import Replica
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask, checks_of
 from hedgerow.trees.losses import SCORE_LIMIT, build_loss
 

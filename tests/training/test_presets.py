@@ -15,8 +15,7 @@ from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query
 from hedgerow.server.coordinator import run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.local import PlainAggregation
 
 M = 4

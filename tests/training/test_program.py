@@ -21,8 +21,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, LeafSums, Query, describe
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
 
 Releases = list[NDArray[np.int64]]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling, SystemSampling, seeded_samplings
 from hedgerow.local_evaluation import evaluate_federated
 from hedgerow.local_training import train
@@ -26,9 +26,10 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.errors import PlanError, PrivacyError, UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import SAMPLING_STEPS, LabelSums, LeafSums, Query, SampledLeafSums
+from hedgerow.site_data import SiteData
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.importances import importances
 from hedgerow.trees.losses import SCORE_UNIT
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.local_training import train
 from hedgerow.model import Model
@@ -22,9 +22,10 @@ from hedgerow.protocol.errors import PlanError
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Query, SampledLeafSums
-from hedgerow.training.programs import program_for
+from hedgerow.site_data import SiteData
+from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.s_gbdt_start import N_EXCHANGES, ROUNDS, SHARES, start_multipliers
-from hedgerow.training.settings import largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_basis import LinearBasis

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.protocol.errors import PlanError
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 
 @settings(max_examples=60)

@@ -19,8 +19,7 @@ from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import Query
 from hedgerow.training.evaluation import evaluate_ensemble
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import program_for, resolve
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "boosting": {"model": {"split_candidates": "iterative_hessian"}},

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import SiteData
+from hedgerow.site_data import SiteData
 from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.importances import features_of_tree, importances, shape_function

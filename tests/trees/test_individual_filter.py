@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hedgerow.privacy.renyi import sampled_divergence
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS
+from hedgerow.training.programs import resolve
 from hedgerow.training.s_gbdt_settings import round_filter
-from hedgerow.training.settings import resolve
 from hedgerow.trees.individual_filter import LEVEL_BITS, charge, filter_terms
 from hedgerow.trees.losses import SCORE_UNIT, Loss
 from hedgerow.trees.routing import SiteRecords

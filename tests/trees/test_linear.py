@@ -12,10 +12,11 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
+from hedgerow.site_data import SiteData
 from hedgerow.training.adassp import cross_query, gram_query, mended
 from hedgerow.training.adassp_settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
 from hedgerow.training.linear_steps import CROSS_SHIFT

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix, LinearRows
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Purpose
+from hedgerow.site_data import SiteData
 from hedgerow.training.linear_steps import cross_question, gram_question
+from hedgerow.training.programs import resolve
 from hedgerow.training.replica import Replica
 from hedgerow.training.s_gbdt_start import start_loss
-from hedgerow.training.settings import resolve
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_algebra import cholesky, lower_inverse, solve

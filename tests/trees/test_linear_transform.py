@@ -11,9 +11,9 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import SiteData
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Purpose
+from hedgerow.site_data import SiteData
 from hedgerow.training.adassp_settings import GRAM_SHIFT
 from hedgerow.training.linear_steps import CROSS_SHIFT, cross_question, gram_question
 from hedgerow.trees.ensemble import Ensemble

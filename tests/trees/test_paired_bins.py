@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.protocol.queries import NodeHistograms, Purpose, TreeBatch
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 from hedgerow.trees import paired_bins
 from hedgerow.trees.kernels import SPAN
 from hedgerow.trees.losses import Loss, build_loss

@@ -24,7 +24,6 @@ from hedgerow.cli.node_inputs import (
 )
 from hedgerow.cli.output import note, print_facts, print_json, warn
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
@@ -37,6 +36,7 @@ from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
+from hedgerow.site_data import SiteData
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.grpc_uplink import GrpcUplink

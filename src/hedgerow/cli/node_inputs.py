@@ -11,7 +11,6 @@ from hedgerow.cli.output import note
 from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.contribution import ContributionReport
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows, require_declared_rows
 from hedgerow.client.reading import column_names
 from hedgerow.client.reading_sql import read_sql_records
@@ -22,7 +21,7 @@ from hedgerow.client.warm_up import read_early
 from hedgerow.model import Model
 from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import read_site_data, site_data_from_records
+from hedgerow.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.training.tasks import digest_of_model
 
 Tell = Callable[[str], object]

@@ -18,7 +18,7 @@ from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_EPSILONS = 0.2

@@ -12,7 +12,7 @@ from hedgerow.cli.training import Sites, read_sites, train_with_progress
 from hedgerow.local_training import check_sites, without_secure_aggregation
 from hedgerow.model import Model, save_unless_kept
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,13 +10,12 @@ from hedgerow.cli.node_inputs import left_out_text
 from hedgerow.cli.output import note, warn
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.contribution import ContributionReport
-from hedgerow.client.node import SiteData
 from hedgerow.client.sampling import seeded_samplings
 from hedgerow.local_training import train
 from hedgerow.model import Model
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import bounded_sites, read_site_rows
+from hedgerow.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.trees.grid import build_grid
 

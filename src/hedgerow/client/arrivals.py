@@ -17,9 +17,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.protocol.plan import Plan
+from hedgerow.site_data import SiteData
 from hedgerow.storage.database import Database
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")

@@ -7,11 +7,12 @@ import os
 import numpy as np
 
 from hedgerow.client.local_noise import noise_of_site
-from hedgerow.client.node import SiteData, check_data
+from hedgerow.client.node import check_data
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.site_data import SiteData
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.evaluation_sums import error_moments, score_histogram
 from hedgerow.trees.routing import SiteRecords, apply_update

@@ -7,7 +7,7 @@ anything else; what it keeps between queries is its records' scores under the pu
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -32,31 +32,15 @@ from hedgerow.protocol.queries import (
     SampledLeafSums,
     SplitSums,
 )
+from hedgerow.site_data import SiteData
 from hedgerow.training.settings import Settings
-from hedgerow.trees.grid import CodeArray, build_grid
+from hedgerow.trees.grid import build_grid
 from hedgerow.trees.individual_filter import charge
 from hedgerow.trees.linear_sums import cross_products, gram_matrix
 from hedgerow.trees.losses import SCORE_UNIT
 from hedgerow.trees.paired_bins import PairedBinsCache
 from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
 from hedgerow.trees.split_kernels import node_histograms, split_sums
-
-
-@dataclass(frozen=True, eq=False)
-class SiteData:
-    """A site's rows after binning.
-
-    Attributes:
-        codes: uint8 or uint16 [n_features, n], the grid codes.
-        labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
-    """
-
-    codes: CodeArray
-    labels: NDArray[np.int32]
-
-    @property
-    def n_records(self) -> int:
-        return len(self.labels)
 
 
 class Arrivals(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
 from hedgerow.client.sampling import SamplingSource
 from hedgerow.privacy.noise import NoiseSource
@@ -52,6 +52,7 @@ from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.view import EpochView
+from hedgerow.site_data import SiteData
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
 from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings

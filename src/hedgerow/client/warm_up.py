@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hedgerow.client.node import Node, SiteData
+from hedgerow.client.node import Node
 from hedgerow.protocol.errors import HedgerowError
 from hedgerow.protocol.plan import Plan
+from hedgerow.site_data import SiteData
 from hedgerow.training.rehearsal import rehearse
 from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.grid import build_grid

@@ -17,7 +17,6 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_digest, note_leaving, with_rows_read
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import FlowerNode
-from hedgerow.client.node import SiteData
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
@@ -25,6 +24,7 @@ from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.errors import HedgerowError, PolicyRefusal
 from hedgerow.protocol.plan import Plan
+from hedgerow.site_data import SiteData
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private

@@ -29,7 +29,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 from hedgerow.training.steps import Program
 from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble

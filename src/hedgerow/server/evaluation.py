@@ -13,7 +13,7 @@ from hedgerow.server.coordinator import Outcome, Releaser, Summed, check_noise_m
 from hedgerow.training.evaluation import EvaluationProgram
 from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.plausibility import ReleaseChecks
-from hedgerow.training.settings import resolve
+from hedgerow.training.programs import resolve
 from hedgerow.training.tasks import EvaluationTask
 from hedgerow.transport.local import Aggregation
 

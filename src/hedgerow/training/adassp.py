@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
-from hedgerow.training.adassp_settings import AdasspSettings, resolve_adassp
+from hedgerow.training.adassp_settings import AdasspSettings
 from hedgerow.training.linear_steps import (
     cross_question,
     gram_question,
@@ -34,22 +34,19 @@ from hedgerow.training.linear_steps import (
     real_gram,
     shifted_factor,
 )
-from hedgerow.training.settings import Settings
 from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, grown_score_bound
-from hedgerow.trees.grid import build_grid
 from hedgerow.trees.linear_algebra import Matrix, solve
 from hedgerow.trees.linear_basis import LinearBasis
 
 
-def boosted_adassp(plan: Plan, settings: Settings | None = None) -> Program:
+def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
     """The program of a plan with `algorithm = "adassp"`.
 
     Args:
         plan: the plan.
-        settings: its resolved settings, or None to resolve them here.
+        settings: its resolved settings.
     """
-    own = settings if isinstance(settings, AdasspSettings) else resolve_adassp(plan)
-    run = Run(plan, own, build_grid(plan), own.loss(plan))
+    own, run = settings, Run.of(plan, settings)
     basis = LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale)
     rounds: list[NDArray[np.int32]] = []
     with suppress(EndedEarly):

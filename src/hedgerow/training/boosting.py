@@ -27,12 +27,12 @@ from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_o
 from hedgerow.trees.structures import TreeWords, random_trees
 
 
-def boosted_trees(plan: Plan, settings: Settings | None = None) -> Program:
+def boosted_trees(plan: Plan, settings: Settings) -> Program:
     """The program of a plan with totally random trees.
 
     Args:
         plan: the plan.
-        settings: its resolved settings, or None to resolve them here.
+        settings: its resolved settings.
     """
     grown = Grown(Run.of(plan, settings))
     with suppress(EndedEarly):

@@ -40,15 +40,12 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
 from hedgerow.training.candidate_source import CandidateSource
 from hedgerow.training.dp_xgboost_settings import (
     DpXgboostSettings,
-    resolve_dp_xgboost,
     sampling_threshold,
     sensitivities,
 )
-from hedgerow.training.settings import Settings
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
 from hedgerow.trees.dp_xgboost_loss import GRADIENT_UNIT
 from hedgerow.trees.greedy_splits import GrowingTrees, SplitRule, Splits, best_cuts
-from hedgerow.trees.grid import build_grid
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.public_random import PublicRandom
 from hedgerow.trees.split_scores import RIDGE_UNIT, SCORE_UNIT_OF_GAIN
@@ -58,15 +55,14 @@ GRADIENT_LIMIT = 1.0
 """g*, of squared loss as of logistic; a leaf of exact sums has no larger value."""
 
 
-def dp_xgboost(plan: Plan, settings: Settings | None = None) -> Program:
+def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
     """The program of a plan with `algorithm = "dp-xgboost"`.
 
     Args:
         plan: the plan.
-        settings: its resolved settings, or None to resolve them here.
+        settings: its resolved settings.
     """
-    own = settings if isinstance(settings, DpXgboostSettings) else resolve_dp_xgboost(plan)
-    asking = _Asking(Run(plan, own, build_grid(plan), own.loss(plan)), own)
+    asking = _Asking(Run.of(plan, settings), settings)
     grown = Grown(asking.run)
     with suppress(EndedEarly):
         yield from _boost(asking, grown)

@@ -120,12 +120,12 @@ class _Batch:
         return np.array([[randomness.coin() for _ in range(n_nodes)] for randomness in self.randomness])
 
 
-def greedy_trees(plan: Plan, settings: Settings | None = None) -> Program:
+def greedy_trees(plan: Plan, settings: Settings) -> Program:
     """The program of a plan with histogram or partially random splits.
 
     Args:
         plan: the plan.
-        settings: its resolved settings, or None to resolve them here.
+        settings: its resolved settings.
     """
     whole = Grown(Run.of(plan, settings))
     with suppress(EndedEarly):

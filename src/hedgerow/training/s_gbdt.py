@@ -43,12 +43,12 @@ INITIAL_REACH = 4.0
 """Largest initial log-odds: beyond, a noisy share of a class says nothing."""
 
 
-def s_gbdt(plan: Plan, settings: Settings | None = None) -> Program:
+def s_gbdt(plan: Plan, settings: Settings) -> Program:
     """The program of a plan with `model.algorithm = "s-gbdt"`.
 
     Args:
         plan: the plan.
-        settings: its resolved settings, or None to resolve them here.
+        settings: its resolved settings.
     """
     grown = Grown(Run.of(plan, settings))
     with suppress(EndedEarly):

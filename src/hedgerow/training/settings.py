@@ -93,17 +93,12 @@ class Settings:
         return unnoised + _dearest_releases(plan, self, self.noise_multiplier)
 
 
-def resolve(plan: Plan) -> Settings:
-    """Decide every "auto" of a plan and calibrate its noise.
+def resolve_boosting(plan: Plan) -> Settings:
+    """Decide every "auto" of a plan for boosted trees and calibrate its noise.
 
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    if plan.model.algorithm != "boosting":
-        # Each algorithm's settings are a kind of these, so its module reads this one.
-        from hedgerow.training.algorithms import ALGORITHMS
-
-        return ALGORITHMS[plan.model.algorithm].resolve(plan)
     model, privacy = plan.model, plan.privacy
     m = len(plan.features)
     unlimited = math.isinf(privacy.epsilon)

@@ -14,7 +14,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, Purpose, Query
 from hedgerow.training.candidate_source import CandidateSource
-from hedgerow.training.settings import Settings, resolve
+from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.grid import Grid, build_grid
 from hedgerow.trees.leaves import LeafRule
@@ -60,9 +60,8 @@ class Run:
         return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
 
     @classmethod
-    def of(cls, plan: Plan, settings: Settings | None) -> Run:
-        """The run of a plan; settings of None are resolved here."""
-        settings = settings or resolve(plan)
+    def of(cls, plan: Plan, settings: Settings) -> Run:
+        """The run of a plan with its settings."""
         return cls(plan, settings, build_grid(plan), settings.loss(plan))
 
 

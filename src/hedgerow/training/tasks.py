@@ -21,8 +21,8 @@ from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.plan import Plan
 from hedgerow.training.evaluation import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
 from hedgerow.training.plausibility import ReleaseChecks
-from hedgerow.training.programs import program_for
-from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases, resolve
+from hedgerow.training.programs import program_for, resolve
+from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.ensemble_json import ensemble_from_dict, ensemble_to_dict

@@ -7,7 +7,6 @@ import math
 import numba
 import numpy as np
 
-STEP_BITS = 8
 TRANSFORM_BITS = 16
 ENTRY_LIMIT = 2**24
 """Largest entry of a transformed row before it is shortened."""
