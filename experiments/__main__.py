@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from hedgerow.protocol.errors import HedgerowError, fault_of_import
+from hedgerow.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
 

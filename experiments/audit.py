@@ -32,18 +32,18 @@ from scipy.stats import beta, norm
 
 from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
 from hedgerow.server.coordinator import Releaser
-from hedgerow.site_data import SiteData
 from hedgerow.training.presets import PRESETS, apply_preset
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import Settings
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.binning import build_grid
 
 CONFIDENCE = 0.999
 Answer = Callable[[IntVector], IntVector]

@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.datasets import AUTHORS, data_folder, load
 from experiments.harness import Prepared, plan_for, progress, stratified_split, train_and_score
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
 
 FIELDS = (
     "method", "data", "preparation", "epsilon", "seed", "plan", "code", "auc", "seconds", "cpu_seconds", "exchanges",

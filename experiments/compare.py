@@ -27,7 +27,7 @@ from experiments.harness import (
 from experiments.score_book import ScoreBook
 from experiments.sgbdt_grid import FILTERED
 from experiments.sgbdt_runs import plan_of
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 
 EPSILONS = (0.1, 0.5, 1.0)

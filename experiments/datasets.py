@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hedgerow.protocol.errors import DataError
+from hedgerow.errors import DataError
 
 Feature = dict[str, Any]
 

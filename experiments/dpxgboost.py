@@ -31,9 +31,9 @@ from experiments.harness import (
     plan_for,
     stratified_split,
 )
-from hedgerow.protocol.plan import Plan
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.trees.losses import SCORE_UNIT
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 PAPER = {"adult": (24, 18, 19, 18), "abalone": (6, 5.5, 3.2, 2.6)}

@@ -26,16 +26,15 @@ from experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, su
 from experiments.sgbdt_audit import Everyone, epsilon_lower_bound
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, PureQuery, Query, SplitSelection
 from hedgerow.server.coordinator import Releaser
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import Settings
-from hedgerow.trees.split_scores import candidate_scores
 
 
 @dataclass(frozen=True)

@@ -40,15 +40,15 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node
 from hedgerow.client.warm_up import warm_up
+from hedgerow.data.site_data import read_site_data
 from hedgerow.dress_rehearsal import rehearse_run
-from hedgerow.model import Model
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Releaser
-from hedgerow.site_data import read_site_data
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask, ensemble_bytes
 
 N_SITES, N_RECORDS, N_TREES = 5, 300, 10
 SITES = tuple(f"site-{count:03}" for count in range(N_SITES))

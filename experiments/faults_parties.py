@@ -32,8 +32,8 @@ from experiments.network_lab import SETTINGS
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
+from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.protocol.run_messages import Hello, MessageKind, encode
 from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private

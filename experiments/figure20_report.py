@@ -21,8 +21,8 @@ from experiments.figure20_runs import (
     Points,
     formula_of,
 )
+from hedgerow.methods.registry import resolve
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.programs import resolve
 
 WORD = 4
 """Bytes of a number, where the formulas' numbers are shown as bytes: what a sum of single precision would take."""

@@ -16,15 +16,15 @@ from sklearn.metrics import roc_auc_score
 from experiments.harness import progress
 from experiments.loopback import Loopback
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData
 from hedgerow.training.presets import PRESETS, model_of
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import Settings, n_levels_asked, pays_for_candidates
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 TREES = (25, 100, 300)
 CLIENTS = (3, 10, 30)

@@ -20,13 +20,13 @@ from experiments.datasets import AUTHORS, data_folder, load
 from experiments.harness import Prepared, labels_of
 from experiments.published_times import EPSILONS, SECONDS
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 WANTED = 20.0
 DATA = "credit1"

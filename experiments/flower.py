@@ -20,18 +20,18 @@ from pathlib import Path
 from experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.cli.inputs import read_plan
+from hedgerow.data.site_data import read_site_data
+from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.simulation import file_of_partition, make_federation
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.script import RunState
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import read_site_data
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import read_roster

@@ -17,8 +17,8 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.keys import make_certificates, make_node_key
-from hedgerow.protocol.errors import EnvironmentFault
 
 CONNECTION = "deployment"
 APP = Path(__file__).resolve().parent.parent

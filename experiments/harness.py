@@ -14,14 +14,14 @@ from sklearn.metrics import r2_score, roc_auc_score
 from experiments.datasets import Table
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import CodeArray, build_grid
-from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.trees.binning import CodeArray, build_grid
 
 CCS22_RECIPE: dict[str, Any] = {
     "split_candidates": "iterative_hessian",

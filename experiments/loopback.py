@@ -23,16 +23,16 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import EnvironmentFault
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import SiteData
 from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import Traffic

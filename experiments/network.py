@@ -41,8 +41,8 @@ from experiments.network_lab import (
     to_json,
 )
 from experiments.network_wire import Scene, be_stubs, measure_wire
-from hedgerow.protocol.errors import HedgerowError
-from hedgerow.protocol.plan import Plan
+from hedgerow.errors import HedgerowError
+from hedgerow.plan.plan import Plan
 from hedgerow.transport.grpc_hub import HubAddress
 
 PARTS = ("adult", "many", "weather", "wire", "flower")

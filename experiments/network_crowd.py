@@ -26,8 +26,8 @@ from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import warm_up
+from hedgerow.data.site_data import read_site_data
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.site_data import read_site_data
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import PRIVATE_SUFFIX, read_private

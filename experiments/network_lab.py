@@ -18,19 +18,19 @@ import pandas as pd
 
 from experiments.datasets import Table
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
+from hedgerow.data.site_data import read_site_data
 from hedgerow.dress_rehearsal import rehearse_run
-from hedgerow.local_training import train
+from hedgerow.errors import EnvironmentFault
+from hedgerow.local.training import train
 from hedgerow.memory import settle_memory
-from hedgerow.model import Model
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import read_site_data
 from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.identity import PrivateIdentity, Role

@@ -20,7 +20,7 @@ from threading import Thread
 
 import numpy as np
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink

@@ -16,14 +16,14 @@ from sklearn.metrics import roc_auc_score
 from experiments.datasets import data_folder, load
 from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.client.node import Node
-from hedgerow.forecasting import noise_factor, noise_guarantees
+from hedgerow.data.site_data import SiteData
+from hedgerow.estimators.forecasting import noise_factor, noise_guarantees
+from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
 
 NAMES = ("adult", "bank")
 EPSILONS = (0.1, 0.5, 1.0)

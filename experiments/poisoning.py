@@ -17,16 +17,16 @@ from sklearn.metrics import roc_auc_score
 from experiments.datasets import data_folder, load
 from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask, checks_of
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.refusals import Abandoned
+from hedgerow.server.aggregation import Answering, PlainAggregation
 from hedgerow.server.coordinator import Releaser, Summed, require_plausible
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask, checks_of
-from hedgerow.transport.local import Answering, PlainAggregation
 from hedgerow.trees.ensemble import Ensemble
 
 SITES = (6, 50)

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from experiments.secagg_checks import CHECKS
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.errors import HedgerowError
 from hedgerow.secagg import (
     aggregator,
     checks,

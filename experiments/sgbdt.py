@@ -31,8 +31,8 @@ from experiments.sgbdt_runs import (
     sign_of,
     tuned_epsilon,
 )
-from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
-from hedgerow.training.s_gbdt_rule import resolve_s_gbdt
+from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
+from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
 
 N_DIVISIONS = 10
 

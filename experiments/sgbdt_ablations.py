@@ -24,7 +24,7 @@ from experiments.sgbdt_grid import (
     STREAMED,
 )
 from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, repeated, sign_of
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.errors import PrivacyError
 
 
 def ablations(bench: Bench, name: str, base: Variant, repeats: int, lines: list[str]) -> None:

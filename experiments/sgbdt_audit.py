@@ -27,15 +27,14 @@ from scipy.stats import beta
 from experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SamplingSource, SeededSampling
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import IntVector, Query, SampledLeafSums
+from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, Query, SampledLeafSums
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import Settings
 
 

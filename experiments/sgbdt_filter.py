@@ -22,7 +22,7 @@ from experiments.harness import Prepared
 from experiments.score_book import ScoreBook
 from experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
 from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
-from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
+from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
 
 EPSILONS = (0.54, 0.17)
 PRINTED = 0.54

@@ -16,17 +16,17 @@ from experiments.harness import Prepared, labels_of, plan_for, progress
 from experiments.score_book import ScoreBook
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.local_training import ArrivingNode
+from hedgerow.data.site_data import SiteData
+from hedgerow.local.training import ArrivingNode
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.renyi import ORDERS, paper_divergence
-from hedgerow.protocol.plan import Plan
+from hedgerow.privacy.rdp import ORDERS, paper_divergence
 from hedgerow.protocol.queries import IntVector, LeafSums, Query
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.training.s_gbdt_rule import resolve_s_gbdt
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.losses import SCORE_UNIT
 
 N_FOLDS = 5
 

@@ -18,13 +18,13 @@ import xgboost
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.plan import Plan
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 N_FEATURES = 28
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Outcome, run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.losses import SCORE_UNIT, Loss
-from hedgerow.trees.routing import SiteRecords, leaf_sums
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaf_sums import SiteRecords, leaf_sums
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True},

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.model_file import to_bytes
+from hedgerow.models.model import to_bytes
 
 TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
 

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier
-from hedgerow.protocol.errors import DataError, HedgerowError, PlanError, UsageError
+from hedgerow.errors import DataError, HedgerowError, PlanError, UsageError
 
 # A large epsilon and few trees: these checks are about the interface, on some 30 to 300 rows.
 QUICK: dict[str, Any] = {"bounds": "data", "epsilon": 100, "n_trees": 20, "max_depth": 3}
@@ -340,7 +340,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     def take(plan: Any, site_data: Any, **_: Any) -> None:
         raise Taken(site_data)
 
-    monkeypatch.setattr("hedgerow.estimator_base.train", take)
+    monkeypatch.setattr("hedgerow.estimators.base.train", take)
 
     def fit(X: Any, y: Any, sites: Any = None, kind: Any = DPGBDTClassifier, **parameters: Any) -> dict[str, Any]:
         settings = {"n_records": 100, "random_state": 1, "bounds": [(0, 10)] * 2, **parameters}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.local_training import train
+from hedgerow.local.training import train
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.trees.ensemble_json import ensemble_to_dict
+from hedgerow.trees.ensemble import ensemble_to_dict
 
 N_RECORDS, N_SITES = 400, 3
 Overrides = dict[str, dict[str, Any]]

@@ -10,7 +10,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from hedgerow import DPLinearClassifier, DPLinearRegressor
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
 
 QUICK: dict[str, Any] = {"bounds": "data", "epsilon": 100, "scale": "linear"}
 

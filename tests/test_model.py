@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.model import Model
-from hedgerow.model_file import canonical_bytes
-from hedgerow.protocol.errors import DataError, EnvironmentFault, ModelError
-from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.errors import DataError, EnvironmentFault, ModelError
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.models.model import Model, canonical_bytes
 
 Build = Callable[..., Model]
 
@@ -311,7 +310,7 @@ def test_saving_replaces_and_loads(build: Build, saved: Path) -> None:
 def test_an_export_checks_itself(build: Build, tmp_path: Path) -> None:
     """`verify` loads the written file with XGBoost; a file that predicts otherwise is refused."""
     pytest.importorskip("xgboost")
-    from hedgerow.export_check import check_xgboost_file
+    from hedgerow.models.export import check_xgboost_file
 
     model, path = build("binary", {"n_trees": 6}), tmp_path / "x.json"
     model.export_xgboost(path, verify=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hedgerow.model import Model
-from hedgerow.plots import plot_importances, plot_shapes
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
+from hedgerow.models.model import Model
+from hedgerow.models.plots import plot_importances, plot_shapes
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,15 @@ from hedgerow.cli.main import main
 from hedgerow.cli.node_inputs import loader
 from hedgerow.client.node import Node
 from hedgerow.client.policy import parse_policy
-from hedgerow.client.reading import read_records
-from hedgerow.client.records import records_from_columns
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train
+from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import records_from_columns
+from hedgerow.errors import DataError, UsageError
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import DataError, UsageError
-from hedgerow.protocol.plan import Plan, parse_plan
-from hedgerow.site_data import SiteData, read_site_data, site_data_from_records
-from hedgerow.training.programs import program_for, resolve
 
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]

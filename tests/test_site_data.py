@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.reading import read_records
-from hedgerow.protocol.errors import DataError
-from hedgerow.protocol.plan import Label, Plan
-from hedgerow.site_data import (
+from hedgerow.data.site_data import (
     SiteData,
     SiteRows,
     bounded_sites,
@@ -21,6 +18,9 @@ from hedgerow.site_data import (
     scaled_label,
     site_data_from_records,
 )
+from hedgerow.data.sources import read_records
+from hedgerow.errors import DataError
+from hedgerow.plan.plan import Label, Plan
 
 
 def plan_of(**privacy: object) -> Plan:

@@ -13,13 +13,13 @@ import numpy as np
 
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData, read_site_data
-from hedgerow.training.programs import program_for, resolve
 
 RECORDS_PER_SITE = 100
 SEED = "5"

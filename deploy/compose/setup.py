@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hedgerow.datasets import rand_hie_plan_text, write_rand_hie
+from hedgerow.data.datasets import rand_hie_plan_text, write_rand_hie
 
 VOLUMES, OUT = Path("/volumes"), Path("/out")
 USER = 10001

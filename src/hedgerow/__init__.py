@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hedgerow.estimators import DPGBDTClassifier, DPGBDTRegressor
-    from hedgerow.forecasting import forecast
-    from hedgerow.linear_estimators import DPLinearClassifier, DPLinearRegressor
-    from hedgerow.local_training import train
-    from hedgerow.model import Model
+    from hedgerow.data.site_data import read_site_data, read_sites_data
+    from hedgerow.errors import HedgerowError
+    from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
+    from hedgerow.estimators.forecasting import forecast
+    from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
+    from hedgerow.local.training import train
+    from hedgerow.models.model import Model
+    from hedgerow.plan.plan import Plan, parse_plan
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
     from hedgerow.privacy.report import PrivacyReport
-    from hedgerow.protocol.errors import HedgerowError
-    from hedgerow.protocol.plan import Plan, parse_plan
-    from hedgerow.site_data import read_site_data, read_sites_data
 
 __version__ = "0.1.0"
 
@@ -42,21 +42,21 @@ __all__ = [
 ]
 
 _HOME = {
-    "DPGBDTClassifier": "hedgerow.estimators",
-    "DPGBDTRegressor": "hedgerow.estimators",
-    "DPLinearClassifier": "hedgerow.linear_estimators",
-    "DPLinearRegressor": "hedgerow.linear_estimators",
-    "HedgerowError": "hedgerow.protocol.errors",
-    "Model": "hedgerow.model",
-    "Plan": "hedgerow.protocol.plan",
+    "DPGBDTClassifier": "hedgerow.estimators.boosted",
+    "DPGBDTRegressor": "hedgerow.estimators.boosted",
+    "DPLinearClassifier": "hedgerow.estimators.linear",
+    "DPLinearRegressor": "hedgerow.estimators.linear",
+    "HedgerowError": "hedgerow.errors",
+    "Model": "hedgerow.models.model",
+    "Plan": "hedgerow.plan.plan",
     "PrivacyReport": "hedgerow.privacy.report",
     "SeededNoise": "hedgerow.privacy.noise",
     "SystemNoise": "hedgerow.privacy.noise",
-    "forecast": "hedgerow.forecasting",
-    "parse_plan": "hedgerow.protocol.plan",
-    "read_site_data": "hedgerow.site_data",
-    "read_sites_data": "hedgerow.site_data",
-    "train": "hedgerow.local_training",
+    "forecast": "hedgerow.estimators.forecasting",
+    "parse_plan": "hedgerow.plan.plan",
+    "read_site_data": "hedgerow.data.site_data",
+    "read_sites_data": "hedgerow.data.site_data",
+    "train": "hedgerow.local.training",
 }
 """The module of each public name."""
 
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOME[name]), name)
     except ImportError as absent:
-        from hedgerow.protocol.errors import OPTIONAL, missing_extra
+        from hedgerow.errors import OPTIONAL, missing_extra
 
         module = (absent.name or "").partition(".")[0]
         if module not in OPTIONAL:

@@ -21,17 +21,17 @@ from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.script import RunState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.journal import Journal
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import SiteData
-from hedgerow.training.tasks import TrainingTask
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 _N_SITES, _N_RECORDS, _N_ROUNDS = 3, 64, 16
 _LARGEST = 1 << 16

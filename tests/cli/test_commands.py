@@ -18,8 +18,8 @@ import pytest
 
 from hedgerow.cli.inputs import named_sites, read_plan
 from hedgerow.cli.main import main
-from hedgerow.model import Model
-from hedgerow.site_data import read_site_data
+from hedgerow.data.site_data import read_site_data
+from hedgerow.models.model import Model
 
 Run = Callable[..., Any]
 

@@ -14,7 +14,7 @@ import pytest
 from hedgerow.client.session import NodeSession
 from hedgerow.client.warm_up import usual_plan
 from hedgerow.dress_rehearsal import rehearse_run
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.messages import MessageKind
 
 ENOUGH = 10
 """Calls after which Python speeds a function up, and two more."""

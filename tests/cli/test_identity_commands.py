@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import read_roster
 

@@ -12,7 +12,7 @@ import pytest
 from hedgerow.cli import output
 from hedgerow.cli.main import main
 from hedgerow.cli.parser import build_parser
-from hedgerow.protocol.errors import HedgerowError
+from hedgerow.errors import HedgerowError
 
 SOURCE = str(Path(__file__).parent.parent.parent / "src")
 HEAVY = ("numpy", "numba", "scipy", "pyarrow", "rich", "sklearn", "cryptography", "autodp")

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from hedgerow.cli import progress
 from hedgerow.cli.serving import RunLines
-from hedgerow.local_training import train
+from hedgerow.data.site_data import SiteData
+from hedgerow.local.training import train
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.events import RunEvent, RunEventKind
-from hedgerow.site_data import SiteData
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
 
 MakePlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.client.columns import identifiers
-from hedgerow.client.contribution import bound_contribution, rows_within_bound
-from hedgerow.client.data_errors import Place
-from hedgerow.client.records import Records, records_from_columns
-from hedgerow.protocol.errors import DataError
-from hedgerow.protocol.plan import Plan
+from hedgerow.data.columns import identifiers
+from hedgerow.data.faults import Place
+from hedgerow.data.units import Records, bound_contribution, records_from_columns, rows_within_bound
+from hedgerow.errors import DataError
+from hedgerow.plan.plan import Plan
 
 IDENTIFIERS = st.lists(st.sampled_from(["a", "b", "bb", "person-0007", "é", "", "0"]), max_size=60)
 

@@ -19,17 +19,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.client.columns import UNKNOWN, category_indices, identifiers, numbers
-from hedgerow.client.contribution import rows_within_bound
-from hedgerow.client.data_errors import Place
 from hedgerow.client.node import Node
-from hedgerow.client.reading import read_records
-from hedgerow.client.reading_sql import read_sql_records
-from hedgerow.client.records import Records, concatenate, records_from_columns
-from hedgerow.protocol.errors import DataError
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData, site_data_from_records
-from hedgerow.training.programs import program_for, resolve
+from hedgerow.data.columns import UNKNOWN, category_indices, identifiers, numbers
+from hedgerow.data.faults import Place
+from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.sources import read_records, read_sql_records
+from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound
+from hedgerow.errors import DataError
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 
 HERE = Place("a table", "a column")
 CHUNK = 65_536

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.plan_init import draft_plan
-from hedgerow.client.reading import read_records
-from hedgerow.client.records import concatenate
-from hedgerow.protocol.errors import DataError, PlanError, UsageError
-from hedgerow.protocol.plan import parse_plan
+from hedgerow.data.drafts import draft_plan
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import concatenate
+from hedgerow.errors import DataError, PlanError, UsageError
+from hedgerow.plan.plan import parse_plan
 
 WriteFile = Callable[[str, bytes], Path]
 

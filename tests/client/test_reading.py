@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.client import data_errors
-from hedgerow.client.columns import MISSING, UNKNOWN, category_indices, identifiers, numbers
-from hedgerow.client.data_errors import Place
-from hedgerow.client.reading import column_names, read_records
-from hedgerow.client.records import Records, concatenate, records_from_columns
-from hedgerow.protocol.errors import DataError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.plan_fields import as_text
-from hedgerow.trees.grid import MISSING_CATEGORY, UNKNOWN_CATEGORY
+from hedgerow.data import faults as data_errors
+from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, identifiers, numbers
+from hedgerow.data.faults import Place
+from hedgerow.data.sources import column_names, read_records
+from hedgerow.data.units import Records, concatenate, records_from_columns
+from hedgerow.errors import DataError
+from hedgerow.plan.fields import as_text
+from hedgerow.plan.plan import Plan
+from hedgerow.trees.binning import MISSING_CATEGORY, UNKNOWN_CATEGORY
 
 MakePlan = Callable[..., Plan]
 WriteFile = Callable[[str, bytes], Path]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.node_inputs import loader
-from hedgerow.client.reading_sql import read_sql_records
-from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
-from hedgerow.site_data import read_site_data, site_data_from_records
+from hedgerow.data.site_data import read_site_data, site_data_from_records
+from hedgerow.data.sources import read_sql_records
+from hedgerow.errors import DataError, EnvironmentFault, UsageError
 
 pytest.importorskip("sqlalchemy")
 

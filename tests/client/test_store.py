@@ -14,11 +14,11 @@ from experiments.secagg_lab import Lab
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.counter import EVERY_ROUND
 from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.transitions import Code, State
-from hedgerow.training.tasks import TrainingTask
 
 RUN = b"r" * 32
 

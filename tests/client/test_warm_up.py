@@ -7,12 +7,12 @@ from types import ModuleType
 import pytest
 
 from hedgerow.client.warm_up import read_early, warm_up
-from hedgerow.protocol.errors import DataError
-from hedgerow.protocol.plan import Plan
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import DataError
+from hedgerow.methods.rehearsal import rehearse
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.site_data import SiteData
-from hedgerow.training.rehearsal import rehearse
-from hedgerow.training.tasks import TrainingTask
 
 
 @pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])

@@ -14,8 +14,8 @@ from experiments import faults
 from experiments.faults_parties import Process
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import LEFT, BudgetBook
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.events import DiscreteGaussianEvent
-from hedgerow.training.tasks import TrainingTask
 
 RUN = "31" * 32
 

@@ -21,8 +21,8 @@ from experiments.figure20_runs import (
     formula_of,
     measure_all,
 )
+from hedgerow.methods.registry import resolve
 from hedgerow.training.presets import PRESETS
-from hedgerow.training.programs import resolve
 
 # T = 20, d = 4, m = 10, Q = 32 (64 for XGBoost), s = 5: rounds and numbers of Appendix B, by hand.
 BY_HAND = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
 
 SITE = """version = 1
 data = "{site}.csv"

@@ -14,9 +14,9 @@ import pytest
 
 from hedgerow import __version__
 from hedgerow.cli.parser import build_parser
+from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower.files import read_coordinator_file, read_site_file
 from hedgerow.flower.version import require_version
-from hedgerow.protocol.errors import RemoteProtocolError
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -68,8 +68,8 @@ def test_only_the_shim_travels() -> None:
 @needs_flower
 def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
     """A run's configuration comes from whoever starts runs: it cannot point a SuperNode at another site's file."""
+    from hedgerow.errors import UsageError
     from hedgerow.flower.app import SITE_KEY, site_path
-    from hedgerow.protocol.errors import UsageError
 
     def path(node: dict[str, Any], run: dict[str, Any]) -> Path:
         return site_path(SimpleNamespace(node_config=node, run_config=run))  # type: ignore[arg-type]

@@ -22,16 +22,15 @@ import pytest
 
 from experiments.flower_lab import Deployment, free_port, why_not
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import read_site_data
 from hedgerow.flower.files import read_coordinator_file
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.local.training import train
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.run_codec import MessageWriter
-from hedgerow.protocol.run_messages import MessageKind
-from hedgerow.site_data import read_site_data
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask
+from hedgerow.protocol.messages import MessageKind, MessageWriter
 from hedgerow.transport.flower_envelope import MAGIC, Kind
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")

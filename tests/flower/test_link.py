@@ -19,15 +19,15 @@ from hedgerow.cli.federation_inputs import read_policy
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import LinkStore
+from hedgerow.data.site_data import read_site_data
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.flower import coordinator, site
 from hedgerow.flower.files import read_coordinator_file, read_site_file
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.wire.refusals import WireRefusal
-from hedgerow.site_data import read_site_data
 from hedgerow.transport.flower_envelope import Kind, parse
 from hedgerow.transport.flower_hub import Fetched, FlowerHub, Patience
 from hedgerow.transport.flower_socket import NodeSocket, ask

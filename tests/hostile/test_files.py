@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hedgerow.cli.main import main
 from hedgerow.client.node_run import read_plan
 from hedgerow.client.policy import parse_policy
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.errors import HedgerowError, ModelError, PlanError
+from hedgerow.local.training import train
+from hedgerow.methods.tasks import EvaluationTask
+from hedgerow.models.model import Model
+from hedgerow.plan.fields import require_plain, shown
+from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import HedgerowError, ModelError, PlanError
-from hedgerow.protocol.plain_values import require_plain, shown
-from hedgerow.protocol.plan import Plan, parse_plan
-from hedgerow.training.tasks import EvaluationTask
 from hedgerow.transport.identity import Role
 from hedgerow.transport.identity_files import create_identity, read_private
 from hedgerow.transport.roster_file import build_roster, parse_roster, read_public

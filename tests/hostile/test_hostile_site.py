@@ -18,10 +18,13 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
-from hedgerow.model import Model
-from hedgerow.protocol.errors import AggregationError, HedgerowError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import (
+from hedgerow.errors import AggregationError, HedgerowError, RemoteProtocolError
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.messages import (
     Done,
     Hello,
     MessageKind,
@@ -32,7 +35,7 @@ from hedgerow.protocol.run_messages import (
     decode,
     encode,
 )
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.script import RunState
 from hedgerow.secagg import masking, participant
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
@@ -42,9 +45,6 @@ from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent
 from hedgerow.server.gathering import MOST_UNACKNOWLEDGED, Conduct, Sites
 from hedgerow.storage.database import Database
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived
 
 if TYPE_CHECKING:

@@ -12,19 +12,18 @@ import pytest
 from hedgerow.cli.node_inputs import with_rows_read
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeRun
-from hedgerow.local_training import train
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import AggregationError, DataError, RemoteProtocolError
+from hedgerow.local.training import MaskedAggregation, train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import AggregationError, DataError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.protocol.run_messages import RoundRequest, decode, encode
 from hedgerow.secagg.participant import Participant
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
 from hedgerow.server.events import RunEventKind
-from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -148,8 +147,8 @@ def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
 def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
     """Counts of held-out rows below zero are no evaluation."""
     from hedgerow.client.evaluation_node import EvaluationNode
+    from hedgerow.evaluation.program import evaluate_ensemble
     from hedgerow.server.evaluation import evaluation_context, run_evaluation
-    from hedgerow.training.evaluation import evaluate_ensemble
 
     plan = plan_of(factory)
     data: SiteData = factory.make_data(plan, N_ROWS, 1)

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
+from hedgerow.errors import AggregationError
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
@@ -30,8 +32,6 @@ from hedgerow.server.coordinator import Releaser
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.rounds import parameters_of
 from hedgerow.server.session import RunSession
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import MemoryHub
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.protocol.errors import PlanError
+from hedgerow.errors import PlanError
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.roster import MAX_NODES
 from hedgerow.secagg.setup_messages import KeyBundle, signed_list
 from hedgerow.server.rounds import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
-from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.grpc_core import DEFAULTS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.cli.serving import RunLines
+from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import site
-from hedgerow.protocol.errors import RemoteProtocolError
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected

@@ -19,12 +19,12 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.client.session import NodeSession, leave
 from hedgerow.client.store import NodeStore
+from hedgerow.errors import AggregationError, DataError, PlanError
+from hedgerow.methods.replica import Replica
+from hedgerow.plan.plan import Federation as Timeouts
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.errors import AggregationError, DataError, PlanError
-from hedgerow.protocol.plan import Federation as Timeouts
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import Done, Finished, Hello, RoundRequest, Salvaged, Welcome, decode, encode
-from hedgerow.training.replica import Replica
+from hedgerow.protocol.messages import Done, Finished, Hello, RoundRequest, Salvaged, Welcome, decode, encode
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

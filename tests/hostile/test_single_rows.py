@@ -20,18 +20,18 @@ from hedgerow.client.node_run import NodeSetup, check_own_plan
 from hedgerow.client.policy import Policy
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.flower import site
-from hedgerow.model import Model
+from hedgerow.methods.registry import resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import AggregationError, DataError, PolicyRefusal
-from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
 from hedgerow.protocol.queries import IntVector, LeafSums, NoiseCohort, Query, ScoreHistogram
-from hedgerow.protocol.run_messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import Releaser
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import resolve
 from hedgerow.transport.flower_envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
 from hedgerow.transport.identity_files import read_private
 

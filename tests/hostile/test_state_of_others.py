@@ -12,7 +12,7 @@ import pytest
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.store import NodeStore
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.server.journal import Journal
 
 OPENERS: dict[str, Callable[[Path], object]] = {

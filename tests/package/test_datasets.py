@@ -12,10 +12,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from xgboost import XGBClassifier
 
-from hedgerow.client.columns import MISSING, UNKNOWN
-from hedgerow.client.reading import read_records
-from hedgerow.client.records import concatenate
-from hedgerow.datasets import load_rand_hie, rand_hie_plan, split_by_unit, write_rand_hie
+from hedgerow.data.columns import MISSING, UNKNOWN
+from hedgerow.data.datasets import load_rand_hie, rand_hie_plan, split_by_unit, write_rand_hie
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import concatenate
 
 
 def test_the_readme_tells_the_truth_about_the_file() -> None:

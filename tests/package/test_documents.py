@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import parse_plan
+from hedgerow.errors import PlanError
+from hedgerow.plan.plan import parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ("north", "south", "west")
@@ -264,7 +264,7 @@ NEXT = re.findall(r"^  (\.venv/bin/hedgerow .*)$", DEMO.partition("\nNext\n")[2]
 
 def test_what_is_installed_is_the_wheel(installed: Path) -> None:
     """Else these tests would say nothing about what a user gets."""
-    code = "import hedgerow, hedgerow.trees.kernels as k; print(hedgerow.__file__); print(k.__file__)"
+    code = "import hedgerow, hedgerow.trees.leaf_sums as k; print(hedgerow.__file__); print(k.__file__)"
     python = installed / "bin" / "python"
     printed = subprocess.run([python, "-c", code], cwd="/", capture_output=True, text=True, check=True).stdout
     assert all(Path(line).is_relative_to(installed) for line in printed.splitlines())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.datasets import write_rand_hie
-from hedgerow.model import Model
+from hedgerow.data.datasets import write_rand_hie
+from hedgerow.models.model import Model
 
 
 @pytest.fixture(scope="module")

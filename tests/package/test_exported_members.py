@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hedgerow
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
 
@@ -62,7 +62,7 @@ def test_estimators_without_scikit_learn_say_what_to_install(monkeypatch: pytest
     """scikit-learn is an extra: without it the estimators name the command that installs it."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("hedgerow.estimators", "hedgerow.estimator_base"):
+    for name in ("hedgerow.estimators.boosted", "hedgerow.estimators.base"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delitem(vars(hedgerow), "DPGBDTClassifier", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn", None)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.protocol.errors import OPTIONAL, EnvironmentFault, missing_extra
+from hedgerow.errors import OPTIONAL, EnvironmentFault, missing_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -24,13 +24,13 @@ MODULES = {"scikit-learn": "sklearn", "dp-accounting": "dp_accounting", "grpcio"
 # What each extra's absence meets first when it is asked for.
 ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
-    "matplotlib": "from hedgerow.plots import pyplot_module; pyplot_module()",
+    "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
     "flwr": "import hedgerow.transport.flower_grid",
     "prometheus_client": "import hedgerow.transport.metrics",
-    "xgboost": "from hedgerow.export_check import check_xgboost_file; check_xgboost_file(None, None)",
+    "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
     "dp_accounting": "from hedgerow.privacy.pld import epsilon_pld; from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
-    "sqlalchemy": "from hedgerow.client.reading_sql import read_sql_records\n"
+    "sqlalchemy": "from hedgerow.data.sources import read_sql_records\n"
     "next(read_sql_records('sqlite://', 'select 1', None))",
 }
 
@@ -76,7 +76,7 @@ def test_a_node_and_a_coordinator_need_no_extra() -> None:
 def test_what_is_missing_is_named_where_it_is_needed(module: str) -> None:
     """The library raises the error with the extra in it, whatever the order of imports."""
     code = (
-        f"import sys\nsys.modules[{module!r}] = None\nfrom hedgerow.protocol.errors import EnvironmentFault\n"
+        f"import sys\nsys.modules[{module!r}] = None\nfrom hedgerow.errors import EnvironmentFault\n"
         f"try:\n    exec({ASKED[module]!r})\nexcept EnvironmentFault as fault:\n    print(fault.code, fault.remedy)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

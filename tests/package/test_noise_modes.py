@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.forecasting import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
-from hedgerow.protocol.plan import Plan
-from hedgerow.training.programs import resolve
+from hedgerow.estimators.forecasting import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 
 RECORDED = Path(__file__).parents[2] / "docs" / "runs" / "noise_modes.txt"
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import accountant_names, get_accountant
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -20,7 +21,6 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.gdp import delta_of_mu, epsilon_of_mu, mu_of, total_mu
 from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
-from hedgerow.protocol.errors import PrivacyError
 
 multipliers = st.floats(0.05, 1e4)
 counts = st.integers(1, 1000)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import (
     NoiseDemand,
@@ -18,7 +19,6 @@ from hedgerow.privacy.calibration import (
     releases_of,
 )
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.errors import PrivacyError
 
 RELEASES = (5, 25, 100, 105, 150, 300)
 

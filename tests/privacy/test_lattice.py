@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.cost import lattice_slack, sum_slack
 from hedgerow.privacy.events import DiscreteGaussianEvent, DiscreteGaussianSumEvent
 from hedgerow.privacy.gdp import delta_of_mu
-from hedgerow.privacy.lattice import lattice_slack, sum_slack
 
 Masses = npt.NDArray[np.float64]
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -21,7 +22,6 @@ from hedgerow.privacy.events import (
     multiplier_of_integers,
 )
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.protocol.errors import PrivacyError
 
 positive = st.integers(1, 10**12)
 multipliers = st.floats(1e-6, 1e12)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -26,7 +27,6 @@ from hedgerow.privacy.events import (
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.pure import amplified_epsilon, epsilon_pure, mu_of_pure
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
-from hedgerow.protocol.errors import EnvironmentFault, PrivacyError
 
 epsilons = st.floats(1e-6, 40.0)
 rates = st.floats(1e-6, 1.0)

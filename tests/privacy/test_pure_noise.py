@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.pure_noise import sample_discrete_laplace, select
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.errors import PrivacyError
+from hedgerow.privacy.noise import SeededNoise, SystemNoise, sample_discrete_laplace, select
 
 LEAST_P = 1e-6
 """One of these tests fails by chance in about a hundred thousand runs."""
@@ -65,7 +64,8 @@ def test_parts_without_candidates_have_no_choice() -> None:
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw that is cut starts again from its first byte: the same draws from the same bytes."""
-    from hedgerow.privacy import discrete_gaussian, pure_noise
+    from hedgerow.privacy import noise as pure_noise
+    from hedgerow.privacy import samplers as discrete_gaussian
 
     content = np.random.default_rng(1).bytes(1 << 20)
 

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.client.budget import FINISHED, BudgetBook
+from hedgerow.errors import PolicyRefusal, PrivacyError
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -25,9 +27,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     scoped,
 )
-from hedgerow.privacy.renyi import ORDERS, epsilon_renyi, paper_divergence, sampled_divergence
-from hedgerow.protocol.errors import PolicyRefusal, PrivacyError
-from hedgerow.protocol.plan import Plan
+from hedgerow.privacy.rdp import ORDERS, epsilon_renyi, paper_divergence, sampled_divergence
 
 DELTA = 1e-5
 rates = st.floats(1e-3, 1.0)

@@ -9,11 +9,11 @@ import re
 
 import pytest
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of, warnings_of
-from hedgerow.protocol.errors import PrivacyError
 from hedgerow.protocol.queries import NoiseCohort
 
 CONTEXT = PrivacyContext(delta=1e-5, epsilon_requested=1.0)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hedgerow.privacy import sampling_kernels as kernels
-from hedgerow.privacy.discrete_gaussian import sample_discrete_gaussian
+from hedgerow.errors import PrivacyError
+from hedgerow.privacy import samplers as kernels
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.privacy.samplers import sample_discrete_gaussian
 
 N_DRAWS = 200_000
 

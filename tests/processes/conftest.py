@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.plan.plan import Plan, parse_plan
 
 PATIENCE = 900
 """Seconds; no test measures time, this only bounds one that hangs."""

@@ -35,7 +35,7 @@ import hedgerow.cli.serving
 import hedgerow.client.run
 from hedgerow.cli.main import main
 from hedgerow.client.warm_up import warm_up
-from hedgerow.protocol.run_messages import MessageKind, RoundRequest, decode
+from hedgerow.protocol.messages import MessageKind, RoundRequest, decode
 from hedgerow.server.journal import Journal
 
 

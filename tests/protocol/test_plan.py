@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import (
+from hedgerow.errors import PlanError
+from hedgerow.plan.plan import (
     MAX_CATEGORIES,
     PLAN_VERSION,
     Feature,
@@ -24,7 +24,7 @@ from hedgerow.protocol.plan import (
     Privacy,
     parse_plan,
 )
-from hedgerow.protocol.plan_s_gbdt import SGbdt
+from hedgerow.plan.sections import SGbdt
 
 LINES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12).filter(str.strip)
 WORDS = st.one_of(LINES, st.integers(-9, 9), st.floats(-9, 9), st.booleans())

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import Plan
+from hedgerow.errors import PlanError
+from hedgerow.plan.plan import Plan
 
 LABELS: dict[str, dict[str, Any]] = {
     "binary": {"name": "y", "type": "binary", "classes": ["0", "1"]},

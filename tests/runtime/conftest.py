@@ -19,12 +19,14 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.run import handle
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import HedgerowError, RemoteProtocolError
+from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import MessageKind, Payload, decode
-from hedgerow.protocol.run_script import NodeState
+from hedgerow.protocol.messages import MessageKind, Payload, decode
+from hedgerow.protocol.script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
@@ -35,8 +37,6 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import SiteData
-from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.transport.interface import Arrived, HubEvent
 from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 

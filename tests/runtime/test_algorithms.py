@@ -23,10 +23,10 @@ from hedgerow.client.run import run_node
 from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Federation, Plan
 from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator

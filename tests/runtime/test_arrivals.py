@@ -13,12 +13,12 @@ import pytest
 
 from hedgerow.client.arrivals import ArrivalFolder, ArrivalsOfRun
 from hedgerow.client.sampling import SamplingSource, SeededSampling
-from hedgerow.local_training import train
+from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.local.training import train
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.events import RunEvent
-from hedgerow.site_data import SiteData, read_site_data
 from hedgerow.storage.database import Database
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from hedgerow.client import budget
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.errors import AggregationError, PolicyRefusal
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.protocol.errors import AggregationError, PolicyRefusal
-from hedgerow.protocol.plan import Plan
-from hedgerow.training.tasks import TrainingTask
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

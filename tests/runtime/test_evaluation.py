@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client.policy import Policy
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.model import Model
+from hedgerow.errors import AggregationError, UsageError
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
+from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.errors import AggregationError, UsageError
-from hedgerow.protocol.run_messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
+from hedgerow.protocol.messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
 from hedgerow.server.coordinator import Outcome
-from hedgerow.training.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing
 
 if TYPE_CHECKING:

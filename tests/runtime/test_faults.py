@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client.store import NodeStep, NodeStore
-from hedgerow.local_training import train
+from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
+from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.server.journal import Journal
 from hedgerow.storage.database import Database
 

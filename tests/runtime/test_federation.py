@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.local_training import train
+from hedgerow.errors import AggregationError
+from hedgerow.local.training import train
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import rounds
 from hedgerow.server.session import RunSession
 from hedgerow.transport.interface import Arrived

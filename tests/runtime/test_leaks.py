@@ -15,12 +15,12 @@ import pytest
 
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.models.model import Model
 from hedgerow.protocol.queries import IntVector
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task, TrainingTask
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -16,25 +16,25 @@ from scipy.stats import chi2
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
-from hedgerow.forecasting import forecast
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train, without_secure_aggregation
+from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
+from hedgerow.estimators.forecasting import forecast
+from hedgerow.evaluation.program import evaluate_ensemble
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train, without_secure_aggregation
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, LocalGaussianEvent, event_from_dict
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.query_noise import noise_of, noise_of_records
 from hedgerow.privacy.report import PrivacyContext, report_of
-from hedgerow.protocol.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
-from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.queries import Query
-from hedgerow.protocol.run_messages import MessageKind
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.server.coordinator import Releaser
-from hedgerow.training.evaluation import evaluate_ensemble
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.memory import Fate, Passing
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hedgerow.protocol.errors import AggregationError
+from hedgerow.errors import AggregationError
+from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.run_messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.server.events import RunEvent
 from hedgerow.transport.interface import Arrived, Connected

@@ -14,20 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.local_training import train, without_secure_aggregation
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError, PrivacyError, UsageError
+from hedgerow.local.training import MaskedAggregation, train, without_secure_aggregation
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.errors import PlanError, PrivacyError, UsageError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.server.masked_aggregation import MaskedAggregation
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
 
 
 def split(factory: ModuleType, plan: Plan, n_sites: int, seed: int) -> dict[str, SiteData]:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from hedgerow.client.policy import Policy
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_report import EventReport, RunReport
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import AggregationError
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.results import EventReport, RunReport
 from hedgerow.protocol.wire.reports import event_bytes, report_bytes
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.publisher import EventsSince, Publisher
 from hedgerow.server.status import KEPT_EVENTS, RunBoard, Traffic
-from hedgerow.site_data import SiteData
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -11,19 +11,18 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train, without_secure_aggregation
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import AggregationError, PlanError, UsageError
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train, without_secure_aggregation
+from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import AggregationError, PlanError, UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import LARGEST_SCORE, SplitSelection
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query, SplitSelection
 from hedgerow.server.coordinator import Releaser, run_program
 from hedgerow.server.journal import Journal
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.training.tasks import TrainingTask
-from hedgerow.trees.split_scores import candidate_scores
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

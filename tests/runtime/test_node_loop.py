@@ -11,8 +11,8 @@ import pytest
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStep, NodeStore
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.run_messages import Refused, decode
+from hedgerow.errors import AggregationError
+from hedgerow.protocol.messages import Refused, decode
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
 from hedgerow.server.events import RunEvent
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.local_training import train
+from hedgerow.errors import AggregationError
+from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.run_messages import MessageKind, Payload, encode
+from hedgerow.protocol.messages import MessageKind, Payload, encode
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import refuse

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from experiments.loopback import Loopback
-from hedgerow.local_training import build_aggregation, train
+from hedgerow.local.training import MaskedAggregation, build_aggregation, train
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.server.masked_aggregation import MaskedAggregation
 from hedgerow.training.presets import PRESETS, apply_preset
-from hedgerow.training.programs import resolve
 
 
 @pytest.fixture(scope="module")

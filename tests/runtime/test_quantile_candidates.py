@@ -15,20 +15,20 @@ import pytest
 from hedgerow import DPGBDTClassifier
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
-from hedgerow.local_training import train
+from hedgerow.errors import PlanError, PolicyRefusal, PrivacyError
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
-from hedgerow.protocol.errors import PlanError, PolicyRefusal, PrivacyError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, Query
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import checked_report, run_program
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 if TYPE_CHECKING:
     from conftest import Builder

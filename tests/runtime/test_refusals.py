@@ -13,9 +13,9 @@ import pytest
 from hedgerow.client import policy
 from hedgerow.client.node_run import require_moderate
 from hedgerow.client.policy import Policy, parse_policy
-from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.training.programs import resolve
+from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hedgerow.protocol.run_messages import MessageKind
+from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.interface import Arrived
 from hedgerow.transport.memory import Direction, Fate, Passing
 

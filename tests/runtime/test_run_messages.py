@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hedgerow.protocol.errors import RemoteProtocolError
-from hedgerow.protocol.run_codec import MAGIC, VERSION
-from hedgerow.protocol.run_messages import (
+from hedgerow.errors import RemoteProtocolError
+from hedgerow.protocol.messages import (
+    MAGIC,
     PAYLOADS,
+    VERSION,
     Abandoned,
     Done,
     EvaluationInvitation,
@@ -31,7 +32,7 @@ from hedgerow.protocol.run_messages import (
     encode,
     kind_of,
 )
-from hedgerow.protocol.run_script import SCRIPT, NodeState, RunState, is_expected, require_expected
+from hedgerow.protocol.script import SCRIPT, NodeState, RunState, is_expected, require_expected
 
 HASHES = st.binary(min_size=32, max_size=32)
 CODES = st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True)

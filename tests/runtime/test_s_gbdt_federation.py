@@ -23,18 +23,18 @@ from hedgerow.client.run import run_node
 from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Federation, Plan
 from hedgerow.server.events import RunEvent
 from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink

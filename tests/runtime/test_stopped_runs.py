@@ -11,10 +11,10 @@ import pytest
 from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.client.session import leave
 from hedgerow.client.store import NodeStore
-from hedgerow.protocol.errors import AggregationError, PolicyRefusal, UsageError
-from hedgerow.protocol.plan import Plan
+from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.server.journal import open_journal
-from hedgerow.training.tasks import TrainingTask
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

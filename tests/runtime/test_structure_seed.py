@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.local_training import train, without_secure_aggregation
+from hedgerow.local.training import train, without_secure_aggregation
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
+from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind, Reader, Writer
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.memory import MemoryHub
 
 if TYPE_CHECKING:

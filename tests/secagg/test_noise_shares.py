@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.secagg_lab import seeded_entropy
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.errors import PrivacyError
 from hedgerow.secagg.guarantees import Wishes, default_colluders, derive
 from hedgerow.secagg.noise_shares import (
     draw_shares,

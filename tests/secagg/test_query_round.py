@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.pure_queries import SplitSelection
+from hedgerow.errors import PlanError
+from hedgerow.protocol.queries import SplitSelection
 from hedgerow.secagg.query_round import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
 from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import NoiseMode

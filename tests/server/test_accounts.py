@@ -17,22 +17,21 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train
-from hedgerow.model import Model
-from hedgerow.model_file import canonical_bytes
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import ModelError
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train
+from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
+from hedgerow.models.model import Model, canonical_bytes
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, PureEvent
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.errors import ModelError
-from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.guarantees import Wishes, derive
 from hedgerow.secagg.session import default_wishes
 from hedgerow.server.evaluation import EvaluatedModel
-from hedgerow.site_data import SiteData
-from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 
 EPSILON = 1.0
 DELTA = 1e-6

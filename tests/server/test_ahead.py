@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.errors import PrivacyError
+from hedgerow.methods.registry import program_for
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
 from hedgerow.server.ahead import Ahead, DrawnAhead
 from hedgerow.server.coordinator import Releaser, checked_report, entry_of
-from hedgerow.training.programs import program_for
 
 
 def first_query(factory: ModuleType, **privacy: Any) -> tuple[Plan, Query]:

@@ -25,10 +25,10 @@ from experiments.audit import (
     subject_of,
 )
 from hedgerow.client.node import Node
+from hedgerow.losses.tables import RECORD_NORM, Loss, build_loss
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.training.presets import PRESETS
-from hedgerow.trees.losses import RECORD_NORM, Loss, build_loss
 
 N_RUNS = 1000
 DEFAULT = "binary, newton, adaptive"

@@ -12,16 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import DataError, PrivacyError, RemoteProtocolError
+from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import DataError, PrivacyError, RemoteProtocolError
 from hedgerow.protocol.queries import LeafSums, Query
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Releaser, event_of, run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.steps import Program
-from hedgerow.transport.local import PlainAggregation
 
 
 def first_query(factory: ModuleType, **privacy: Any) -> Query:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from experiments import dpxgboost
 from experiments.datasets import make
 from experiments.harness import Prepared, plan_for
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.data.site_data import SiteData
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.coordinator import Outcome
-from hedgerow.site_data import SiteData
 
 
 def model_bytes(outcome: Outcome) -> tuple[bytes, ...]:

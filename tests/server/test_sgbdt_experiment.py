@@ -17,8 +17,8 @@ from experiments.harness import Prepared, train_and_score
 from experiments.score_book import ScoreBook
 from experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
 from experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
-from hedgerow.privacy.renyi import ORDERS, epsilon_of_curve, sampled_divergence
-from hedgerow.protocol.plan import Plan
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
 
 DELTA = 1e-5
 

@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.methods.adassp.linear import LinearBasis
+from hedgerow.methods.adassp.program import LEAST_RIDGE, boosted_adassp, mended
+from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
+from hedgerow.methods.registry import resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.site_data import SiteData
-from hedgerow.training.adassp import boosted_adassp, mended
-from hedgerow.training.adassp_settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
-from hedgerow.training.linear_steps import LEAST_RIDGE
-from hedgerow.training.programs import resolve
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.linear_basis import LinearBasis
-from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT
+from hedgerow.trees.binning import build_grid
 
 LOSSES = ["squared", "logistic", "hinge"]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.training.candidate_source import CandidateSource, iterative_hessian
-from hedgerow.trees.grid import build_grid
+from hedgerow.training.candidates import CandidateSource, iterative_hessian
+from hedgerow.trees.binning import build_grid
 
 SUMS = st.one_of(st.integers(-100, 1000), st.integers(-(2**60), 2**60))
 

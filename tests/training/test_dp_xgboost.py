@@ -16,24 +16,36 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling, SystemSampling
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.dp_xgboost.program import dp_xgboost
+from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost, unamplified
+from hedgerow.methods.dp_xgboost.trees import (
+    GRADIENT_UNIT,
+    SCORE_UNIT_OF_GAIN,
+    candidate_scores,
+    dp_xgboost_loss,
+    l1_sensitivity,
+    score_range,
+)
+from hedgerow.methods.registry import resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteLaplaceEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.pure import amplified_epsilon
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureHistogram, PureLeafSums, PureNodeHistograms, SplitSelection
-from hedgerow.protocol.queries import SAMPLING_STEPS, Query
+from hedgerow.protocol.queries import (
+    SAMPLING_STEPS,
+    PureHistogram,
+    PureLeafSums,
+    PureNodeHistograms,
+    Query,
+    SplitSelection,
+)
 from hedgerow.server.coordinator import Releaser
-from hedgerow.site_data import SiteData
-from hedgerow.training.dp_xgboost import dp_xgboost
-from hedgerow.training.dp_xgboost_settings import resolve_dp_xgboost, unamplified
-from hedgerow.training.programs import resolve
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
-from hedgerow.trees.dp_xgboost_loss import GRADIENT_UNIT, dp_xgboost_loss, l1_sensitivity
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.split_scores import SCORE_UNIT_OF_GAIN, candidate_scores, score_range
 
 
 def plan_of(
@@ -113,9 +125,9 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
 
 
 def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> tuple[Any, Any]:
+    from hedgerow.methods.registry import program_for
+    from hedgerow.server.aggregation import PlainAggregation
     from hedgerow.server.coordinator import run_program
-    from hedgerow.training.programs import program_for
-    from hedgerow.transport.local import PlainAggregation
 
     own = resolve(plan)
     nodes = [Node(f"s{i}", data, plan, own, sampling=source) for i, (data, source) in enumerate(parts)]

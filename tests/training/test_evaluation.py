@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
-from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
-from hedgerow.local_training import train
-from hedgerow.metrics import accuracy, log_loss
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PrivacyError, RemoteProtocolError, UsageError
+from hedgerow.evaluation.estimates import auc, mean_of, ratio, regression_estimates
+from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble
+from hedgerow.evaluation.sums import positions
+from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
+from hedgerow.local.training import train
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.metrics import accuracy, log_loss
+from hedgerow.models.model import Model
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
-from hedgerow.site_data import SiteData
-from hedgerow.training.evaluation import EvaluationProgram, evaluate_ensemble
-from hedgerow.training.evaluation_estimates import auc, mean_of, ratio, regression_estimates
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.trees.ensemble import link_of
-from hedgerow.trees.evaluation_sums import positions
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.routing import SiteRecords, apply_update
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 
 LABELS = ("binary", "multiclass", "regression")
 

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.training.feature_order import DRAWS_FOR_COVERAGE, FeatureOrder
-from hedgerow.training.programs import resolve
+from hedgerow.methods.registry import resolve
+from hedgerow.training.features import DRAWS_FOR_COVERAGE, EVEN_SHARE, FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
-from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.turn_kernels import EVEN_SHARE
+from hedgerow.trees.random_trees import PublicRandom
 
 N_FEATURES = 7
 

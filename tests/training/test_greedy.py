@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError
+from hedgerow.losses.tables import Loss
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query, SplitSums, describe
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.training.replica import Replica
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
-from hedgerow.training.tasks import TrainingTask
-from hedgerow.transport.local import PlainAggregation
-from hedgerow.trees.ensemble_json import ensemble_to_dict
-from hedgerow.trees.losses import Loss
+from hedgerow.trees.ensemble import ensemble_to_dict
 
 METHODS = ["hist", "partially_random"]
 
@@ -273,7 +273,7 @@ def test_threads_do_not_matter(
     factory: ModuleType, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """Records divided among threads add up to the same integers."""
-    monkeypatch.setattr("hedgerow.trees.split_kernels.MIN_RECORDS_PER_THREAD", 1)
+    monkeypatch.setattr("hedgerow.trees.histograms.MIN_RECORDS_PER_THREAD", 1)
     for method in METHODS:
         plan = greedy_plan(factory, method)
         data = factory.make_data(plan, 101, 1)

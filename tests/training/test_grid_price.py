@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.forecasting import count_exchanges, forecast
+from hedgerow.estimators.forecasting import count_exchanges, forecast
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.protocol.plan import Plan
-from hedgerow.training.programs import resolve
 from hedgerow.training.settings import CALIBRATION_MARGIN
 
 LABELS: dict[str, dict[str, Any]] = {

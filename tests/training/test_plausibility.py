@@ -13,20 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train
+from hedgerow.data.site_data import SiteData
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train
+from hedgerow.losses.tables import SCORE_LIMIT, build_loss
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask, checks_of
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import IntVector, LeafSums, Query
+from hedgerow.protocol.queries import IntVector, LeafSums, PureQuery, Query, SplitSelection
 from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, rows_of
-from hedgerow.site_data import SiteData
 from hedgerow.training.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask, checks_of
-from hedgerow.trees.losses import SCORE_LIMIT, build_loss
 
 N_RECORDS = 40
 ALGORITHMS = ["random", "hist", "partially_random", "s-gbdt", "adassp", "dp-xgboost"]

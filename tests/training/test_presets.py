@@ -8,15 +8,15 @@ from types import ModuleType
 import pytest
 
 from hedgerow.client.node import Node
-from hedgerow.local_training import train
+from hedgerow.errors import UsageError
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import UsageError
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query
+from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.transport.local import PlainAggregation
 
 M = 4
 """Features of the test plan."""

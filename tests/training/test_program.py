@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Histogram, LeafSums, Query, describe
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
 

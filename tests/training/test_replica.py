@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.protocol.plan import Plan
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import TrainingTask
 from hedgerow.trees.ensemble import Ensemble
 
 

@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling, SystemSampling, seeded_samplings
-from hedgerow.local_evaluation import evaluate_federated
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError, PrivacyError, UsageError
+from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.local.training import train
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.errors import PlanError, PrivacyError, UsageError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import SAMPLING_STEPS, LabelSums, LeafSums, Query, SampledLeafSums
-from hedgerow.site_data import SiteData
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.training.programs import program_for, resolve
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.importances import importances
-from hedgerow.trees.losses import SCORE_UNIT
 
 N_RECORDS = 60
 LABELS = ["binary", "regression"]

@@ -14,25 +14,23 @@ from hypothesis import strategies as st
 
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError
+from hedgerow.local.training import train
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.adassp.linear import LinearBasis
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.s_gbdt.settings import N_EXCHANGES, ROUNDS, SHARES, start_multipliers
+from hedgerow.methods.s_gbdt.trees import uniform_tree
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, Query, SampledLeafSums
-from hedgerow.site_data import SiteData
-from hedgerow.training.programs import program_for, resolve
-from hedgerow.training.s_gbdt_start import N_EXCHANGES, ROUNDS, SHARES, start_multipliers
+from hedgerow.protocol.queries import CrossProducts, FittedTrees, GramMatrix, Query, SampledLeafSums
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.linear_basis import LinearBasis
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import deepened
-from hedgerow.trees.uniform_splits import uniform_tree
+from hedgerow.trees.random_trees import PublicRandom, deepened
 
 LABELS = ["binary", "regression"]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.errors import PlanError
+from hedgerow.methods.registry import resolve
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
-from hedgerow.protocol.errors import PlanError
-from hedgerow.training.programs import resolve
 
 
 @settings(max_examples=60)

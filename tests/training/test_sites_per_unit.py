@@ -11,15 +11,14 @@ import pytest
 
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
-from hedgerow.forecasting import dry_run
-from hedgerow.local_training import train
+from hedgerow.errors import PlanError, RemoteProtocolError
+from hedgerow.estimators.forecasting import dry_run
+from hedgerow.evaluation.program import evaluate_ensemble
+from hedgerow.local.training import train
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.errors import PlanError, RemoteProtocolError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import Query
-from hedgerow.training.evaluation import evaluate_ensemble
-from hedgerow.training.programs import program_for, resolve
+from hedgerow.protocol.queries import PureQuery, Query, SplitSelection
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "boosting": {"model": {"split_candidates": "iterative_hessian"}},

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.reports import WatchRequest
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.identity import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.protocol.errors import EnvironmentFault
-from hedgerow.protocol.run_report import EventReport, RunReport, SiteReport
+from hedgerow.errors import EnvironmentFault
+from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
 from hedgerow.protocol.wire.frames import Refused
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal

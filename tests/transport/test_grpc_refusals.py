@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
 from hedgerow.protocol.wire.frames import CHUNK_BYTES, Message, Ping, Refused, Welcome
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode

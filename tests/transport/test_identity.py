@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.cli.federation_inputs import signing_roster
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, check_name, new_identity, spoken

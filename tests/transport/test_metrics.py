@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hedgerow.protocol.errors import EnvironmentFault, UsageError
+from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.transport import metrics
 from hedgerow.transport.metrics import MetricsServer, RunNumbers
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.trees.candidate_kernels import FLOOR_SHARE
-from hedgerow.trees.candidates import DENSITY_TOTAL, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
-from hedgerow.trees.grid import FeatureGrid
+from hedgerow.trees.binning import FeatureGrid
+from hedgerow.trees.candidates import DENSITY_TOTAL, FLOOR_SHARE, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
 
 DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
 EXTREMES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1000, 1000), st.sampled_from([0, 2**63 - 1]))

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.drawing_kernels import ANY_SET, SMALL_SET, intervals, shapes_of_trees
-from hedgerow.trees.grid import Grid, build_grid
-from hedgerow.trees.public_random import WORDS_PER_REFILL, PublicRandom
-from hedgerow.trees.structures import random_tree
+from hedgerow.trees.binning import Grid, build_grid
+from hedgerow.trees.random_trees import (
+    ANY_SET,
+    SMALL_SET,
+    WORDS_PER_REFILL,
+    PublicRandom,
+    intervals,
+    random_tree,
+    shapes_of_trees,
+)
 
 
 def slow_tree(

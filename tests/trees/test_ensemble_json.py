@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.protocol.errors import ModelError
-from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.ensemble_json import (
+from hedgerow.errors import ModelError
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import (
     ALL_LEFT,
     SET,
+    Ensemble,
     ensemble_from_dict,
     ensemble_to_dict,
     grid_digest,
+    link_of,
     single_as_decimal,
 )
-from hedgerow.trees.grid import build_grid
 
 Change = Callable[[dict[str, Any]], None]
 

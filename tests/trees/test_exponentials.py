@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 
-from hedgerow.trees.exponentials import exponentials, logistic
+from hedgerow.losses.tables import exponentials, logistic
 
 
 def test_exponentials_are_correctly_rounded() -> None:

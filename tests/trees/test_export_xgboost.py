@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.export_check import codes_of_matrix, largest_difference, made_up_records
-from hedgerow.model import Model
-from hedgerow.protocol.errors import ModelError
-from hedgerow.protocol.plan import Plan
+from hedgerow.errors import ModelError
+from hedgerow.models.export import codes_of_matrix, largest_difference, made_up_records, to_xgboost
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
-from hedgerow.trees.ensemble import PROBABILITY, Ensemble
-from hedgerow.trees.export_xgboost import to_xgboost
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.pruning import Leaf, Node, pruned_tree
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import PROBABILITY, Ensemble, Leaf, Node, pruned_tree
 
 xgboost = pytest.importorskip("xgboost")
 

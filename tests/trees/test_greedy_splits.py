@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.trees.greedy_splits import Bins, GrowingTrees, SplitRule, Splits, best_cuts
-from hedgerow.trees.losses import Loss, build_loss
+from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.trees.greedy_trees import Bins, GrowingTrees, SplitRule, Splits, best_cuts
 
 KINDS = [(label, update) for label in ("binary", "multiclass", "regression") for update in ("newton", "averaging")]
 

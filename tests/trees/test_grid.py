@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.trees.grid import FeatureGrid, build_grid
+from hedgerow.trees.binning import FeatureGrid, build_grid
 
 METHODS = ["adaptive", "uniform", "log", "iterative_hessian"]
 RANGES = [

@@ -9,12 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.site_data import SiteData
-from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.grid import build_grid
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, pruned_tree
 from hedgerow.trees.importances import features_of_tree, importances, shape_function
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.pruning import Leaf, Node, pruned_tree
 
 
 @settings(max_examples=20)

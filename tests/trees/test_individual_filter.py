@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.privacy.renyi import sampled_divergence
-from hedgerow.protocol.plan import Plan
+from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.s_gbdt.settings import round_filter
+from hedgerow.methods.s_gbdt.trees import LEVEL_BITS, charge, filter_terms, s_gbdt_loss
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.rdp import sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS
-from hedgerow.training.programs import resolve
-from hedgerow.training.s_gbdt_settings import round_filter
-from hedgerow.trees.individual_filter import LEVEL_BITS, charge, filter_terms
-from hedgerow.trees.losses import SCORE_UNIT, Loss
-from hedgerow.trees.routing import SiteRecords
-from hedgerow.trees.s_gbdt_loss import s_gbdt_loss
+from hedgerow.trees.leaf_sums import SiteRecords
 
 
 def plan_of(factory: ModuleType, label: str, **section: object) -> Plan:

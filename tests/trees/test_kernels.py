@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
 from hedgerow.protocol.queries import FittedTrees, Histogram, Purpose, TreeBatch
-from hedgerow.trees import routing
-from hedgerow.trees.kernels import BLOCK, SPAN
-from hedgerow.trees.losses import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
-from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
-from hedgerow.trees.structures import concatenate
+from hedgerow.trees import leaf_sums as routing
+from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, apply_update, histogram, leaf_sums
+from hedgerow.trees.random_trees import concatenate
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]
 

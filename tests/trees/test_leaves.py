@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import SCORE_UNIT, Loss, build_loss
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.leaves import LeafRule, leaf_values, read_sums
-from hedgerow.trees.losses import SCORE_UNIT, Loss, build_loss
 
 SUMS = st.one_of(st.integers(-(2**20), 2**20), st.integers(-(2**62), 2**62), st.just(0))
 

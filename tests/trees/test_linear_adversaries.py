@@ -13,22 +13,26 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix, LinearRows
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import Purpose
-from hedgerow.site_data import SiteData
-from hedgerow.training.linear_steps import cross_question, gram_question
-from hedgerow.training.programs import resolve
-from hedgerow.training.replica import Replica
-from hedgerow.training.s_gbdt_start import start_loss
-from hedgerow.training.tasks import TrainingTask
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.linear_algebra import cholesky, lower_inverse, solve
-from hedgerow.trees.linear_basis import LinearBasis
-from hedgerow.trees.linear_kernels import MAX_TRANSFORMED
-from hedgerow.trees.linear_sums import cross_products, gram_matrix
-from hedgerow.trees.losses import SCORE_LIMIT
-from hedgerow.trees.routing import SiteRecords
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import SCORE_LIMIT
+from hedgerow.methods.adassp.linear import (
+    MAX_TRANSFORMED,
+    LinearBasis,
+    cholesky,
+    cross_products,
+    gram_matrix,
+    lower_inverse,
+    solve,
+)
+from hedgerow.methods.adassp.program import cross_question, gram_question
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.s_gbdt.settings import start_loss
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import CrossProducts, GramMatrix, LinearRows, Purpose
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaf_sums import SiteRecords
 
 Matrix = NDArray[np.float64]
 Questions = list[GramMatrix | CrossProducts]

@@ -11,18 +11,23 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.protocol.plan import Plan
+from hedgerow.data.site_data import SiteData
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.methods.adassp.linear import (
+    LinearBasis,
+    cholesky,
+    cross_products,
+    gram_matrix,
+    linear_loss,
+    lower_inverse,
+)
+from hedgerow.methods.adassp.program import CROSS_SHIFT, cross_question, gram_question
+from hedgerow.methods.adassp.settings import GRAM_SHIFT
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Purpose
-from hedgerow.site_data import SiteData
-from hedgerow.training.adassp_settings import GRAM_SHIFT
-from hedgerow.training.linear_steps import CROSS_SHIFT, cross_question, gram_question
+from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.linear_algebra import cholesky, lower_inverse
-from hedgerow.trees.linear_basis import LinearBasis
-from hedgerow.trees.linear_sums import cross_products, gram_matrix, linear_loss
-from hedgerow.trees.losses import RECORD_NORM, SCORE_UNIT
-from hedgerow.trees.routing import SiteRecords
+from hedgerow.trees.leaf_sums import SiteRecords
 
 
 def towards_zero(value: int, shift: int) -> int:

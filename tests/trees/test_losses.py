@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.trees.losses import (
+from hedgerow.errors import PlanError
+from hedgerow.losses.tables import (
     LOGISTIC_HESSIAN_SCALE,
     RECORD_NORM,
     SCORE_UNIT,

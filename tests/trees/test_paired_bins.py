@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
+from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.methods.registry import resolve
 from hedgerow.protocol.queries import NodeHistograms, Purpose, TreeBatch
-from hedgerow.training.programs import resolve
-from hedgerow.trees import paired_bins
-from hedgerow.trees.kernels import SPAN
-from hedgerow.trees.losses import Loss, build_loss
-from hedgerow.trees.paired_bins import PairedBinsCache
-from hedgerow.trees.routing import SiteRecords
-from hedgerow.trees.split_kernels import node_histograms
+from hedgerow.trees import histograms as paired_bins
+from hedgerow.trees.histograms import PairedBinsCache, node_histograms
+from hedgerow.trees.leaf_sums import SPAN, SiteRecords
 
 N_CODES = 7
 

@@ -12,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees import structures
-from hedgerow.trees.grid import FeatureGrid, Grid, build_grid
-from hedgerow.trees.public_random import PublicRandom
-from hedgerow.trees.structures import CutTable, TreeWords, concatenate, random_tree, random_trees, words_for
+from hedgerow.trees import random_trees as structures
+from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
+from hedgerow.trees.random_trees import (
+    CutTable,
+    PublicRandom,
+    TreeWords,
+    concatenate,
+    random_tree,
+    random_trees,
+    words_for,
+)
 
 
 def draw_tree(grid: Grid, features: list[int], cuts: dict[int, list[int]], depth: int, seed: int) -> TreeBatch:
@@ -196,7 +203,7 @@ def test_no_structure_is_drawn_from_data() -> None:
     assert set(inspect.signature(random_trees).parameters) == names
     assert set(inspect.signature(random_tree).parameters) == {"randomness", "features", "cuts", "grid", "depth"}
     imported = {name for name, value in vars(structures).items() if inspect.ismodule(value)}
-    assert imported == {"np"}
+    assert imported == {"np", "numba", "hashlib", "struct"}
 
 
 def test_joined_batches_keep_their_trees(factory: ModuleType) -> None:

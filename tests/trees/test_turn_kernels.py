@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.turn_kernels import exact_sum, take_gains
+from hedgerow.training.features import exact_sum, take_gains
 
 ANY_SIZE = st.floats(-1e100, 1e100)
 POWERS = st.builds(lambda sign, power: sign * 2.0**power, st.sampled_from([-1.0, 1.0]), st.integers(-160, 160))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.losses import SCORE_UNIT
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.trees.leaves import largest_sum, read_leaves, smoothed_values, values_of_ratios
 from hedgerow.trees.smoothing import smoothed_ratios
-from hedgerow.trees.value_kernels import largest_sum, read_leaves, smoothed_values, values_of_ratios
 
 
 @pytest.mark.parametrize(("n_gradients", "n_statistics"), [(1, 2), (3, 6), (3, 4), (5, 10)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 
 OLD_BOOK = "budget.db"
 """Earlier versions kept the book in the state folder, under this name."""

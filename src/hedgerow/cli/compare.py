@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from hedgerow.cli.evaluate import evaluate
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import Sites, train_with_progress
-from hedgerow.client.reading import read_records
-from hedgerow.client.records import Records, concatenate
-from hedgerow.datasets import SiteFiles
-from hedgerow.metrics import roc_auc
+from hedgerow.data.datasets import SiteFiles
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import Records, concatenate
+from hedgerow.models.metrics import roc_auc
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.plan import Plan
 
 
 def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Namespace) -> dict[str, float]:

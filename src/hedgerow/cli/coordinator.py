@@ -10,7 +10,7 @@ from pathlib import Path
 from hedgerow.cli.inputs import check_can_write, listed, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.serving import ModelFile, end_run, serve
-from hedgerow.model import Model
+from hedgerow.models.model import Model
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.session import RunSession
 from hedgerow.transport.roster_file import PinnedRoster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hedgerow.cli.federation_inputs import address_of
 from hedgerow.cli.output import note
-from hedgerow.protocol.run_report import RunReport, SiteState
+from hedgerow.protocol.results import RunReport, SiteState
 from hedgerow.server.publisher import Audience, EventsSince, Publisher
 from hedgerow.server.status import RunBoard, Traffic
 

@@ -25,11 +25,11 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import WIDEST, note, number, print_json, typed, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
-from hedgerow.client.reading import read_records
-from hedgerow.datasets import SiteFiles, write_rand_hie
-from hedgerow.model import Model, require_room, save_unless_kept
+from hedgerow.data.datasets import SiteFiles, write_rand_hie
+from hedgerow.data.sources import read_records
+from hedgerow.errors import UsageError
+from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.errors import UsageError
 
 _QUESTION = (
     "Will this person see a doctor this year? Six sites of the RAND Health Insurance Experiment hold 20,190 real "
@@ -107,7 +107,7 @@ def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
     """Draw what each feature does; False when matplotlib, an extra, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return False
-    from hedgerow.plots import plot_shapes
+    from hedgerow.models.plots import plot_shapes
 
     with status("Drawing", quiet=quiet):
         plot_shapes(model, path)

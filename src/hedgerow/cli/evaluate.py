@@ -10,11 +10,11 @@ import numpy as np
 
 from hedgerow.cli.output import number, print_facts, print_json
 from hedgerow.cli.progress import status
-from hedgerow.client.reading import read_records
-from hedgerow.client.records import Records
-from hedgerow.metrics import classification_scores, regression_scores
-from hedgerow.model import Model
-from hedgerow.protocol.errors import UsageError
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import Records
+from hedgerow.errors import UsageError
+from hedgerow.models.metrics import classification_scores, regression_scores
+from hedgerow.models.model import Model
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
 

@@ -14,16 +14,16 @@ from hedgerow.cli.inputs import check_can_write, listed, named_sites
 from hedgerow.cli.output import number, print_facts, print_json, warn, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.training import read_sites
-from hedgerow.local_evaluation import FederatedEvaluation, evaluate_federated
-from hedgerow.model import Model, require_room
+from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.evaluation.estimates import Estimate, Evaluation
+from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
+from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
+from hedgerow.models.model import Model, require_room
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.errors import HedgerowError, UsageError
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.session import RunSession
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.training.evaluation_estimates import Estimate, Evaluation
-from hedgerow.training.tasks import EvaluationTask, ensemble_bytes
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
 _PICTURES = (".png", ".svg", ".pdf")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         found, sites = _over_network(arguments, model, out, noise)
     if picture is not None:
-        from hedgerow.calibration_plot import plot_calibration
+        from hedgerow.local.evaluation import plot_calibration
 
         plot_calibration(found, picture)
     if arguments.json:

@@ -6,7 +6,7 @@ import argparse
 
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note, print_json
-from hedgerow.model import Model
+from hedgerow.models.model import Model
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hedgerow.client.policy import Policy, parse_policy
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.transport.identity import PrivateIdentity

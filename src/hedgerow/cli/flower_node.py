@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hedgerow.cli.output import note
 from hedgerow.client.warm_up import warm_up
+from hedgerow.errors import HedgerowError
 from hedgerow.flower.files import read_site_file
 from hedgerow.flower.site import answer, check, leave_run
 from hedgerow.flower.version import require_version
-from hedgerow.protocol.errors import HedgerowError
 from hedgerow.transport.flower_socket import NodeSocket
 
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hedgerow.protocol.errors import EnvironmentFault, PlanError, UsageError
-from hedgerow.protocol.plan import Plan, parse_plan
+from hedgerow.errors import EnvironmentFault, PlanError, UsageError
+from hedgerow.plan.plan import Plan, parse_plan
 
 DEFAULT_MODEL = "model.json"
 _ENDINGS = (".csv.gz", ".csv", ".parquet", ".pq")
@@ -97,7 +97,7 @@ def new_model(path: str | None) -> Path:
         UsageError, EnvironmentFault: as `check_can_write` and `require_room`.
     """
     # Not at the top: commands without a model need no numpy.
-    from hedgerow.model import require_room
+    from hedgerow.models.model import require_room
 
     out = check_can_write(path or DEFAULT_MODEL)
     require_room(out)

@@ -17,7 +17,7 @@ from hedgerow.cli.output import note, number, print_facts, print_json
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.session import close_reserved
 from hedgerow.client.store import NodeStore
-from hedgerow.protocol.errors import EnvironmentFault, UsageError
+from hedgerow.errors import EnvironmentFault, UsageError
 
 _LEAST_DIGITS = 8
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hedgerow.cli.output import report_error
 from hedgerow.cli.parser import build_parser
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, fault_of_import
+from hedgerow.errors import EnvironmentFault, HedgerowError, fault_of_import
 
 OWN_FAULT = 70
 """EX_SOFTWARE of sysexits.h: an error that no one thought of."""

@@ -18,8 +18,8 @@ from rich.live import Live
 from hedgerow.cli.federation_inputs import address_of
 from hedgerow.cli.monitor_view import MonitorView
 from hedgerow.cli.output import note
-from hedgerow.protocol.errors import UsageError
-from hedgerow.protocol.run_report import EventReport, RunReport
+from hedgerow.errors import UsageError
+from hedgerow.protocol.results import EventReport, RunReport
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
 from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Told
 from hedgerow.transport.grpc_watch import GrpcWatch, WatchEvent

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.cli.output import megabytes, number
-from hedgerow.protocol.run_report import EVALUATION, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, known
 from hedgerow.protocol.wire.reports import Told
 from hedgerow.transport.interface import Connected, Disconnected

@@ -30,15 +30,15 @@ from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import usual_plan, warm_up
+from hedgerow.data.site_data import SiteData
 from hedgerow.dress_rehearsal import rehearse_run
+from hedgerow.errors import UsageError
+from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.memory import settle_memory
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.errors import UsageError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
-from hedgerow.site_data import SiteData
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times

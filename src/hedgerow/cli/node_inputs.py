@@ -10,19 +10,17 @@ from pathlib import Path
 from hedgerow.cli.output import note
 from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.node_run import NodeSetup, no_held_out_rows, no_training_rows, require_declared_rows
-from hedgerow.client.reading import column_names
-from hedgerow.client.reading_sql import read_sql_records
-from hedgerow.client.records import RowsLeftOut
 from hedgerow.client.session import leave
 from hedgerow.client.store import NodeStore
 from hedgerow.client.warm_up import read_early
-from hedgerow.model import Model
-from hedgerow.protocol.errors import UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData, read_site_data, site_data_from_records
-from hedgerow.training.tasks import digest_of_model
+from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
+from hedgerow.data.sources import column_names, read_sql_records
+from hedgerow.data.units import ContributionReport, RowsLeftOut
+from hedgerow.errors import UsageError
+from hedgerow.methods.tasks import digest_of_model
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 
 Tell = Callable[[str], object]
 """Where the owner of the site, and nobody else, is told how many rows were left out."""

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from hedgerow.protocol.errors import HedgerowError
-from hedgerow.protocol.plain_values import shown
+from hedgerow.errors import HedgerowError
+from hedgerow.plan.fields import shown
 
 WIDEST = 100
 """Longer lines are hard to read, however wide the terminal."""

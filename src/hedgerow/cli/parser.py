@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.cli.parser_federation import add_coordinating, add_federation
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
 example:

@@ -7,8 +7,8 @@ import re
 
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note, typed
-from hedgerow.client.plan_init import draft_plan
-from hedgerow.protocol.errors import UsageError
+from hedgerow.data.drafts import draft_plan
+from hedgerow.errors import UsageError
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
-from hedgerow.client.plan_text import plan_toml, toml_section
-from hedgerow.protocol.errors import UsageError
+from hedgerow.data.drafts import plan_toml, toml_section
+from hedgerow.errors import UsageError
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
 
 

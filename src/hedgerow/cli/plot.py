@@ -6,9 +6,9 @@ import argparse
 
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note, print_json
-from hedgerow.model import Model
-from hedgerow.plots import plot_shapes
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
+from hedgerow.models.model import Model
+from hedgerow.models.plots import plot_shapes
 
 _ENDINGS = (".png", ".svg", ".pdf")
 

@@ -12,9 +12,9 @@ from typing import Any, TextIO
 
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note, print_json
-from hedgerow.client.reading import read_records
-from hedgerow.model import Model
-from hedgerow.protocol.errors import ModelError
+from hedgerow.data.sources import read_records
+from hedgerow.errors import ModelError
+from hedgerow.models.model import Model
 
 Rows = list[list[Any]]
 

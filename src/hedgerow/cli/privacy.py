@@ -9,13 +9,13 @@ from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
-from hedgerow.forecasting import Forecast, expected_singles, forecast, measured_loss, noise_factor
+from hedgerow.estimators.forecasting import Forecast, expected_singles, forecast, measured_loss, noise_factor
+from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
+from hedgerow.methods.s_gbdt.settings import SGbdtSettings
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
-from hedgerow.protocol.plan import Plan
 from hedgerow.server.gathering import SMALLEST_COHORT
-from hedgerow.training.dp_xgboost_settings import DpXgboostSettings
-from hedgerow.training.s_gbdt_rule import SGbdtSettings
 
 
 def run(arguments: argparse.Namespace) -> None:

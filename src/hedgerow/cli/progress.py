@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hedgerow.cli.output import WIDEST
-from hedgerow.forecasting import count_exchanges
+from hedgerow.estimators.forecasting import count_exchanges
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import Query
-from hedgerow.training.programs import resolve
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_EPSILONS = 0.2

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from hedgerow.cli.output import print_json, warn, wrapped
-from hedgerow.model import Model
+from hedgerow.models.model import Model
 
 
 def run(arguments: argparse.Namespace) -> None:

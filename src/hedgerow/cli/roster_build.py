@@ -8,7 +8,7 @@ from pathlib import Path
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.cli.roster_show import described, rows_text
-from hedgerow.protocol.errors import UsageError
+from hedgerow.errors import UsageError
 from hedgerow.transport.identity import PublicIdentity, Role
 from hedgerow.transport.identity_files import write_new
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_public, read_roster

@@ -15,13 +15,14 @@ from hedgerow.cli.federation_inputs import address_of, signing_key, signing_rost
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.dress_rehearsal import rehearse_run
+from hedgerow.errors import UsageError
 from hedgerow.memory import settle_memory
-from hedgerow.model import Model, require_room, save_unless_kept, writes_over
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.errors import UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_report import WAITING
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.results import WAITING
+from hedgerow.protocol.script import RunState
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent, RunEventKind
@@ -30,7 +31,6 @@ from hedgerow.server.run import run_coordinator, tell_of_the_end
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
-from hedgerow.training.tasks import TrainingTask
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors

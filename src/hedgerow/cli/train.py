@@ -9,10 +9,10 @@ import os
 from hedgerow.cli.inputs import listed, named_sites, new_model, read_plan
 from hedgerow.cli.output import print_facts, print_json, warn, wrapped
 from hedgerow.cli.training import Sites, read_sites, train_with_progress
-from hedgerow.local_training import check_sites, without_secure_aggregation
-from hedgerow.model import Model, save_unless_kept
+from hedgerow.local.training import check_sites, without_secure_aggregation
+from hedgerow.methods.registry import resolve
+from hedgerow.models.model import Model, save_unless_kept
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.training.programs import resolve
 
 
 def run(arguments: argparse.Namespace) -> None:

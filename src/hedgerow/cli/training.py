@@ -9,15 +9,15 @@ from pathlib import Path
 from hedgerow.cli.node_inputs import left_out_text
 from hedgerow.cli.output import note, warn
 from hedgerow.cli.progress import TrainingProgress, status
-from hedgerow.client.contribution import ContributionReport
 from hedgerow.client.sampling import seeded_samplings
-from hedgerow.local_training import train
-from hedgerow.model import Model
+from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
+from hedgerow.data.units import ContributionReport
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.trees.grid import build_grid
+from hedgerow.trees.binning import build_grid
 
 
 @dataclass(frozen=True, eq=False)

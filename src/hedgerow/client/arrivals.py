@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.client.node import Node
-from hedgerow.protocol.errors import DataError, EnvironmentFault, UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.plan.plan import Plan
 from hedgerow.storage.database import Database
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hedgerow.errors import PolicyRefusal
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, scoped
-from hedgerow.protocol.errors import PolicyRefusal
-from hedgerow.protocol.plan import Plan
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.storage.database import Database, Statement
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hedgerow.client.session import NodeSession
-from hedgerow.protocol.run_script import NodeState
+from hedgerow.protocol.script import NodeState
 from hedgerow.secagg.epoch import Enrolment
 
 

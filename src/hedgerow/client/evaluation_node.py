@@ -8,14 +8,14 @@ import numpy as np
 
 from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.node import check_data
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import RemoteProtocolError
+from hedgerow.evaluation.sums import error_moments, score_histogram
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from hedgerow.protocol.errors import RemoteProtocolError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
-from hedgerow.site_data import SiteData
 from hedgerow.trees.ensemble import link_of
-from hedgerow.trees.evaluation_sums import error_moments, score_histogram
-from hedgerow.trees.routing import SiteRecords, apply_update
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 
 LARGEST_ERROR = 2**17
 

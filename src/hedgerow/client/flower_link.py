@@ -17,9 +17,9 @@ from hedgerow.client.continuation import kept, take_up
 from hedgerow.client.node_run import NodeSetup, asked_by
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.protocol.errors import DataError, HedgerowError
-from hedgerow.protocol.run_messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
-from hedgerow.protocol.run_script import NodeState
+from hedgerow.errors import DataError, HedgerowError
+from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
+from hedgerow.protocol.script import NodeState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.storage.database import Database
 from hedgerow.transport.flower_envelope import (

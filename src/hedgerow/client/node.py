@@ -15,32 +15,32 @@ from numpy.typing import NDArray
 
 from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.sampling import SamplingSource, SystemSampling
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import DataError, RemoteProtocolError
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.adassp.linear import cross_products, gram_matrix
+from hedgerow.methods.s_gbdt.trees import charge
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from hedgerow.protocol.errors import DataError, RemoteProtocolError
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery
 from hedgerow.protocol.queries import (
     SAMPLING_STEPS,
+    CrossProducts,
     FittedTrees,
+    GramMatrix,
     Histogram,
     IntVector,
     LabelSums,
     LeafSums,
     NodeHistograms,
+    PureQuery,
     Query,
     SampledLeafSums,
     SplitSums,
 )
-from hedgerow.site_data import SiteData
 from hedgerow.training.settings import Settings
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.individual_filter import charge
-from hedgerow.trees.linear_sums import cross_products, gram_matrix
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.paired_bins import PairedBinsCache
-from hedgerow.trees.routing import SiteRecords, apply_update, histogram, leaf_sums
-from hedgerow.trees.split_kernels import node_histograms, split_sums
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.histograms import PairedBinsCache, node_histograms, split_sums
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update, histogram, leaf_sums
 
 
 class Arrivals(Protocol):

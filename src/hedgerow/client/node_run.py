@@ -17,19 +17,22 @@ from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
 from hedgerow.client.sampling import SamplingSource
-from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
-from hedgerow.protocol.errors import (
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import (
     DataError,
     HedgerowError,
     PlanError,
     PolicyRefusal,
     RemoteProtocolError,
 )
-from hedgerow.protocol.plain_values import read_json
-from hedgerow.protocol.plan import Plan
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask, checks_of
+from hedgerow.plan.fields import read_json
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import origin_members
@@ -52,11 +55,8 @@ from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.step import Entropy, Step
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.view import EpochView
-from hedgerow.site_data import SiteData
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
-from hedgerow.training.replica import Replica
 from hedgerow.training.settings import Settings
-from hedgerow.training.tasks import EvaluationTask, Task, TrainingTask, checks_of
 
 
 def no_held_out_rows(_: Plan) -> SiteData:

@@ -26,10 +26,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hedgerow.protocol.errors import PlanError, PolicyRefusal, UsageError
-from hedgerow.protocol.plain_values import read_toml
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.plan_fields import (
+from hedgerow.errors import PlanError, PolicyRefusal, UsageError
+from hedgerow.plan.fields import (
     boolean,
     checked,
     distinct_texts,
@@ -37,9 +35,11 @@ from hedgerow.protocol.plan_fields import (
     number,
     one_of,
     read_section,
+    read_toml,
     refuse,
     text,
 )
+from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.roster import NodePolicy, Roster
 

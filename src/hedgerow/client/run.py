@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hedgerow.client.session import NodeSession
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.run_script import NodeState
+from hedgerow.errors import AggregationError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.protocol.script import NodeState
 from hedgerow.protocol.wire.refusals import WireRefusal, known
-from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 

@@ -33,15 +33,18 @@ from hedgerow.client.node_run import (
     task_of,
 )
 from hedgerow.client.store import JOINING, OPEN, NodeStep, NodeStore, StoredRun
-from hedgerow.protocol.errors import (
+from hedgerow.errors import (
     AggregationError,
     DataError,
     HedgerowError,
     PolicyRefusal,
     RemoteProtocolError,
 )
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import (
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import Task, digest_of_model
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.messages import (
     NO_HASH,
     Abandoned,
     Done,
@@ -62,8 +65,8 @@ from hedgerow.protocol.run_messages import (
     encode,
     kind_of,
 )
-from hedgerow.protocol.run_report import Salvage
-from hedgerow.protocol.run_script import NodeState, require_expected
+from hedgerow.protocol.results import Salvage
+from hedgerow.protocol.script import NodeState, require_expected
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext
@@ -72,9 +75,6 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.training.evaluation_estimates import Evaluation
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task, digest_of_model
 from hedgerow.trees.ensemble import Ensemble
 
 

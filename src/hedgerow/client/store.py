@@ -28,6 +28,7 @@ import numpy as np
 
 from hedgerow.client.cohort import Cohort
 from hedgerow.client.counter import EVERY_ROUND, Counter, CounterFile
+from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, event_to_json
 from hedgerow.protocol.queries import IntVector
@@ -37,7 +38,6 @@ from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.refusals import OwnMistake, refuse
 from hedgerow.secagg.transitions import Code
 from hedgerow.storage.database import Database, Statement, require_private
-from hedgerow.training.tasks import Task, task_from_text, task_to_text
 
 _SCHEMA = """
 create table if not exists run (

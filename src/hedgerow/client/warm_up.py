@@ -11,12 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from hedgerow.client.node import Node
-from hedgerow.protocol.errors import HedgerowError
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData
-from hedgerow.training.rehearsal import rehearse
-from hedgerow.training.tasks import TrainingTask
-from hedgerow.trees.grid import build_grid
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import HedgerowError
+from hedgerow.methods.rehearsal import rehearse
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.plan.plan import Plan
+from hedgerow.trees.binning import build_grid
 
 _USUAL = {
     "version": 1,

@@ -13,9 +13,9 @@ from pathlib import Path
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.flower.version import require_version
-from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.protocol.plain_values import shown
+from hedgerow.plan.fields import shown
 from hedgerow.transport.flower_grid import GridPost, content_of, record
 from hedgerow.transport.flower_hub import Patience
 from hedgerow.transport.flower_socket import ask

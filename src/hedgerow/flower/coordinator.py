@@ -16,10 +16,11 @@ from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import json_text, note, warn
 from hedgerow.cli.serving import ModelFile, RunLines, require_masks, set_aside
 from hedgerow.flower.files import CoordinatorFile
-from hedgerow.model import Model
+from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_messages import MessageKind, encode
+from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent
@@ -29,7 +30,6 @@ from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
-from hedgerow.training.tasks import Task, TrainingTask
 from hedgerow.transport.flower_hub import Clock, FlowerHub, Patience, Post
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private

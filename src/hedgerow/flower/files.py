@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hedgerow.protocol.errors import PlanError, UsageError
-from hedgerow.protocol.plain_values import read_toml
-from hedgerow.protocol.plan_fields import checked, distinct_texts, integer, number, one_of, read_section, text
+from hedgerow.errors import PlanError, UsageError
+from hedgerow.plan.fields import checked, distinct_texts, integer, number, one_of, read_section, read_toml, text
 
 FILE_VERSION = 1
 _PATHS = {

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from hedgerow.datasets import load_rand_hie, rand_hie_plan_text
+from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
+from hedgerow.errors import UsageError
 from hedgerow.flower.coordinator import coordinate
 from hedgerow.flower.files import read_coordinator_file
-from hedgerow.protocol.errors import UsageError
 from hedgerow.transport.flower_hub import Patience
 from hedgerow.transport.identity import Role
 from hedgerow.transport.identity_files import create_identity

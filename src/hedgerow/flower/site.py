@@ -20,11 +20,11 @@ from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import HedgerowError, PolicyRefusal
 from hedgerow.flower.files import SiteFile, read_site_file
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.errors import HedgerowError, PolicyRefusal
-from hedgerow.protocol.plan import Plan
-from hedgerow.site_data import SiteData
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private

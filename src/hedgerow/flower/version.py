@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hedgerow import __version__
-from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.errors import RemoteProtocolError
 
 
 def require_version(version: object, whose: str) -> None:

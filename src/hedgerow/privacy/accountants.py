@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.pld import epsilon_pld
 from hedgerow.privacy.pure import PURE_EVENTS, all_pure, epsilon_pure
-from hedgerow.privacy.rdp import epsilon_of_rho, epsilon_rdp
-from hedgerow.privacy.renyi import SAMPLED_EVENTS, epsilon_renyi, has_samples
-from hedgerow.protocol.errors import EnvironmentFault, PrivacyError
+from hedgerow.privacy.rdp import SAMPLED_EVENTS, epsilon_of_rho, epsilon_rdp, epsilon_renyi, has_samples
 
 
 class Accountant(Protocol):
@@ -49,7 +48,7 @@ class _SupportsKnownEvents:
 class GdpAccountant(_SupportsKnownEvents):
     """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid; a bound for pure releases.
 
-    A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.renyi`): such
+    A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.rdp`): such
     releases have no exact mu, and adding up epsilons of two kinds would be a guess.
     """
 

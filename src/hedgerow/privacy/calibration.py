@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import Accountant, get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, GaussianEvent
 from hedgerow.privacy.gdp import check_delta, check_epsilon, mu_of
-from hedgerow.protocol.errors import PrivacyError
 
 # The relative precision to which the noise multiplier is the smallest one.
 _PRECISION = 1e-14

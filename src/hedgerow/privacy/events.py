@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.errors import PrivacyError
 
 
 @dataclass(frozen=True)

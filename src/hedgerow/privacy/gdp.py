@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 
 from scipy.special import erfcx, ndtr, ndtri
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.cost import ROUND_UP, cost_of
 from hedgerow.privacy.events import Event
-from hedgerow.protocol.errors import PrivacyError
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_PI_OVER_2 = math.sqrt(math.pi / 2)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from hedgerow.errors import PrivacyError
+from hedgerow.plan.fields import read_json
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -19,8 +21,6 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     event_from_dict,
 )
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.plain_values import read_json
 from hedgerow.protocol.queries import NoiseCohort
 
 LEDGER_VERSION = 2

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from hedgerow.errors import missing_extra
 from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import Event, PureEvent
 from hedgerow.privacy.gdp import check_delta, epsilon_of_mu
 from hedgerow.privacy.pure import PURE_EVENTS, amplified_epsilon
-from hedgerow.protocol.errors import missing_extra
 
 CELLS = 2**17
 """Losses are rounded up to multiples of the largest possible loss divided by this."""

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 
 from scipy.special import ndtri
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.events import DiscreteLaplaceEvent, Event, PureEvent, SelectionEvent, UnnoisedEvent
-from hedgerow.protocol.errors import PrivacyError
 
 PURE_EVENTS = (DiscreteLaplaceEvent, SelectionEvent)
 _ROUND_UP = 1 + 1e-14

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hedgerow.errors import PrivacyError
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
@@ -19,9 +20,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     multiplier_of_integers,
 )
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import Query, SampledLeafSums
+from hedgerow.protocol.queries import PureQuery, Query, SampledLeafSums, SplitSelection
 
 
 @dataclass(frozen=True)

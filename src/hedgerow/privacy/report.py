@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from hedgerow.errors import PrivacyError
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import Account, account_of, get_accountant
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.pld import least_epsilon_pld
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"

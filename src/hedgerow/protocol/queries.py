@@ -3,12 +3,16 @@
 A program yields queries; the sum of the nodes' vectors, with noise, is what it receives. A query says everything that a
 node needs to answer it and everything that the coordinator needs to noise it: its length, the largest magnitude of one
 record's contribution to one entry, and the squared L2 sensitivity in integer units.
+
+The queries of linear models: sums of products of a record's row, whose entries are a table over its codes.
+
+Queries whose releases are of pure differential privacy: sums with Laplace noise, choices from exact sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -166,7 +170,7 @@ class FilterTerms:
         order: of the divergences.
         budget: largest sum of divergences of one record over all rounds.
         costs: int64 [n_levels], ascending: the divergence of a record whose gradient statistic has a magnitude of up to
-            the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.trees.individual_filter`).
+            the level's upper end, in units of budget / FILTER_UNITS, rounded up (`hedgerow.methods.s_gbdt.trees`).
         limit: what a record may have spent after this round, in the same units: FILTER_UNITS is the whole budget, and
             what is missing to it is kept back for later rounds.
     """
@@ -282,7 +286,7 @@ class ScoreHistogram(Query):
     to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
 
     Attributes:
-        position: what is binned, an integer (see `hedgerow.trees.evaluation_sums`): "score" (one curve, binary),
+        position: what is binned, an integer (see `hedgerow.evaluation.sums`): "score" (one curve, binary),
             "probability" (one curve per class against the rest) or "residual" (one curve, regression).
         edges: int64 [n_curves, n_edges], ascending per curve, repeats allowed; bin b holds the positions above
             edges[b-1] and up to edges[b].
@@ -329,3 +333,147 @@ def describe(query: Query) -> dict[str, Any]:
         "sensitivity_squared": query.sensitivity_squared,
         "noise_multiplier": query.noise_multiplier,
     }
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRows:
+    """How a record's codes become its row of integers: a constant, then one entry per feature.
+
+    A record's row r has the entry `intercept` in column 0 and, for each feature f with code c, `entry[f, c]` in column
+    `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
+    the norm, rounded up, and then rounded towards zero.
+
+    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and only then
+    shortened.
+
+    Attributes:
+        column: int32 [n_features, n_codes], not descending over the features, at least 1.
+        entry: int32 [n_features, n_codes].
+        intercept: the constant.
+        limit: largest norm of a row.
+        n_columns: p.
+        transform: T, int64 [p, p], magnitudes of at most 2**26 (2**10 in real units); of shape [0, 0] for none.
+    """
+
+    column: NDArray[np.int32]
+    entry: NDArray[np.int32]
+    intercept: int
+    limit: int
+    n_columns: int
+    transform: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GramMatrix(Query):
+    """The sums of r_i r_j / 2**shift, rounded towards zero, for i <= j: int64 [p (p + 1) / 2], row by row.
+
+    The squared norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each
+    product is there once, and all products together have the norm |r|².
+
+    Attributes:
+        rows: how codes become rows.
+        shift: bits that products are shortened by.
+    """
+
+    rows: LinearRows
+    shift: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CrossProducts(Query):
+    """The sums of g r_i / 2**shift, rounded towards zero: int64 [p]; g is the record's negative gradient, an integer.
+
+    The squared norm of one record's contribution is at most g² |r|² / 4**shift.
+
+    Attributes:
+        rows, shift: as in `GramMatrix`.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+    """
+
+    rows: LinearRows
+    shift: int
+    score_bound: int
+
+
+LARGEST_SCORE = 2**61
+"""Scores of a choice are within this magnitude, whatever the sums are: a choice never fails for an exact sum."""
+
+
+@dataclass(frozen=True)
+class PureNoise:
+    """What makes a release epsilon-DP with epsilon = sensitivity / scale, without sampling.
+
+    Attributes:
+        scale: of the noise, in integer units; 0 without privacy.
+        sensitivity: for sums the L1 norm that one unit adds at most; for a choice the range over which it can move the
+            scores.
+        sampling_threshold: each record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS, drawn by its
+            node in secret, anew for every query.
+    """
+
+    scale: int
+    sensitivity: int
+    sampling_threshold: int = SAMPLING_STEPS
+
+    @property
+    def sampling_rate(self) -> float:
+        """Each record's chance, exactly."""
+        return self.sampling_threshold / SAMPLING_STEPS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureHistogram(Histogram):
+    """A histogram with Laplace noise."""
+
+    pure: PureNoise
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureLeafSums(LeafSums):
+    """Leaf sums with Laplace noise."""
+
+    pure: PureNoise
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureNodeHistograms(NodeHistograms):
+    """Histograms per node with Laplace noise."""
+
+    pure: PureNoise
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitSelection(NodeHistograms):
+    """The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen.
+
+    The coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
+    [n_nodes], slot * n_bins + position of the chosen candidate, or -1 where there is none. Candidate (slot, position)
+    sends left the bins of the feature `features[0, slot]` up to `position` or, for a categorical one, that bin alone.
+
+    Attributes:
+        pure: noise of the choice; its scores are gains in units of 1 / `score_unit`.
+        is_candidate: bool [n_nodes, k, n_bins], by the public structure alone.
+        is_alive: bool [n_nodes, k, n_bins], the bins that the levels above have left to each node.
+        is_categorical: bool [k].
+        missing_left: bool [n_nodes], the side of missing values, the last bin of a numeric feature.
+        units: integers per 1.0 of the gradient and of the count.
+        ridge: lambda, in thousandths.
+        score_unit: integers per 1.0 of a gain in which no gradient exceeds 1.
+    """
+
+    pure: PureNoise
+    is_candidate: NDArray[np.bool_]
+    is_alive: NDArray[np.bool_]
+    is_categorical: NDArray[np.bool_]
+    missing_left: NDArray[np.bool_]
+    units: tuple[int, int]
+    ridge: int
+    score_unit: int
+
+    @property
+    def release_length(self) -> int:
+        """One choice per node."""
+        return len(self.is_candidate)
+
+
+PureQuery = PureHistogram | PureLeafSums | PureNodeHistograms | SplitSelection

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, pi, sqrt
 
-from hedgerow.protocol.errors import PrivacyError
+from hedgerow.errors import PrivacyError
 from hedgerow.secagg.fixed_point import Integers
 from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.round_messages import RoundSpec

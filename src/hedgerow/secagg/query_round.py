@@ -7,10 +7,9 @@ from math import isqrt
 
 import numpy as np
 
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery
-from hedgerow.protocol.queries import Query
+from hedgerow.errors import PlanError
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import PureQuery, Query
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.fixed_point import MAX_BOUND, WIDTHS, Integers, width_for
 from hedgerow.secagg.refusals import Refusal

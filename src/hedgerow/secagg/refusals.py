@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from hedgerow.protocol.errors import AggregationError, ProtocolError, RemoteProtocolError
+from hedgerow.errors import AggregationError, ProtocolError, RemoteProtocolError
 from hedgerow.secagg.transitions import Code, Event, Party, State, allowed
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from hedgerow.errors import HedgerowError
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger, release_to_json
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport
-from hedgerow.protocol.errors import HedgerowError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery
-from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
+from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.server.coordinator import checked_report, entry_of
 
 

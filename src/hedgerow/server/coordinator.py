@@ -12,28 +12,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hedgerow.errors import PrivacyError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.registry import resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
-from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.protocol.run_report import Salvage
+from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query, SplitSelection
+from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.fixed_point import require_within
 from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.transitions import Code
-from hedgerow.training.evaluation_estimates import Evaluation
+from hedgerow.server.aggregation import Aggregation
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
-from hedgerow.training.programs import resolve
 from hedgerow.training.steps import Program
-from hedgerow.transport.local import Aggregation
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.split_scores import candidate_scores
 
 Progress = Callable[[Query, Ledger], None]
 

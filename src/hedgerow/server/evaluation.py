@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hedgerow.errors import PrivacyError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.evaluation.program import EvaluationProgram
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import EvaluationTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
-from hedgerow.protocol.errors import PrivacyError
-from hedgerow.protocol.plan import Plan
+from hedgerow.server.aggregation import Aggregation
 from hedgerow.server.coordinator import Outcome, Releaser, Summed, check_noise_mode, require_plausible
-from hedgerow.training.evaluation import EvaluationProgram
-from hedgerow.training.evaluation_estimates import Evaluation
 from hedgerow.training.plausibility import ReleaseChecks
-from hedgerow.training.programs import resolve
-from hedgerow.training.tasks import EvaluationTask
-from hedgerow.transport.local import Aggregation
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hedgerow.protocol.errors import AggregationError
-from hedgerow.protocol.plan import Plan
+from hedgerow.errors import AggregationError
+from hedgerow.plan.plan import Plan
 from hedgerow.secagg.guarantees import default_colluders, origin_members
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.transitions import Code

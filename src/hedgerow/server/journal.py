@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.errors import EnvironmentFault, UsageError
+from hedgerow.methods.tasks import Task
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release, release_to_json
-from hedgerow.protocol.errors import EnvironmentFault, UsageError
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.run_report import Salvage
+from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import EpochView
 from hedgerow.storage.database import Database, Statement
-from hedgerow.training.tasks import Task
 
 _SCHEMA = """
 create table if not exists run (

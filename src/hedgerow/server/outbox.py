@@ -5,12 +5,14 @@ A message is queued here, and sent once the step that it belongs to is done and 
 
 from __future__ import annotations
 
+from hedgerow.errors import AggregationError, HedgerowError
+from hedgerow.methods.replica import Replica
+from hedgerow.methods.tasks import Task, checks_of
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.protocol.errors import AggregationError, HedgerowError
+from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, Salvaged, encode
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.run_messages import Finished, Message, MessageKind, Payload, RoundRequest, Salvaged, encode
-from hedgerow.protocol.run_report import Salvage
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.results import Salvage
+from hedgerow.protocol.script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.view import EpochView
@@ -21,8 +23,6 @@ from hedgerow.server.gathering import Sites
 from hedgerow.server.journal import Journal, JournalledRelease
 from hedgerow.server.rounds import invitation_to
 from hedgerow.server.run_setup import RunSetup
-from hedgerow.training.replica import Replica
-from hedgerow.training.tasks import Task, checks_of
 
 Outgoing = tuple[str, bytes]
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 
-from hedgerow.protocol.errors import AggregationError, HedgerowError, PrivacyError, RemoteProtocolError
-from hedgerow.protocol.pure_queries import SplitSelection
-from hedgerow.protocol.run_messages import (
+from hedgerow.errors import AggregationError, HedgerowError, PrivacyError, RemoteProtocolError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.protocol.messages import (
     Abandoned,
     MessageKind,
     Payload,
     Stop,
 )
-from hedgerow.protocol.run_report import Salvage
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.queries import SplitSelection
+from hedgerow.protocol.results import Salvage
+from hedgerow.protocol.script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.fixed_point import wrapped
@@ -45,7 +46,6 @@ from hedgerow.server.rounds import (
     slots_for,
 )
 from hedgerow.server.run_setup import RunSetup as RunSetup
-from hedgerow.training.evaluation_estimates import Evaluation
 
 _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hedgerow.protocol.run_report import EventReport, RunReport
+from hedgerow.protocol.results import EventReport, RunReport
 from hedgerow.server.status import RunBoard, Traffic
 
 EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]

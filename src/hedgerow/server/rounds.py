@@ -8,12 +8,13 @@ from enum import Enum
 
 import numpy as np
 
+from hedgerow.errors import PlanError
+from hedgerow.methods.tasks import EvaluationTask, Task
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.errors import PlanError
-from hedgerow.protocol.plan import Plan
+from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import NoiseCohort, Query
-from hedgerow.protocol.run_messages import EvaluationInvitation, Invitation
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.script import RunState
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
@@ -24,7 +25,6 @@ from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
 from hedgerow.secagg.view import EpochView
-from hedgerow.training.tasks import EvaluationTask, Task
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""

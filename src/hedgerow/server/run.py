@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from hedgerow.privacy.discrete_gaussian import sample_discrete_gaussian
-from hedgerow.protocol.errors import HedgerowError, RemoteProtocolError
-from hedgerow.protocol.plan import Federation
-from hedgerow.protocol.run_messages import Hello, Stop, Welcome, decode, encode
-from hedgerow.protocol.run_script import RunState
+from hedgerow.errors import HedgerowError, RemoteProtocolError
+from hedgerow.methods.rehearsal import rehearse
+from hedgerow.plan.plan import Federation
+from hedgerow.privacy.samplers import sample_discrete_gaussian
+from hedgerow.protocol.messages import Hello, Stop, Welcome, decode, encode
+from hedgerow.protocol.script import RunState
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.session import RunSession
-from hedgerow.training.rehearsal import rehearse
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 _LEAST_WAIT = 1.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.plan import Plan
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.step import Entropy
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import Observer, nobody_watches
-from hedgerow.training.tasks import Task, TrainingTask
 
 
 @dataclass(frozen=True)

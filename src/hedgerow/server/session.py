@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
-from hedgerow.protocol.run_messages import (
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
+from hedgerow.protocol.messages import (
     Done,
     Hello,
     Message,
@@ -22,7 +22,7 @@ from hedgerow.protocol.run_messages import (
     decode,
     kind_of,
 )
-from hedgerow.protocol.run_script import RunState, is_expected
+from hedgerow.protocol.script import RunState, is_expected
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.unmasking import weights_at_zero

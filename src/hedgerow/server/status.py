@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hedgerow import __version__
+from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.run_report import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.protocol.run_script import RunState
+from hedgerow.protocol.results import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.script import RunState
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.session import RunSession
-from hedgerow.training.tasks import Task, TrainingTask
 
 KEPT_EVENTS = 256
 _PACE_ROUNDS = 50

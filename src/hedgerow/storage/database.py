@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 
 Statement = tuple[str, tuple[Any, ...]]
 

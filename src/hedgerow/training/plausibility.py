@@ -24,24 +24,26 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import STEP_BITS, STEPS, Loss
 from hedgerow.privacy.query_noise import QueryNoise
-from hedgerow.protocol.linear_queries import CrossProducts, GramMatrix
-from hedgerow.protocol.pure_queries import PureQuery, SplitSelection
 from hedgerow.protocol.queries import (
     SAMPLING_STEPS,
+    CrossProducts,
     ErrorMoments,
+    GramMatrix,
     Histogram,
     IntVector,
     LabelSums,
     LeafSums,
     NodeHistograms,
+    PureQuery,
     Query,
     SampledLeafSums,
     ScoreHistogram,
+    SplitSelection,
     SplitSums,
 )
-from hedgerow.trees.losses import STEP_BITS, STEPS, Loss
-from hedgerow.trees.value_kernels import largest_sum
+from hedgerow.trees.leaves import largest_sum
 
 DEVIATIONS = 11
 _TAIL = DEVIATIONS**2 / 2

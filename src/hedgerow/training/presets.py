@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hedgerow.protocol.errors import UsageError
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.plan_algorithms import SECTIONS, section_of
+from hedgerow.errors import UsageError
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.sections import SECTIONS, section_of
 
 Values = Mapping[str, Any]
 

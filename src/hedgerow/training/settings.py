@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
-from hedgerow.protocol.plan import Plan
-from hedgerow.trees.grid import build_grid
-from hedgerow.trees.losses import Loss, build_loss
+from hedgerow.trees.binning import build_grid
 
 MIN_TREES, MAX_TREES = 100, 300
 GREEDY_TREES = 25

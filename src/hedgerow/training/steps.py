@@ -10,16 +10,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import SCORE_LIMIT, Loss
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.protocol.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, Purpose, Query
-from hedgerow.training.candidate_source import CandidateSource
+from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.settings import Settings
+from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.grid import Grid, build_grid
-from hedgerow.trees.leaves import LeafRule
-from hedgerow.trees.losses import SCORE_LIMIT, Loss
-from hedgerow.trees.value_kernels import largest_sum
+from hedgerow.trees.leaves import LeafRule, largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
 """Yields queries, receives the noisy sum of each, returns the model.

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.transport.interface import Repeats, times
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hedgerow import __version__
-from hedgerow.protocol.errors import missing_extra
+from hedgerow.errors import missing_extra
 from hedgerow.transport.flower_hub import Fetched
 
 try:

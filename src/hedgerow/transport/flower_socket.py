@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 
 MAX_BYTES = 1 << 27
 _LENGTH = 4

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.

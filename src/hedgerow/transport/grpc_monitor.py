@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hedgerow.protocol.run_report import EventReport, RunReport
+from hedgerow.protocol.results import EventReport, RunReport
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import MAX_EVENTS, WatchRequest, event_bytes, report_bytes
 from hedgerow.transport.connections import Door

@@ -8,7 +8,7 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from hedgerow.protocol.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import MAX_REPORT_BYTES, Told, WatchRequest, read_told
 from hedgerow.transport.grpc_core import (

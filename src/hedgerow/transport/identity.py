@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from hedgerow.protocol.errors import RemoteProtocolError, UsageError
+from hedgerow.errors import RemoteProtocolError, UsageError
 
 KEY_BYTES = 32
 PROOF_BYTES = 64

@@ -8,8 +8,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
-from hedgerow.protocol.plain_values import require_plain
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.plan.fields import require_plain
 from hedgerow.transport.identity import (
     KEY_BYTES,
     PrivateIdentity,

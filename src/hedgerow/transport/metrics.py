@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from hedgerow.protocol.errors import EnvironmentFault, UsageError, missing_extra
+from hedgerow.errors import EnvironmentFault, UsageError, missing_extra
 
 try:
     from prometheus_client import CollectorRegistry

@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hedgerow.protocol.errors import EnvironmentFault, HedgerowError, UsageError
-from hedgerow.protocol.plain_values import read_toml
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.plan.fields import read_toml
 from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, from_base64, spoken, to_base64
 
 FORMAT_VERSION = 1

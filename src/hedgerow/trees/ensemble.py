@@ -1,19 +1,43 @@
-"""The ensemble: fitted trees over a public grid, and what their sums mean."""
+"""The ensemble: fitted trees over a public grid, and what their sums mean.
+
+An ensemble as plain values for a JSON file, and back.
+
+Per tree, a complete tree of 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`):
+
+    features        the feature that each node asks for
+    cuts            c: cells up to c go left; SET: the node splits a set of categories; ALL_LEFT: everything goes left
+    thresholds      for a cut, the number it stands for: values below it go left; else null
+    missing_left    1 where a missing value goes left
+    sets            node number -> the codes that go left (K: not listed, K + 1: missing)
+    values          leaf after leaf, output after output, integers in units of 2**-16 score
+    weights         per leaf, what was released of its weight; null when it was not kept
+
+The grid is not stored: it follows from the plan. A digest of its edges is, so that a program whose rule for grids has
+changed refuses the file instead of reading thresholds that mean something else.
+
+Trees without what no record can reach: for export and for looking at them.
+
+A trained tree is complete, so some of its nodes send everything one way and some of its leaves are out of reach. Here
+such nodes are skipped, and splits between equal leaves are joined; every record still reaches the same value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.protocol.plan import Plan
-from hedgerow.protocol.queries import FittedTrees
-from hedgerow.trees.grid import CodeArray, Grid
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.routing import SiteRecords, apply_update
-from hedgerow.trees.structures import concatenate
+from hedgerow.errors import ModelError
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, TreeBatch
+from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid, build_grid
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update
+from hedgerow.trees.random_trees import concatenate
 
 LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY = "logistic", "softmax", "identity", "probability"
 LINKS = (LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY)
@@ -98,3 +122,331 @@ class Ensemble:
             shares = np.clip(scores, 1e-12, 1)
             return np.asarray((shares / shares.sum(axis=0)).T)
         raise ValueError("a regression has no class probabilities")
+
+
+ENSEMBLE_VERSION = 1
+SET, ALL_LEFT = -1, -2
+MAX_DEPTH = 8
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+
+
+def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
+    """The ensemble as JSON values; equal ensembles give equal values."""
+    fitted = ensemble.fitted
+    return {
+        "version": ENSEMBLE_VERSION,
+        "link": ensemble.link,
+        "n_outputs": ensemble.n_outputs,
+        "depth": 0 if fitted is None else fitted.trees.depth,
+        "grid_digest": grid_digest(ensemble.grid),
+        "trees": [] if fitted is None else _trees_to_dicts(ensemble.grid, fitted, ensemble.leaf_weights),
+    }
+
+
+def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
+    """The ensemble that `ensemble_to_dict` wrote for a model of `plan`; everything in it is checked.
+
+    Raises:
+        ModelError: code "model-newer-version", "model-grid-changed", "model-unknown-feature", "model-leaf-range" or
+            "model-invalid".
+    """
+    grid = build_grid(plan)
+    if not isinstance(table, Mapping):
+        raise invalid("the ensemble is not a table of fields")
+    version = _integer(table, "version", 1, INT32)
+    if version > ENSEMBLE_VERSION:
+        raise newer("ensemble", version, ENSEMBLE_VERSION)
+    if table.get("link") != link_of(plan) or table.get("n_outputs") != plan.label.n_outputs:
+        raise invalid("the ensemble's kind of scores is not that of the plan's label")
+    if table.get("grid_digest") != grid_digest(grid):
+        raise ModelError(
+            "The model's thresholds belong to another grid than the one its plan gives here.",
+            cause="The plan in the file was changed, or this version of Hedgerow cuts grids by another rule.",
+            remedy="Read the model with the version that wrote it.",
+            code="model-grid-changed",
+        )
+    depth = _integer(table, "depth", 0, MAX_DEPTH)
+    trees = table.get("trees")
+    if not isinstance(trees, list) or bool(trees) != bool(depth):
+        raise invalid("the ensemble has no list of trees that fits its depth")
+    ensemble = Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
+    if not trees:
+        return ensemble
+    read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]
+    batches = concatenate([reader.structure() for reader in read])
+    values = np.stack([reader.values() for reader in read])
+    return ensemble.extended([FittedTrees(batches, values)], [_weights(read)])
+
+
+def grid_digest(grid: Grid) -> str:
+    """SHA-256 of all edges and numbers of categories, in hexadecimal; the same on every machine."""
+    digest = hashlib.sha256(b"hedgerow grid v1")
+    for feature in grid.features:
+        digest.update(f"|{feature.n_categories},{len(feature.edges)}|".encode())
+        digest.update(feature.edges.astype("<f4").tobytes())
+    return digest.hexdigest()
+
+
+def single_as_decimal(value: np.float32) -> float:
+    """The shortest decimal that single precision reads back as `value`: readable, and exact for a float32 parser."""
+    return float(str(np.float32(value)))
+
+
+def invalid(what: str) -> ModelError:
+    """The error for content that no Hedgerow writes."""
+    return ModelError(
+        f"The model file is damaged: {what}.",
+        cause="It was edited by hand, or changed on its way here.",
+        remedy="Take a fresh copy from where the model was trained.",
+        code="model-invalid",
+    )
+
+
+def newer(part: str, found: int, known: int) -> ModelError:
+    """The error for a part of a file that a newer Hedgerow wrote."""
+    return ModelError(
+        f"The {part} has version {found}, newer than {known}, the newest that this Hedgerow reads.",
+        remedy="Install a newer Hedgerow on this machine.",
+        code="model-newer-version",
+    )
+
+
+def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> list[dict[str, Any]]:
+    """The fields of every tree; all numbers become Python's at once, which is many times faster than one by one."""
+    batch, n_trees = fitted.trees, fitted.trees.n_trees
+    n_cells = np.array([feature.n_cells for feature in grid.features])[batch.feature]
+    cuts = np.where(batch.threshold >= n_cells - 1, ALL_LEFT, batch.threshold)
+    # The code of a missing value follows those of the cells.
+    missing_left = np.take_along_axis(batch.goes_left, n_cells[:, :, None], axis=2)[:, :, 0]
+    columns = {
+        "features": batch.feature.tolist(),
+        "cuts": cuts.tolist(),
+        "thresholds": _thresholds(grid, batch.feature, cuts),
+        "missing_left": missing_left.tolist(),
+        "sets": _sets(batch, cuts == SET, n_cells + 1),
+        "values": fitted.values.reshape(n_trees, -1).tolist(),
+        "weights": [None] * n_trees if weights is None else weights.tolist(),
+    }
+    return [dict(zip(columns, fields, strict=True)) for fields in zip(*columns.values(), strict=True)]
+
+
+def _thresholds(grid: Grid, feature: NDArray[np.int32], cuts: NDArray[np.int32]) -> list[list[float | None]]:
+    """Per tree and node the number that a cut stands for, None where there is no cut."""
+    keys = np.where(cuts >= 0, feature * np.int64(grid.n_codes) + cuts, -1)
+    decimals: dict[int, float | None] = {-1: None}
+    for key in set(keys.ravel().tolist()) - {-1}:
+        number, cut = divmod(key, grid.n_codes)
+        decimals[key] = single_as_decimal(grid.features[number].edges[cut])
+    return [[decimals[key] for key in row] for row in keys.tolist()]
+
+
+def _sets(batch: TreeBatch, is_set: NDArray[np.bool_], n_codes: NDArray[np.int64]) -> list[dict[str, list[int]]]:
+    """Per tree the codes that go left at each node that splits a set of categories; `is_set`, `n_codes` per node."""
+    sets: list[dict[str, list[int]]] = [{} for _ in range(batch.n_trees)]
+    is_own = np.arange(n_codes[is_set].max(initial=0)) < n_codes[is_set][:, None]
+    goes_left = is_own & (batch.goes_left[is_set, : is_own.shape[1]] != 0)
+    ends = goes_left.sum(axis=1).cumsum()
+    listed, start = (np.flatnonzero(goes_left) % max(1, is_own.shape[1])).tolist(), 0
+    for (tree, node), end in zip(np.argwhere(is_set).tolist(), ends.tolist(), strict=True):
+        sets[tree][str(node)] = listed[start:end]
+        start = end
+    return sets
+
+
+def _weights(read: list[_TreeReader]) -> NDArray[np.int64] | None:
+    parts = [reader.weights() for reader in read]
+    present = [part for part in parts if part is not None]
+    if present and len(present) != len(parts):
+        raise invalid("some trees have leaf weights and some have none")
+    return np.stack(present) if present else None
+
+
+class _TreeReader:
+    """One tree of a file while it is checked.
+
+    Args:
+        grid: of the plan.
+        depth: of every tree of the file.
+        n_outputs: values per leaf.
+        number: of the tree, for messages.
+        table: what the file says.
+    """
+
+    def __init__(self, grid: Grid, depth: int, n_outputs: int, number: int, table: object) -> None:
+        if not isinstance(table, Mapping):
+            raise invalid(f"tree {number} is not a table of fields")
+        self._grid, self._depth, self._n_outputs = grid, depth, n_outputs
+        self._name, self._table = f"tree {number}", table
+        self._n_nodes = 2**depth - 1
+
+    def structure(self) -> TreeBatch:
+        """The tree as a batch of one."""
+        features = self._features()
+        cuts = self._integers("cuts", self._n_nodes, ALL_LEFT, INT32)
+        missing_left = self._integers("missing_left", self._n_nodes, 0, 1)
+        thresholds, sets = self._table.get("thresholds"), self._table.get("sets")
+        if not isinstance(thresholds, list) or len(thresholds) != self._n_nodes or not isinstance(sets, Mapping):
+            raise invalid(f"{self._name} has no thresholds or no sets")
+        if set(sets) != {str(node) for node, cut in enumerate(cuts) if cut == SET}:
+            raise invalid(f"the sets of {self._name} are not those of its nodes")
+        width = self._grid.n_codes
+        goes_left = np.zeros((self._n_nodes, width), dtype=np.uint8)
+        threshold = np.array(cuts, dtype=np.int32)
+        for node, cut in enumerate(cuts):
+            feature = self._grid.features[features[node]]
+            if cut == ALL_LEFT:
+                goes_left[node], threshold[node] = 1, width - 1
+                consistent = missing_left[node] == 1 and thresholds[node] is None
+            elif cut == SET:
+                codes = self._codes(sets[str(node)], feature)
+                goes_left[node, codes] = 1
+                consistent = missing_left[node] == goes_left[node, feature.missing_code] and thresholds[node] is None
+            else:
+                consistent = cut < len(feature.edges) and thresholds[node] == single_as_decimal(feature.edges[cut])
+                goes_left[node, : cut + 1] = 1
+                goes_left[node, feature.missing_code :] = missing_left[node]
+            if not consistent:
+                raise invalid(f"node {node} of {self._name} contradicts itself or its feature's grid")
+        return TreeBatch(np.array([features], dtype=np.int32), goes_left[None], threshold[None])
+
+    def values(self) -> NDArray[np.int32]:
+        """Its leaf values, int32 [n_leaves, n_outputs]."""
+        length = (self._n_nodes + 1) * self._n_outputs
+        flat = self._integers("values", length, -INT32 - 1, INT32, code="model-leaf-range")
+        return np.array(flat, dtype=np.int32).reshape(-1, self._n_outputs)
+
+    def weights(self) -> NDArray[np.int64] | None:
+        """Its leaf weights, int64 [n_leaves], or None."""
+        if "weights" in self._table and self._table["weights"] is None:
+            return None
+        return np.array(self._integers("weights", self._n_nodes + 1, 0, INT64), dtype=np.int64)
+
+    def _features(self) -> list[int]:
+        features = self._integers("features", self._n_nodes, -INT32, INT32)
+        unknown = [feature for feature in features if not 0 <= feature < self._grid.n_features]
+        if unknown:
+            raise ModelError(
+                f"{self._name.capitalize()} asks for feature {unknown[0]}, but the plan has features 0 to "
+                f"{self._grid.n_features - 1}.",
+                cause="The file was edited by hand, or its plan was exchanged.",
+                remedy="Take a fresh copy from where the model was trained.",
+                code="model-unknown-feature",
+            )
+        return features
+
+    def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
+        wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
+        if not isinstance(codes, list) or not all(type(code) is int for code in codes):
+            raise invalid(wrong)
+        in_range = all(0 <= code < feature.n_codes for code in codes)
+        if not feature.is_categorical or not in_range or codes != sorted(set(codes)):
+            raise invalid(wrong)
+        return codes
+
+    def _integers(self, field: str, length: int, low: int, high: int, code: str = "model-invalid") -> list[int]:
+        """A list of `length` integers in [low, high]; JSON's true, false and 1.0 are none."""
+        numbers = self._table.get(field)
+        if not isinstance(numbers, list) or len(numbers) != length or not all(type(item) is int for item in numbers):
+            raise invalid(f"{field} of {self._name} is not a list of {length} integers")
+        if numbers and not low <= min(numbers) <= max(numbers) <= high:
+            fault = invalid(f"{field} of {self._name} has a number outside {low} to {high}")
+            fault.code = code
+            raise fault
+        return numbers
+
+
+def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:
+    value = table.get(field)
+    if type(value) is not int or not low <= value <= high:
+        raise invalid(f"{field} of the ensemble is not an integer from {low} to {high}")
+    return value
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value in units of 2**-16, and the released weight of the leaf (at least 1; 1 when none was kept)."""
+
+    units: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """A node with two children.
+
+    Attributes:
+        feature: the feature it asks for.
+        condition: numeric: values below it (in single precision) go left; 0 for a categorical feature.
+        missing_left: whether missing values go left.
+        right_categories: categorical: the codes that go right, K for a category that is not listed; else None.
+        left, right: the children.
+        weight: the sum of their weights.
+    """
+
+    feature: int
+    condition: float
+    missing_left: bool
+    right_categories: tuple[int, ...] | None
+    left: Node
+    right: Node
+    weight: float
+
+
+Node = Leaf | Split
+_Reachable = dict[int, NDArray[np.bool_]]
+"""Per feature of a tree, which of its codes can reach a node."""
+
+
+def pruned_tree(ensemble: Ensemble, tree: int, output: int) -> Node:
+    """One output of one tree of the ensemble."""
+    return _Pruner(ensemble, tree, output).root()
+
+
+class _Pruner:
+    """One output of one complete tree while it is pruned."""
+
+    def __init__(self, ensemble: Ensemble, tree: int, output: int) -> None:
+        if ensemble.fitted is None:
+            raise ValueError("an ensemble without trees has none to prune")
+        batch = ensemble.fitted.trees
+        self._grid = ensemble.grid
+        self._feature = batch.feature[tree].tolist()
+        self._goes_left = batch.goes_left[tree].astype(bool)
+        self._threshold = batch.threshold[tree].tolist()
+        self._values = ensemble.fitted.values[tree, :, output].tolist()
+        self._weights = None if ensemble.leaf_weights is None else ensemble.leaf_weights[tree].tolist()
+
+    def root(self) -> Node:
+        """The pruned tree."""
+        codes = {feature: np.ones(self._grid.features[feature].n_codes, dtype=bool) for feature in set(self._feature)}
+        return self._node(0, codes)
+
+    def _node(self, node: int, reachable: _Reachable) -> Node:
+        if node >= len(self._feature):
+            leaf = node - len(self._feature)
+            # No weight may be 0: explainers divide by it.
+            return Leaf(self._values[leaf], 1.0 if self._weights is None else float(max(1, self._weights[leaf])))
+        feature = self._feature[node]
+        codes = reachable[feature]
+        goes_left = self._goes_left[node, : len(codes)]
+        left_codes, right_codes = codes & goes_left, codes & ~goes_left
+        if not right_codes.any():
+            return self._node(2 * node + 1, reachable)
+        if not left_codes.any():
+            return self._node(2 * node + 2, reachable)
+        left = self._node(2 * node + 1, {**reachable, feature: left_codes})
+        right = self._node(2 * node + 2, {**reachable, feature: right_codes})
+        if isinstance(left, Leaf) and isinstance(right, Leaf) and left.units == right.units:
+            return Leaf(left.units, left.weight + right.weight)
+        return self._split(node, left, right)
+
+    def _split(self, node: int, left: Node, right: Node) -> Split:
+        feature = self._feature[node]
+        grid = self._grid.features[feature]
+        condition, right_categories = 0.0, None
+        if grid.is_categorical:
+            right_categories = tuple(np.flatnonzero(~self._goes_left[node, : grid.n_cells]).tolist())
+        else:
+            condition = single_as_decimal(grid.edges[self._threshold[node]])
+        missing_left = bool(self._goes_left[node, grid.missing_code])
+        return Split(feature, condition, missing_left, right_categories, left, right, left.weight + right.weight)

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.trees.ensemble import SOFTMAX, Ensemble
-from hedgerow.trees.losses import SCORE_UNIT
-from hedgerow.trees.pruning import Leaf, Node, pruned_tree
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.trees.ensemble import SOFTMAX, Ensemble, Leaf, Node, pruned_tree
 
 DENSITY_PASSES = 10
 """Passes of expectation maximisation; later ones would sharpen the noise."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees.drawing_kernels import shapes_of_trees
+from hedgerow.trees.random_trees import shapes_of_trees
 
 JAMES_STEIN_SHARE = 0.4
 """Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""

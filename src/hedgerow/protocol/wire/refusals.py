@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hedgerow.protocol.errors import RemoteProtocolError
+from hedgerow.errors import RemoteProtocolError
 
 
 class WireCode(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from hedgerow.protocol.run_report import EventReport, RunReport, SiteReport
+from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.protocol.errors import ProtocolError
+from hedgerow.errors import ProtocolError
 
 
 class PrimitiveFault(ProtocolError):

@@ -1,0 +1,1 @@
+"""Tables of sites, from their source to codes."""

@@ -1,0 +1,658 @@
+"""One column of a table, made into one array: numbers, category indices or identifiers.
+
+What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row
+would change what all others count as, and no noise is made for that. So no type is ever inferred over a column. A
+typed column (numpy, Arrow) is worked on as a whole, where its type makes each cell's result the same as by itself;
+a column of objects, such as a database gives, is gone through cell by cell. A column of another library, such as
+pandas or polars, is taken as Arrow if the library hands it over so, else cell by cell; never as what it makes of it for
+numpy, which is floating-point numbers as soon as one of its whole numbers is missing. Where a program has made such
+numbers itself before Hedgerow sees the column, the whole numbers beyond 2^53 are lost. All end in the same texts:
+
+    true and false        "true" and "false"
+    a number              its decimal digits, without exponent, without idle zeros: 7, 7.0 and Decimal("7.00") are "7".
+                          A float stands for the shortest number that is it alone among float64
+    a date, a time        "2020-01-31", "12:30:00.5", "2020-01-31 12:30:00", with a "Z" and in UTC if it has a time
+                          zone; a moment at midnight without time zone reads as its date
+    text, UTF-8 bytes     without spaces around it; "3.0" is "3", "7.50" is "7.5", "True" is "true"; leading zeros, plus
+                          signs and exponents stay, for "007" and "1E5" are names
+    None, NaN, NaT, NA    missing, as is text in `MISSING_WORDS`
+
+Work on text is done over its distinct values, so that its cost does not grow with the number of records.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hedgerow.data import faults as data_errors
+from hedgerow.data.faults import Place
+from hedgerow.errors import DataError
+
+UNKNOWN = -1
+"""The index of a category that the plan does not list."""
+MISSING = -2
+"""The index of a missing value."""
+MISSING_WORDS = ("", "nan", "na", "null")
+"""Text that means "no value", in any case, unless the plan lists that very text as a category."""
+
+Flags = NDArray[np.bool_]
+Unfit = Callable[[Flags, str, Callable[[int], DataError]], None]
+"""Told which rows, bool [n], hold a cell that does not fit, the code that says why, and how to make one row's error."""
+
+_INTEGRAL_TEXT = r"^([+-]?[0-9]+)\.0*$"
+_IDLE_ZEROS = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"
+_NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
+)
+_SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
+_MIDNIGHT = " 00:00:00"
+_LARGEST_EXACT = 2.0**53
+_LARGEST_EXPONENT = 400
+_WIDEST_IDENTIFIER = 64
+_PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+
+
+class _NotAValue:
+    """What stands for a cell that is neither a number nor text."""
+
+
+_UNREADABLE = _NotAValue()
+
+
+def refuse(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
+    """Raise the error of the first row that does not fit, if there is one; see `Unfit`."""
+    if rows.any():
+        raise error_at(int(np.argmax(rows)))
+
+
+def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
+    """The column as float64 [n], NaN where a value is missing; a cell that is no number goes to `unfit`.
+
+    Raises:
+        DataError: for a column whose type is none of numbers, text and true/false.
+    """
+    typed = _typed(column)
+    if isinstance(typed, pa.Array) and not _is_text(typed.type):
+        return _numbers_of_typed(typed, place)
+    found, undecodable, bad = (_numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects)(typed)
+
+    def error_at(index: int) -> DataError:
+        return _error_of_cell(place, index, typed, data_errors.wrong_type)
+
+    unfit(undecodable, data_errors.ENCODING, error_at)
+    unfit(bad & ~undecodable, data_errors.WRONG_TYPE, error_at)
+    return found
+
+
+def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
+    """The column as int16 [n]: the index of each value in `categories`, `UNKNOWN` or `MISSING`.
+
+    Values match as the plan writes them (`as_text`): 3, 3.0 and "3.0" all match "3". Where the plan lists no "true" or
+    "false", they match "1" and "0", and the other way round.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    table = _indices_of_distinct(texts.distinct, categories)
+    _report_unreadable(texts, typed, place, unfit)
+    indices: NDArray[np.int16] = table[texts.codes]
+    return indices
+
+
+def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.str_]:
+    """The column as text [n], in the same canonical form for text, integer, decimal and float cells.
+
+    One unit must have one text: a table that is read in chunks may give 7, then 7.0, then "7". A cell without an
+    identifier goes to `unfit`, and so does a float of 2^53 or more, which stands for several whole numbers. Text beyond
+    64 characters is replaced by its SHA-256: the room that each row takes must not depend on the longest one.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    canonical = _canonical(texts.distinct)
+    absent = _flags(_is_missing(texts.distinct))
+
+    def error_at(index: int) -> DataError:
+        if texts.ambiguous[texts.codes[index]]:
+            return data_errors.unit_ambiguous(place, index, _value_at(typed, index))
+        return data_errors.unit_missing(place, index)
+
+    _report_unreadable(texts, typed, place, unfit)
+    unfit(((absent | texts.ambiguous) & ~texts.unreadable)[texts.codes], data_errors.UNIT_MISSING, error_at)
+    distinct = [_narrow(text or "") for text in canonical.to_pylist()]
+    return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
+
+
+def texts_of_cells(column: Any, place: Place) -> list[str | None]:
+    """Each cell's text, as at the head of this file, without spaces around it; None where a value is missing.
+
+    Text stays as it is written: "3.0" is not "3" here. What is neither a number, text nor a moment is `str` of it.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    found: list[str | None] = texts.distinct.take(pa.array(texts.codes)).to_pylist()
+    for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
+        found[index] = str(_value_at(typed, index))
+    return found
+
+
+def distinct_texts(column: Any, place: Place) -> Any:
+    """The distinct values that are not missing, as canonical text, in an Arrow array."""
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    _report_unreadable(texts, typed, place, refuse)
+    canonical = _canonical(texts.distinct)
+    return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
+
+
+def value_at(column: Any, index: int) -> object:
+    """One cell's plain value, for the message of an error."""
+    return _value_at(_typed(column), index)
+
+
+def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) -> None:
+    code = data_errors.ENCODING if isinstance(typed, pa.Array) else data_errors.WRONG_TYPE
+    rows = texts.unreadable[texts.codes]
+    unfit(rows, code, lambda index: _error_of_cell(place, index, typed, data_errors.unreadable))
+
+
+# Columns ------------------------------------------------------------------------------------------------------------
+
+
+def _typed(column: Any) -> Any:
+    """An Arrow array of a column that has a type of its own, a list of a column of objects."""
+    if not isinstance(column, np.ndarray | pa.Array | pa.ChunkedArray | list | tuple):
+        column = _of_library(column)
+    if isinstance(column, np.ndarray):
+        return _typed_of_numpy(column)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.Array):
+        return _of_one_kind(list(column))
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column.to_pylist() if pa.types.is_union(column.type) else column
+
+
+def _of_library(column: Any) -> Any:
+    """A column of another library as an array of numpy or Arrow, or a list; see the head of this file."""
+    kind: Any = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype):
+        return np.asarray(column)
+    coded = getattr(column, "cat", column)
+    if hasattr(kind, "categories") and hasattr(coded, "codes"):
+        return _of_codes(_typed(kind.categories), np.asarray(coded.codes))
+    found = _by_arrow(column)
+    if found is not None:
+        return found
+    return list(column) if hasattr(column, "__iter__") else np.asarray(column, dtype=object)
+
+
+def _of_codes(categories: Any, codes: NDArray[Any]) -> Any:
+    """pandas' categories, by its code of each cell; -1 is none."""
+    if isinstance(categories, pa.Array):
+        return categories.take(pa.array(codes, pa.int64(), mask=codes < 0))
+    return [None if code < 0 else categories[code] for code in codes.tolist()]
+
+
+def _by_arrow(column: Any) -> Any:
+    """The Arrow array that a library's column can be; None where it cannot, or would be of a type of that library."""
+    try:
+        if hasattr(column, "to_arrow"):
+            found = column.to_arrow()
+        elif hasattr(column, "__arrow_c_stream__"):
+            found = pa.chunked_array(column)
+        elif hasattr(column, "__arrow_array__") or hasattr(column, "__arrow_c_array__"):
+            found = pa.array(column)
+        else:
+            return None
+    except Exception:  # whatever a library raises: its cells can be gone through one by one
+        return None
+    is_plain = isinstance(found, pa.Array | pa.ChunkedArray) and not isinstance(found.type, pa.BaseExtensionType)
+    return found if is_plain else None
+
+
+def _of_one_kind(values: list[Any]) -> Any:
+    """An Arrow array of objects that are all of one of the plainest types, or missing; else the list as it is.
+
+    This is for speed only: of these types, what a cell becomes is the same in both.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) == 1 and (kind := _PLAINEST.get(kinds.pop())) is not None:
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+            return values
+    return values
+
+
+def _typed_of_numpy(column: NDArray[Any]) -> Any:
+    kind = column.dtype.kind
+    if isinstance(column, np.ma.MaskedArray) or kind == "O" or (kind == "f" and column.dtype.itemsize > 8):
+        return _of_one_kind((column.astype(np.float64) if kind == "f" else column).tolist())
+    if kind == "f" and column.dtype.itemsize < 4:
+        column = column.astype(np.float64)
+    if kind in "TUS":
+        return _of_one_kind(column.tolist())
+    if kind == "M" and np.datetime_data(column.dtype)[0] not in ("D", "s", "ms", "us", "ns"):
+        column = column.astype("datetime64[s]")
+    return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)
+
+
+def _is_text(kind: Any) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+            pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
+        )
+    )  # fmt: skip
+
+
+def _value_at(typed: Any, index: int) -> object:
+    if not isinstance(typed, pa.Array):
+        value: object = typed[index]
+        return value
+    if _is_text(typed.type):
+        # Not as text: these bytes may be none.
+        content = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
+        return None if content is None else content.decode("utf-8", errors="backslashreplace")
+    if _is_moment(typed.type):
+        return _of_moments(typed.slice(index, 1))[0].as_py()
+    value = typed[index].as_py()
+    return value
+
+
+def _error_of_cell(
+    place: Place, index: int, typed: Any, otherwise: Callable[[Place, int, object], DataError]
+) -> DataError:
+    """That the cell's bytes are not UTF-8, or what the caller says of its value."""
+    value = typed[index]
+    if isinstance(typed, pa.Array):
+        value = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
+    if isinstance(value, bytes) and _of_bytes(value) is _UNREADABLE:
+        return data_errors.encoding(place.source, place.first_row + index)
+    return otherwise(place, index, _value_at(typed, index))
+
+
+def _flags(array: Any) -> Flags:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+# Numbers ------------------------------------------------------------------------------------------------------------
+
+
+def _numbers_of_typed(column: Any, place: Place) -> NDArray[np.float64]:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    if pa.types.is_boolean(kind):
+        column = pc.cast(column, pa.int8())
+    elif pa.types.is_decimal(kind):
+        # By way of text: Arrow's own conversion rounds in another way for other scales.
+        column = pc.cast(column, pa.string())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise data_errors.wrong_column_type(place, str(kind))
+    return _as_floats(column)
+
+
+def _as_floats(column: Any) -> NDArray[np.float64]:
+    floats = pc.cast(column, pa.float64(), safe=False)
+    return np.asarray(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _numbers_of_texts(column: Any) -> tuple[NDArray[np.float64], Flags, Flags]:
+    """float64 [n], where the bytes are not UTF-8, and where text is no number."""
+    texts, undecodable = _decoded(column)
+    texts = pc.utf8_trim_whitespace(texts)
+    texts = pc.if_else(_is_missing(texts), pa.scalar(None, pa.string()), texts)
+    try:
+        return _as_floats(texts), undecodable, undecodable
+    except pa.ArrowInvalid:
+        encoded = texts.dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        found, is_bad = _parsed(encoded.dictionary)
+        return found[codes], undecodable, is_bad[codes]
+
+
+def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
+    """As Arrow reads each text by itself, whatever the others are."""
+    is_sure = pc.fill_null(pc.match_substring_regex(distinct, _SURE_NUMBER), True)
+    found = _as_floats(pc.if_else(is_sure, distinct, pa.scalar(None, pa.string())))
+    bad = ~_flags(is_sure)
+    perhaps = bad & _flags(pc.fill_null(pc.match_substring_regex(distinct, _PERHAPS_NUMBER), False))
+    for index in np.flatnonzero(perhaps).tolist():
+        try:
+            found[index] = _as_floats(distinct.slice(index, 1))[0]
+            bad[index] = False
+        except pa.ArrowInvalid:
+            continue
+    return found, bad
+
+
+def _numbers_of_objects(values: list[Any]) -> tuple[NDArray[np.float64], Flags, Flags]:
+    undecodable, bad = np.zeros(len(values), dtype=np.bool_), np.zeros(len(values), dtype=np.bool_)
+    read = [_number(value) for value in values]
+    found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
+    for index, value in enumerate(read):
+        bad[index] = value is _UNREADABLE
+    at = [index for index, value in enumerate(read) if isinstance(value, str)]
+    if at:
+        texts = [read[index] for index in at]
+        encodable = [text if isinstance(text, str) and _is_encodable(text) else "no number" for text in texts]
+        found[at], _, bad[at] = _numbers_of_texts(pa.array(encodable, pa.string()))
+    return found, undecodable, bad
+
+
+def _number(value: Any) -> float | str | _NotAValue:
+    """A float, or the text of one."""
+    if isinstance(value, np.generic):
+        value = value.item() if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else _of_numpy(value)
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, Decimal):
+        return math.nan if value.is_nan() else float(value)
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        text = _raw(value)
+        return math.nan if text is None else text
+    return math.nan if _is_absent(value) else _UNREADABLE
+
+
+# Texts --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Texts:
+    """The distinct texts of a column.
+
+    Attributes:
+        distinct: Arrow text without spaces around it; null for a missing value.
+        codes: intp [n], which of them each cell has.
+        unreadable: bool [n_distinct], for what is neither a number nor text.
+        ambiguous: bool [n_distinct], for floats that stand for several whole numbers.
+    """
+
+    distinct: Any
+    codes: NDArray[np.intp]
+    unreadable: Flags
+    ambiguous: Flags
+
+
+def _texts(typed: Any, place: Place) -> _Texts:
+    """The texts of a column; raises DataError for a type that Hedgerow does not read."""
+    if not isinstance(typed, pa.Array):
+        return _texts_of_objects(typed)
+    kind = typed.type
+    if pa.types.is_null(kind):
+        typed = typed.cast(pa.string())
+    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not (_is_text(typed.type) or _is_moment(kind) or any(is_kind(kind) for is_kind in known)):
+        raise data_errors.wrong_column_type(place, str(kind))
+    unreadable = np.zeros(len(typed), dtype=np.bool_)
+    if _is_text(typed.type):
+        typed, unreadable = _decoded(typed)
+    elif pa.types.is_float16(kind):
+        typed = typed.cast(pa.float32())
+    elif _is_moment(kind):
+        typed = _of_moments(typed)
+    encoded = typed.dictionary_encode(null_encoding="encode")
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
+    distinct, ambiguous = _of_distinct(encoded.dictionary)
+    if unreadable.any():
+        codes[unreadable] = len(distinct)
+        distinct = pa.concat_arrays([distinct, pa.array([""])])
+        ambiguous = np.append(ambiguous, False)
+    marks = np.zeros(len(distinct), dtype=np.bool_)
+    marks[codes[unreadable]] = True
+    return _Texts(pc.utf8_trim_whitespace(distinct), codes, marks, ambiguous)
+
+
+def _of_distinct(values: Any) -> tuple[Any, Flags]:
+    """The text of each value of an Arrow type, and whether it is ambiguous."""
+    kind = values.type
+    ambiguous = np.zeros(len(values), dtype=np.bool_)
+    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pc.cast(values, pa.string()), ambiguous
+    if pa.types.is_floating(kind):
+        floats = _as_floats(values)
+        ambiguous = np.abs(floats) >= _LARGEST_EXACT
+        whole = (np.floor(floats) == floats) & ~ambiguous
+        whole_texts = pc.cast(pa.array(np.where(whole, floats, 0).astype(np.int64)), pa.string())
+        others = [None if is_whole else _raw(value) for value, is_whole in zip(floats.tolist(), whole, strict=True)]
+        return pc.if_else(pa.array(whole), whole_texts, pa.array(others, pa.string())), ambiguous
+    return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
+
+
+def _is_moment(kind: Any) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))
+
+
+def _of_moments(column: Any) -> Any:
+    """Dates and times as text: not through Python's datetime, which knows neither nanoseconds nor all years."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    texts = pc.cast(column, pa.string())
+    texts = pc.replace_substring_regex(texts, pattern=r"\.([0-9]*[1-9])?0*(Z?)$", replacement=r".\1\2")
+    texts = pc.replace_substring_regex(texts, pattern=r"\.(Z?)$", replacement=r"\1")
+    return pc.replace_substring_regex(texts, pattern=f"{_MIDNIGHT}$", replacement="")
+
+
+def _texts_of_objects(values: list[Any]) -> _Texts:
+    n = len(values)
+    unreadable, ambiguous = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
+    texts = [_raw(value) for value in values]
+    for index, value in enumerate(values):
+        ambiguous[index] = isinstance(value, float | np.floating) and abs(float(value)) >= _LARGEST_EXACT
+    column = _text_array(texts)
+    if column is None:
+        for index, text in enumerate(texts):
+            unreadable[index] = text is _UNREADABLE or (isinstance(text, str) and not _is_encodable(text))
+        column = _text_array([None if is_bad else text for text, is_bad in zip(texts, unreadable, strict=True)])
+    encoded = column.dictionary_encode(null_encoding="encode")
+    distinct, codes = encoded.dictionary, np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
+    # A text has a second entry for the cells with a mark: 2.0**53 and 2**53 are one category, but no one unit.
+    n_distinct = len(distinct)
+    marks = unreadable.astype(np.intp) + 2 * ambiguous
+    distinct = pa.concat_arrays([distinct] * 3)
+    of_entry = np.repeat(np.arange(3), n_distinct)
+    return _Texts(pc.utf8_trim_whitespace(distinct), codes + marks * n_distinct, of_entry == 1, of_entry == 2)
+
+
+def _text_array(texts: list[Any]) -> Any:
+    """An Arrow array of text; None when some of it is no text or cannot be written in UTF-8."""
+    try:
+        return pa.array(texts, pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+        return None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _decoded(column: Any) -> tuple[Any, Flags]:
+    """Arrow text of text or bytes, null where the bytes are not UTF-8, and where that is."""
+    bad = np.zeros(len(column), dtype=np.bool_)
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    try:
+        texts = pc.cast(column, pa.string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        cells = [_of_bytes(cell) for cell in column.cast(pa.large_binary()).to_pylist()]
+        bad[:] = [cell is _UNREADABLE for cell in cells]
+        texts = pa.array([None if cell is _UNREADABLE else cell for cell in cells], pa.string())
+    return texts, bad
+
+
+def _of_bytes(content: bytes | None) -> str | _NotAValue | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return _UNREADABLE
+
+
+def _raw(value: Any) -> Any:
+    """The text of one value by itself; None where it is missing, `_UNREADABLE` where it is neither number nor text."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, np.generic):
+        return _raw(_of_numpy(value))
+    if isinstance(value, int):
+        return _of_decimal(Decimal(int(value)))
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return _of_decimal(Decimal(repr(float(value)))) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Decimal):
+        return None if value.is_nan() else _of_decimal(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _of_bytes(bytes(value))
+    if _is_absent(value):
+        return None
+    return _of_moment(value)
+
+
+def _of_moment(value: Any) -> str | _NotAValue:
+    if isinstance(value, datetime.datetime):
+        try:
+            utc = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+        except (OverflowError, ValueError):
+            return _UNREADABLE
+        text = _without_idle_digits(utc.isoformat(" "))
+        return text + "Z" if value.tzinfo is not None else text.removesuffix(_MIDNIGHT)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, datetime.time) and value.tzinfo is None:
+        return _without_idle_digits(value.isoformat("auto"))
+    return str(value) if isinstance(value, uuid.UUID) else _UNREADABLE
+
+
+def _of_numpy(value: Any) -> Any:
+    """A numpy scalar as Python's; moments as text, for numpy makes bare numbers of nanoseconds."""
+    if value.dtype.kind == "f":
+        return float(value)
+    if value.dtype.kind == "M" and not np.isnat(value):
+        return _of_moments(_typed_of_numpy(np.array([value])))[0].as_py()
+    if value.dtype.kind in "Mm":
+        return None if np.isnat(value) else _UNREADABLE
+    item = value.item()
+    return _UNREADABLE if isinstance(item, np.generic) else item
+
+
+def _is_absent(value: Any) -> bool:
+    """None, pandas' NaT and NA, numpy's mask: none of them equals itself with certainty."""
+    return value is None or value is np.ma.masked or type(value).__name__ in ("NaTType", "NAType")
+
+
+def _of_decimal(value: Decimal) -> str:
+    if value.is_infinite():
+        return "inf" if value > 0 else "-inf"
+    if value.is_zero():
+        return "0"
+    if abs(value.adjusted()) > _LARGEST_EXPONENT:
+        # Written out, such a number would fill the memory.
+        sign, digits, exponent = value.as_tuple()
+        kept = "".join(map(str, digits)).rstrip("0")
+        return f"{'-' if sign else ''}{kept}e{int(exponent) + len(digits) - len(kept)}"
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _without_idle_digits(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _narrow(text: str) -> str:
+    return text if len(text) <= _WIDEST_IDENTIFIER else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_missing(texts: Any) -> Any:
+    words = pa.array(MISSING_WORDS)
+    return pc.or_(pc.is_null(texts), pc.is_in(pc.utf8_lower(texts), value_set=words))
+
+
+def _canonical(texts: Any) -> Any:
+    """The text of the value that the text writes: "3.0" is "3", "7.50" is "7.5", "True" is "true"."""
+    plain = pc.replace_substring_regex(texts, pattern=_INTEGRAL_TEXT, replacement=r"\1")
+    plain = pc.replace_substring_regex(plain, pattern=_IDLE_ZEROS, replacement=r"\1")
+    plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
+    lower = pc.utf8_lower(plain)
+    return pc.if_else(pc.is_in(lower, value_set=pa.array(["true", "false"])), lower, plain)
+
+
+# Categories ---------------------------------------------------------------------------------------------------------
+
+
+def _indices_of_distinct(distinct: Any, categories: Sequence[str]) -> NDArray[np.int16]:
+    """int16 [n_distinct]: first the text as it stands, then the words for missing, then the canonical text."""
+    listed = pc.utf8_trim_whitespace(pa.array(categories, type=pa.string()))
+    exact = pc.index_in(distinct, value_set=listed, skip_nulls=True)
+    first_index = _with_other_forms(_canonical(listed).to_pylist())
+    found = pc.index_in(_canonical(distinct), value_set=pa.array(list(first_index), type=pa.string()))
+    canonical = pc.take(pa.array(list(first_index.values()), type=pa.int32()), found)
+    otherwise = pc.if_else(_is_missing(distinct), pa.scalar(MISSING, pa.int32()), canonical)
+    indices = pc.fill_null(pc.coalesce(exact, otherwise), UNKNOWN)
+    return np.asarray(indices.to_numpy(zero_copy_only=False), dtype=np.int16)
+
+
+def _with_other_forms(canonical: Sequence[str]) -> dict[str, int]:
+    """The index of every text that stands for a category: its own, and other forms of the same value.
+
+    This looks at the plan only: 1e-05 and 0.00001 are one number, the single-precision 0.1 is another one than the
+    double-precision 0.1, and true and false may be listed as 1 and 0.
+    """
+    index_of = {text: index for index, text in reversed(list(enumerate(canonical)))}
+    forms = [(form, index) for index, text in enumerate(canonical) for form in _forms_of_number(text)]
+    for words, others in ((("true", "false"), ("1", "0")), (("1", "0"), ("true", "false"))):
+        if not set(words) & set(index_of):
+            forms += [(word, index_of[other]) for word, other in zip(words, others, strict=True) if other in index_of]
+    for form, index in forms:
+        index_of.setdefault(form, index)
+    return index_of
+
+
+def _forms_of_number(text: str) -> list[str]:
+    """Other canonical texts of the number that a category writes; none for names such as "03"."""
+    if not _NUMBER_WITHOUT_LEADING_ZEROS.fullmatch(text):
+        return []
+    exact = Decimal(text)
+    if abs(exact.adjusted()) > _LARGEST_EXPONENT:
+        return [_of_decimal(exact)]
+    forms = [exact, Decimal(repr(float(exact)))] if math.isfinite(float(exact)) else [exact]
+    if exact != exact.to_integral_value():
+        with np.errstate(over="ignore"):
+            narrow = [float(np.float32(float(exact))), float(np.float16(float(exact)))]
+        forms += [Decimal(repr(number)) for number in narrow if math.isfinite(number) and number != 0]
+    return [_of_decimal(form) for form in forms if form != 0 or exact == 0]

@@ -1,0 +1,97 @@
+"""The data that the package ships: the RAND Health Insurance Experiment, as columns or as the files of six sites.
+
+Where the data come from and what the columns mean stands in ``hedgerow/data/README.md``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+from numpy.typing import NDArray
+
+from hedgerow.plan.plan import Plan, parse_plan
+
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """What `write_rand_hie` wrote.
+
+    Attributes:
+        plan: the demonstration's plan, TOML.
+        train: the training table of each site, by the site's name, "site-1" to "site-6".
+        test: the held-out rows of all sites.
+    """
+
+    plan: Path
+    train: Mapping[str, Path]
+    test: Path
+
+
+def load_rand_hie() -> Columns:
+    """All 20,190 rows: int64 or, where values are fractional or missing (NaN), float64 columns of one length."""
+    table = _read_table()
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def rand_hie_plan_text() -> str:
+    """The demonstration's plan, as TOML with a comment on each choice."""
+    return resources.files("hedgerow").joinpath("data", "rand_hie.toml").read_text(encoding="utf-8")
+
+
+def rand_hie_plan() -> Plan:
+    """The demonstration's plan."""
+    return parse_plan(rand_hie_plan_text())
+
+
+def split_by_unit(unit: NDArray[Any], *, test_fraction: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
+    """Choose the rows to test on, whole units at a time, so that no person is on both sides.
+
+    Args:
+        unit: [n], the identifier of each row.
+        test_fraction: the fraction of units to test on, between 0 and 1; of rows it is about the same.
+
+    Returns:
+        bool [n], True for the rows to test on. The same seed gives the same rows.
+    """
+    if not 0 <= test_fraction <= 1:
+        raise ValueError(f"test_fraction is {test_fraction}; expected a number from 0 to 1")
+    distinct, codes = np.unique(unit, return_inverse=True)
+    n_test = round(test_fraction * len(distinct))
+    is_test = np.zeros(len(distinct), dtype=np.bool_)
+    is_test[np.random.default_rng(seed).permutation(len(distinct))[:n_test]] = True
+    chosen: NDArray[np.bool_] = is_test[codes]
+    return chosen
+
+
+def write_rand_hie(folder: str | os.PathLike[str], *, test_fraction: float = 0.3, seed: int = 0) -> SiteFiles:
+    """Write plan.toml, one site-N.csv per study site and test.csv into `folder`, which is made if need be."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    table = _read_table()
+    site = table.column("site").to_numpy()
+    is_test = split_by_unit(table.column("zper").to_numpy(), test_fraction=test_fraction, seed=seed)
+    train = {}
+    for number in np.unique(site).tolist():
+        path = target / f"site-{number}.csv"
+        arrow_csv.write_csv(table.filter(pa.array((site == number) & ~is_test)), path)
+        train[f"site-{number}"] = path
+    files = SiteFiles(plan=target / "plan.toml", train=train, test=target / "test.csv")
+    arrow_csv.write_csv(table.filter(pa.array(is_test)), files.test)
+    files.plan.write_text(rand_hie_plan_text(), encoding="utf-8")
+    return files
+
+
+def _read_table() -> Any:
+    packed = resources.files("hedgerow").joinpath("data", "rand_hie.csv.gz").read_bytes()
+    return arrow_csv.read_csv(pa.CompressedInputStream(io.BytesIO(packed), "gzip"))

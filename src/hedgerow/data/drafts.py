@@ -1,0 +1,348 @@
+"""A plan as the text of its TOML file.
+
+What a table's columns hold: numbers or text, and, when the owner says that this is public, which.
+
+Only `hedgerow plan init` uses this; training never derives anything public from data.
+
+Draft a plan from a table's header and types: the text behind ``hedgerow plan init``.
+
+Types, bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a person
+to fill in from a code book; the types that the cells suggest are comments, which say nothing until they are confirmed.
+Only when the owner says that all this is public already is it read off the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hedgerow.data import columns as encoders
+from hedgerow.data import faults as data_errors
+from hedgerow.data.faults import Place
+from hedgerow.data.sources import column_names, column_types, read_columns
+from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
+
+
+def plan_toml(plan: Plan) -> str:
+    """TOML that `parse_plan` reads back to an equal plan; comments of the file it came from are not kept."""
+    table = plan.to_dict()
+    parts = [f"version = {table['version']}\nname = {quoted(table['name'])}\n"]
+    # The algorithm's own section, if the plan has one, is a table like the others.
+    parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
+    parts += [toml_section("[features]", feature) for feature in table["features"]]
+    return "\n".join(parts)
+
+
+def toml_section(name: str, values: Mapping[str, Any], *, commented: bool = False) -> str:
+    """One TOML table; without a header when the name is empty, as comments if so wished."""
+    lines = [f"[{name}]"] if name else []
+    lines += [f"{field} = {toml_value(value)}" for field, value in values.items()]
+    return "".join(f"# {line}\n" if commented else f"{line}\n" for line in lines)
+
+
+def toml_value(value: Any) -> str:
+    """A number, a boolean, text, or a list of these, as TOML.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"{type(value).__name__} is no value of a plan")
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string (TOML 1.0, section String): control characters, quotes and backslashes are escaped."""
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character < " " or character == "\x7f":
+        return f"\\u{ord(character):04x}"
+    return character
+
+
+MAX_CLASSES = 20
+"""A numeric column with more values than this is taken for a quantity, not for classes."""
+
+
+@dataclass
+class Summary:
+    """One column, over all chunks.
+
+    Attributes:
+        is_numeric: every value that is not missing is a number.
+        is_integer: and each is integral.
+        has_values: some value is not missing.
+        low, high: the smallest and largest finite number.
+        values: the distinct texts, until there are more than `MAX_CATEGORIES` of them.
+    """
+
+    name: str
+    is_numeric: bool = True
+    is_integer: bool = True
+    has_values: bool = False
+    low: float = math.inf
+    high: float = -math.inf
+    values: set[str] = field(default_factory=set)
+
+    @property
+    def has_too_many_values(self) -> bool:
+        return len(self.values) > MAX_CATEGORIES
+
+    def sorted_values(self) -> list[str]:
+        """The distinct values: numbers by size, text by alphabet."""
+        return sorted(self.values, key=float) if self.is_numeric else sorted(self.values)
+
+
+def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Summary]:
+    """Read the named columns once, in bounded memory.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    kinds = column_types(path)
+    summaries = {name: Summary(name) for name in names}
+    for batch in read_columns(path, names):
+        for name, column in zip(names, batch, strict=True):
+            _add(summaries[name], column, kinds[name], Place(os.fspath(path), name))
+    for summary in summaries.values():
+        # A column of nothing says nothing about its type; numbers are the commoner case.
+        summary.is_integer &= summary.is_numeric and summary.has_values
+    return summaries
+
+
+def _add(summary: Summary, column: Any, kind: Any, place: Place) -> None:
+    if pa.types.is_boolean(kind):
+        summary.is_numeric = False
+    if summary.is_numeric:
+        try:
+            numbers = encoders.numbers(column, place)
+        except DataError:
+            summary.is_numeric = False
+        else:
+            finite = numbers[np.isfinite(numbers)]
+            if finite.size:
+                summary.low = min(summary.low, float(finite.min()))
+                summary.high = max(summary.high, float(finite.max()))
+                summary.is_integer &= bool(np.all(finite == np.floor(finite)))
+    distinct = encoders.distinct_texts(column, place)
+    summary.has_values |= len(distinct) > 0
+    if not summary.has_too_many_values:
+        summary.values.update(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist())
+
+
+_LARGEST = 3e38
+_USUAL_EPSILON = 1.0
+
+
+def draft_plan(
+    path: str | os.PathLike[str],
+    label: str,
+    *,
+    bounds_are_public: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    n_records: int | None = None,
+) -> str:
+    """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
+
+    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names the first
+    and its line. But for comments, a draft without `bounds_are_public` follows from the header alone.
+
+    Args:
+        label: the column to be predicted; every other column becomes a feature.
+        bounds_are_public: the owner says that each column's range and values may be published; they are read off the
+            file then. The number of records is not: pass `n_records`.
+        epsilon: 1 when not given.
+        delta: when not given, left open without `n_records`, else 1/n_records rounded down to a power of ten.
+        n_records: the public or declared number of training records over all sites.
+
+    Raises:
+        DataError: the file cannot be read, or has no column `label`.
+        UsageError: there is no column besides the label.
+    """
+    names = column_names(path)
+    for name in names:
+        if name and names.count(name) > 1:
+            raise data_errors.duplicate_column(os.fspath(path), name)
+    if label not in names:
+        raise data_errors.missing_label(os.fspath(path), label, names)
+    usable = [name for name in names if _is_usable(name)]
+    summaries = summarise(path, usable)
+    outcome = summaries.pop(label)
+    if not summaries:
+        raise UsageError(
+            f"{os.fspath(path)} has no column besides the label {label!r}.",
+            remedy="Give a table with at least one column to predict from.",
+            code="usage-no-features",
+        )
+    sections = [
+        _top(bounds_are_public),
+        _privacy(epsilon, delta, n_records),
+        _MODEL,
+        _FEDERATION,
+        *(_feature(summary, bounds_are_public) for summary in summaries.values()),
+        _label(outcome, bounds_are_public),
+    ]
+    unusable = [name for name in names if not _is_usable(name)]
+    if unusable:
+        sections.append(f"# Left out: {len(unusable)} column(s) whose name is empty or longer than a line.")
+    return "\n\n".join(sections) + "\n"
+
+
+def _is_usable(name: str) -> bool:
+    return bool(name.strip()) and "\n" not in name and "\r" not in name
+
+
+def _top(bounds_are_public: bool) -> str:
+    if bounds_are_public:
+        origin = (
+            "# Bounds, categories and classes below were read off the file, because its owner said that they are\n"
+            "# public. If they are not, take them from a code book instead: they would leak what they were read from."
+        )
+    else:
+        origin = (
+            "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
+            "# from common knowledge, never from private data: whatever stands in a plan is published. A line marked\n"
+            "# CONFIRM is a guess from the cells of your table, which are private: take its first # away if the code\n"
+            "# book says the same, else write what it says. Delete the guesses that are left before you show this file."
+        )
+    return (
+        "# A plan of Hedgerow: the one public file that all parties agree on.\n"
+        f'{origin}\nversion = {PLAN_VERSION}\nname = "plan"'
+    )
+
+
+def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) -> str:
+    lines = [
+        "[privacy]",
+        "# The promise: nobody who sees the model can tell whether one record was there, up to (epsilon, delta).",
+        "# Smaller is safer and less accurate; 1 is a usual choice.",
+        f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
+        "# The chance that the promise fails; well below 1 / n_records.",
+    ]
+    if delta is None and n_records is not None:
+        delta = 10.0 ** -math.ceil(math.log10(max(n_records, 10)))
+    lines.append("# delta =       # FILL IN, for example 1e-6" if delta is None else f"delta = {_number(delta)}")
+    lines.append("# Training records over all sites, a public or declared number; a rough one will do.")
+    lines.append("# n_records =   # FILL IN" if n_records is None else f"n_records = {n_records}")
+    lines += [
+        '# Who adds the noise. "server" trusts the coordinator to add it, and with exact sums over all sites; they can',
+        '# be one person\'s values; with "distributed" the sites add it, and the coordinator sees no sum without it.',
+        'noise = "server"',
+        "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
+        "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
+        "# person may have rows.",
+        '# unit = "person_id"',
+        "# max_rows_per_unit = 5",
+        "# sites_per_unit = 1",
+    ]
+    return "\n".join(lines)
+
+
+_MODEL = """[model]
+# The sites draw the seed of the trees together, so that nobody picks them: a run then begins with more than two thirds
+# of its roster, whatever min_sites says. A number instead is one that all agree on.
+structure_seed = "joint"
+# Everything here has a default that follows from public numbers; see docs/defaults.md.
+# n_trees = "auto"
+# max_depth = "auto"
+# learning_rate = "auto\""""
+
+_FEDERATION = """[federation]
+# Nothing is aggregated with fewer sites than this.
+min_sites = 1"""
+
+
+def _feature(summary: Summary, bounds_are_public: bool) -> str:
+    if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
+        return (
+            f"# Left out: {quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
+            "# or free text teaches a model nothing general; group rarer values to use it."
+        )
+    kind = "numeric" if summary.is_numeric else "categorical"
+    other = '"categorical", with categories in place of min and max' if summary.is_numeric else '"numeric", with bounds'
+    lines = ["[[features]]", f"name = {quoted(summary.name)}"]
+    lines.append(_guess(f'type = "{kind}"', f"or {other}", bounds_are_public))
+    if summary.is_numeric:
+        if summary.is_integer:
+            lines.append(_guess("integer = true", "or delete: all values are whole numbers", bounds_are_public))
+        lines += _bounds(summary, bounds_are_public, widen=True)
+    elif bounds_are_public and summary.values:
+        lines.append(f"categories = {_list(summary.sorted_values())}")
+    else:
+        lines.append('# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own')
+    return "\n".join(lines)
+
+
+def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
+    """What the cells suggest: a comment, unless they are public."""
+    return line if bounds_are_public else f"# {line}   # CONFIRM, {otherwise}"
+
+
+def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[str]:
+    if not bounds_are_public or summary.low > summary.high:
+        return ["# min =   # FILL IN; lower values are clamped", "# max =   # FILL IN; higher values are clamped"]
+    low, high = max(summary.low, -_LARGEST), min(summary.high, _LARGEST)
+    if low < high:
+        return [f"min = {_number(low)}", f"max = {_number(high)}"]
+    if not widen or not low < low + 1:
+        return [f"min = {_number(low)}", "# max =   # FILL IN: the column holds one value only"]
+    return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
+
+
+def _label(summary: Summary, bounds_are_public: bool) -> str:
+    lines = ["[label]", f"name = {quoted(summary.name)}"]
+    # Whole numbers may be classes or a quantity. Without leave to look at the values, classes are the safer guess:
+    # a regression whose label should have been a class would train without complaint.
+    is_quantity = summary.is_numeric and not summary.is_integer
+    if bounds_are_public and summary.is_numeric:
+        is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
+    if is_quantity:
+        kind = _guess('type = "regression"', 'or "binary" or "multiclass", with classes', bounds_are_public)
+        lines += [kind, *_bounds(summary, bounds_are_public, widen=False)]
+        return "\n".join(lines)
+    n_classes = len(summary.values)
+    if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
+        lines.append(f'type = "{"binary" if n_classes == 2 else "multiclass"}"')
+        if n_classes == 2:
+            lines.append("# The positive class comes last.")
+        lines.append(f"classes = {_list(summary.sorted_values())}")
+        return "\n".join(lines)
+    lines += [
+        '# Or "multiclass" with three classes or more, or "regression" with min and max in place of classes.',
+        _guess('type = "binary"', "see above", bounds_are_public),
+        "# classes =   # FILL IN, the positive class last, such as [0, 1]",
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    """A TOML number; integral values without a decimal point."""
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if float(value).is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return repr(float(value))
+
+
+def _list(values: Sequence[str]) -> str:
+    return "[" + ", ".join(quoted(value) for value in values) + "]"

@@ -1,0 +1,220 @@
+"""From a site's records to what its node holds: bound what one unit adds, then bin.
+
+Rows are binned chunk by chunk, so a site's table is never in memory as anything wider than one or two bytes per value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.data import faults as data_errors
+from hedgerow.data.sources import read_records
+from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_within_bound
+from hedgerow.errors import DataError
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Label, Plan
+from hedgerow.trees.binning import CodeArray, Grid, build_grid
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """A site's rows after binning.
+
+    Attributes:
+        codes: uint8 or uint16 [n_features, n], the grid codes.
+        labels: int32 [n]: the class index, or a regression's label scaled to [-1, 1] in units of 2**-16.
+    """
+
+    codes: CodeArray
+    labels: NDArray[np.int32]
+
+    @property
+    def n_records(self) -> int:
+        return len(self.labels)
+
+
+def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
+    """A regression's labels, scaled from the label's public [min, max] to [-1, 1], in units of 2**-16, rounded.
+
+    Args:
+        values: float [n]; values outside the bounds are clamped.
+
+    Returns:
+        int32 [n], from -2**16 to 2**16.
+    """
+    if label.min is None or label.max is None:  # a validated plan has both
+        raise ValueError(f"the label {label.name} has no bounds")
+    middle, half = (label.max + label.min) / 2, (label.max - label.min) / 2
+    clamped = np.clip(np.asarray(values, dtype=np.float64), label.min, label.max)
+    return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
+
+
+def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
+    """The labels as a node holds them: the class index, or `scaled_label`.
+
+    Raises:
+        DataError: when the records were read without labels.
+    """
+    if records.label is None:
+        raise DataError(
+            "The records carry no label.",
+            remedy="Read them with their label's column; only predictions do without.",
+            code="data-label-missing",
+        )
+    if plan.label.type == "regression":
+        return scaled_label(records.label, plan.label)
+    return records.label.astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """All rows of a site's table, before the bound on rows per unit.
+
+    Attributes:
+        data: the rows.
+        unit: text [n], each row's identifier; None where the plan protects records.
+        unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
+    """
+
+    data: SiteData
+    unit: NDArray[np.str_] | None
+    unfit: RowsLeftOut = field(default_factory=dict)
+
+
+def site_rows_from_records(
+    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None, left_out: RowsLeftOut | None = None
+) -> SiteRows:
+    """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
+    grid = grid or build_grid(plan)
+    codes, labels, units = [], [], []
+    for records in chunks:
+        codes.append(grid.encode(records.features))
+        labels.append(encode_labels(records, plan))
+        if records.unit is not None:
+            units.append(records.unit)
+    if left_out is None and not sum(map(len, labels)):
+        raise data_errors.empty("The site")
+    if not codes:
+        codes, labels = [np.empty((grid.n_features, 0), dtype=grid.dtype)], [np.empty(0, dtype=np.int32)]
+        units = [np.empty(0, dtype=np.str_)]
+    data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels))
+    unfit = dict(left_out or {})
+    if plan.privacy.unit == "record":
+        return SiteRows(data, None, unfit)
+    if sum(map(len, units)) != data.n_records or not units:
+        raise DataError(
+            "The records carry no identifier, so rows per unit cannot be bounded.",
+            cause=f"The plan protects all rows of one {plan.privacy.unit!r} together.",
+            remedy="Read them with the column that privacy.unit names.",
+            code="data-unit-missing",
+        )
+    return SiteRows(data, np.concatenate(units), unfit)
+
+
+def site_data_from_records(
+    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None, left_out: RowsLeftOut | None = None
+) -> tuple[SiteData, ContributionReport]:
+    """One site's rows, with at most `plan.privacy.max_rows_per_unit` of each unit of privacy.
+
+    Several tables that one process reads are to be bounded together: see `read_sites_data`.
+
+    Args:
+        chunks: the site's records in the order of its table, with labels, and identifiers if the plan has a unit.
+        grid: the plan's grid, if it is at hand.
+        left_out: where the reader counts rows that do not fit. With it, a site without any row takes part with sums of
+            zero: if it refused, the others would know of one row whether it is there. None refuses.
+
+    Returns:
+        The data for a node, and which rows were left out (for the site's owner only).
+
+    Raises:
+        DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
+    """
+    return _bounded(site_rows_from_records(chunks, plan, grid, left_out), plan)[1:]
+
+
+def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
+    """Each site's rows for its node: at most `max_rows_per_unit` of a unit at each, `rows_per_unit` at all together.
+
+    Which rows stay follows from nothing but the plan, and the unit's own rows at each site.
+
+    Args:
+        sites: all sites of a run, by name.
+    """
+    kept = {name: _bounded(sites[name], plan) for name in sorted(sites)}
+    units = [unit for unit, _, _ in kept.values() if unit is not None]
+    if len(units) != len(kept) or len(kept) < 2:
+        return {name: kept[name][1:] for name in sites}
+    together, _ = rows_within_bound(np.concatenate(units), plan.privacy.rows_per_unit, _key(plan))
+    found, first = {}, 0
+    for name, (_, data, report) in kept.items():
+        rows = together[(together >= first) & (together < first + data.n_records)] - first
+        first += data.n_records
+        n_dropped = report.n_dropped + data.n_records - len(rows)
+        own = data if len(rows) == data.n_records else _rows_of(data, rows)
+        found[name] = own, replace(report, n_dropped=n_dropped)
+    return {name: found[name] for name in sites}
+
+
+def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteData, ContributionReport]:
+    """One site's identifiers and rows that stay, and what was left out."""
+    data, unit, n_rows = rows.data, rows.unit, rows.data.n_records
+    if unit is None:
+        return None, data, ContributionReport(n_rows, 0, n_rows, 0, unfit=rows.unfit)
+    kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
+    report = replace(report, unfit=rows.unfit)
+    return (unit, data, report) if not report.n_dropped else (unit[kept], _rows_of(data, kept), report)
+
+
+def _rows_of(data: SiteData, rows: NDArray[np.intp]) -> SiteData:
+    return SiteData(data.codes[:, rows], data.labels[rows])
+
+
+def _key(plan: Plan) -> bytes:
+    return bytes.fromhex(plan.digest)
+
+
+def read_site_data(
+    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None, *, strict: bool = False
+) -> tuple[SiteData, ContributionReport]:
+    """The same from a .csv, .csv.gz or .parquet file; rows that do not fit are left out and counted in the report.
+
+    Args:
+        strict: refuse the first row that does not fit, and a table without rows. In a federation this tells the others
+            something about a single row.
+
+    Raises:
+        DataError: the table cannot be read or lacks a column; if strict, also for a row.
+    """
+    return _bounded(read_site_rows(path, plan, grid, strict=strict), plan)[1:]
+
+
+def read_site_rows(
+    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None, *, strict: bool = False
+) -> SiteRows:
+    """All rows of a file, for `bounded_sites`; arguments and errors as in `read_site_data`."""
+    left_out: RowsLeftOut | None = None if strict else {}
+    return site_rows_from_records(read_records(path, plan, left_out=left_out), plan, grid, left_out)
+
+
+def read_sites_data(
+    paths: Mapping[str, str | os.PathLike[str]], plan: Plan, *, strict: bool = False
+) -> dict[str, SiteData]:
+    """The rows of all sites of a run, from a file each, with the rows of one unit bounded over all of them.
+
+    Args:
+        paths: each site's .csv, .csv.gz or .parquet file by the site's name.
+        strict: see `read_site_data`.
+
+    Raises:
+        DataError: as `read_site_data`.
+    """
+    grid = build_grid(plan)
+    rows = {name: read_site_rows(path, plan, grid, strict=strict) for name, path in paths.items()}
+    return {name: data for name, (data, _) in bounded_sites(rows, plan).items()}

@@ -1,0 +1,319 @@
+"""A site's records as the plan sees them: one array per feature, the labels, the identifiers of the privacy unit.
+
+The unit of privacy: bound how many rows one unit (a patient, a customer) adds within a site.
+
+The noise hides any one unit only if each unit adds at most ``max_rows_per_unit`` rows, so this runs before training.
+Which rows stay is decided per unit from nothing but the key, the identifier and the order of that unit's own rows:
+
+- not from the label or a feature, for then the choice would itself depend on what is to be hidden;
+- not from absolute row positions or other units, for then one unit's presence would change which rows of *others* stay,
+  and its influence would exceed its own rows;
+- not simply the first rows in the file, for tables are often sorted by date, and the model would see early years only.
+
+A site bounds its own rows. At how many sites one unit may have rows is declared in the plan (``sites_per_unit``); where
+all tables are read in one process, their rows are bounded together as well (`hedgerow.data.site_data.bounded_sites`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hedgerow.data import columns as encoders
+from hedgerow.data import faults as data_errors
+from hedgerow.data.faults import Place
+from hedgerow.errors import DataError
+from hedgerow.plan.plan import Feature, Label, Plan
+
+FeatureColumn = NDArray[np.float32] | NDArray[np.int16]
+LabelColumn = NDArray[np.int32] | NDArray[np.float64]
+
+
+RowsLeftOut = dict[str, int]
+"""How many rows did not fit and were left out, by the code of `data_errors` that says why.
+
+Each is an exact count of private rows: for the site's own operator, never for a peer.
+"""
+
+
+def count_left_out(left_out: RowsLeftOut, code: str, n_rows: int = 1) -> None:
+    """Add rows to the count of a cause."""
+    if n_rows:
+        left_out[code] = left_out.get(code, 0) + n_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Records of one site, column by column, in the order of the file.
+
+    Attributes:
+        features: in the plan's order. Numeric: float32 [n], NaN where missing, infinite values kept (binning clamps
+            them). Categorical: int16 [n], the index in `Feature.categories`, -1 for a value that is not listed, -2
+            where missing.
+        label: binary and multiclass: int32 [n], the index in `Label.classes`; regression: float64 [n], clamped to the
+            label's public bounds; None when it was not asked for.
+        unit: text [n], the identifier whose rows the plan protects together; None when that is the record itself.
+        n_records: n.
+    """
+
+    features: tuple[FeatureColumn, ...]
+    label: LabelColumn | None
+    unit: NDArray[np.str_] | None
+    n_records: int
+
+    def take(self, indices: NDArray[np.intp]) -> Records:
+        """The records at `indices`, in that order."""
+        return Records(
+            features=tuple(column[indices] for column in self.features),
+            label=None if self.label is None else self.label[indices],
+            unit=None if self.unit is None else self.unit[indices],
+            n_records=len(indices),
+        )
+
+
+def needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | None = None) -> tuple[str, ...]:
+    """The columns that must be there: the features, then the label and the identifier when asked for.
+
+    `with_unit` None means: as `with_label`, because a prediction needs neither.
+    """
+    names = list(plan.feature_names)
+    if with_label:
+        names.append(plan.label.name)
+    if plan.privacy.unit != "record" and (with_label if with_unit is None else with_unit):
+        names.append(plan.privacy.unit)
+    return tuple(names)
+
+
+def records_from_columns(
+    columns: Mapping[str, Any],
+    plan: Plan,
+    *,
+    with_label: bool = True,
+    with_unit: bool | None = None,
+    source: str = "the table",
+    first_row: int = 1,
+    left_out: RowsLeftOut | None = None,
+) -> Records:
+    """Encode columns (numpy arrays, lists, Arrow or pandas columns) as the plan says.
+
+    Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
+
+    Args:
+        source: what messages call the table, such as its file.
+        first_row: the number of the first record among the data rows of `source`, for messages.
+        left_out: where rows that do not fit are counted; they are left out whole, and no other row changes. None
+            refuses the first of them.
+
+    Raises:
+        DataError: a column is missing, columns differ in length, a column's type is none that Hedgerow reads; without
+            `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
+            identifier, text that is not UTF-8.
+    """
+    names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise data_errors.missing_columns(source, missing, [str(name) for name in columns])
+    lengths = {len(columns[name]) for name in names}
+    if len(lengths) != 1:
+        raise data_errors.different_lengths(source)
+
+    def place(name: str) -> Place:
+        return Place(source, name, first_row)
+
+    n_records = lengths.pop()
+    fit = _Fit(n_records, left_out)
+    records = Records(
+        features=tuple(_feature(columns[item.name], item, place(item.name), fit.unfit) for item in plan.features),
+        label=_label(columns[plan.label.name], plan.label, place(plan.label.name), fit.unfit) if with_label else None,
+        unit=(
+            encoders.identifiers(columns[plan.privacy.unit], place(plan.privacy.unit), fit.unfit)
+            if plan.privacy.unit in names
+            else None
+        ),
+        n_records=n_records,
+    )
+    return records if fit.all_fit else records.take(np.flatnonzero(fit.fits))
+
+
+class _Fit:
+    """Which records fit; the others are counted by the first reason, or the first of them is refused."""
+
+    def __init__(self, n_records: int, left_out: RowsLeftOut | None) -> None:
+        self.fits = np.ones(n_records, dtype=np.bool_)
+        self._left_out = left_out
+
+    @property
+    def all_fit(self) -> bool:
+        return bool(self.fits.all())
+
+    def unfit(self, rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        """See `columns.Unfit`."""
+        if self._left_out is None:
+            encoders.refuse(rows, code, error_at)
+        elif rows.any():
+            count_left_out(self._left_out, code, int(np.count_nonzero(rows & self.fits)))
+            self.fits &= ~rows
+
+
+def concatenate(records: Iterable[Records]) -> Records:
+    """One `Records` of several of the same plan, in their order.
+
+    Raises:
+        DataError: there are none.
+    """
+    parts = list(records)
+    if not parts:
+        raise data_errors.empty("the site's data")
+    if len(parts) == 1:
+        return parts[0]
+    labels: list[NDArray[Any]] = [part.label for part in parts if part.label is not None]
+    units = [part.unit for part in parts if part.unit is not None]
+    return Records(
+        features=tuple(np.concatenate(column) for column in zip(*(part.features for part in parts), strict=True)),
+        label=np.concatenate(labels) if labels else None,
+        unit=np.concatenate(units) if units else None,
+        n_records=sum(part.n_records for part in parts),
+    )
+
+
+def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
+    if feature.is_categorical:
+        return encoders.category_indices(column, feature.categories, place, unfit)
+    # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.
+    with np.errstate(over="ignore"):
+        return encoders.numbers(column, place, unfit).astype(np.float32)
+
+
+def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> LabelColumn:
+    if label.type == "regression":
+        values = encoders.numbers(column, place, unfit)
+        unfit(np.isnan(values), data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
+        return np.clip(values, label.min, label.max)
+    indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
+
+    def outside(index: int) -> DataError:
+        return data_errors.label_outside(place, index, encoders.value_at(column, index))
+
+    is_missing = indices == encoders.MISSING
+    unfit(is_missing, data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
+    unfit(indices == encoders.UNKNOWN, data_errors.LABEL_OUTSIDE, outside)
+    return indices
+
+
+Words = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class ContributionReport:
+    """Which rows this site left out. These are counts of private rows: for the site's owner, never for a peer.
+
+    Attributes:
+        n_units: different identifiers.
+        n_units_limited: identifiers that had more rows than the bound.
+        n_rows: rows that fit the plan.
+        n_dropped: of these, rows left out because their unit had more than the bound.
+        unfit: rows left out because they do not fit the plan, by the code of `data_errors` that says why.
+    """
+
+    n_units: int
+    n_units_limited: int
+    n_rows: int
+    n_dropped: int
+    unfit: Mapping[str, int] = field(default_factory=dict)
+
+
+def bound_contribution(records: Records, max_rows_per_unit: int, key: bytes) -> tuple[Records, ContributionReport]:
+    """Keep at most `max_rows_per_unit` records per unit, in the order of the file; all when the unit is the record.
+
+    Args:
+        key: any bytes that do not depend on data, the same at every site, such as the plan's digest.
+
+    Raises:
+        ValueError: max_rows_per_unit < 1.
+    """
+    if records.unit is None:
+        if max_rows_per_unit != 1:
+            raise DataError(
+                "The records carry no identifier, so rows per unit cannot be bounded.",
+                remedy="Read them with the column that privacy.unit names.",
+                code="data-unit-missing",
+            )
+        return records, ContributionReport(records.n_records, 0, records.n_records, 0)
+    kept, report = rows_within_bound(records.unit, max_rows_per_unit, key)
+    return (records.take(kept) if report.n_dropped else records), report
+
+
+def rows_within_bound(
+    unit: NDArray[np.str_], max_rows_per_unit: int, key: bytes
+) -> tuple[NDArray[np.intp], ContributionReport]:
+    """Choose at most `max_rows_per_unit` rows of each unit, uniformly by a keyed hash.
+
+    Args:
+        unit: text [n], one identifier per row.
+        max_rows_per_unit: at least 1.
+        key: see `bound_contribution`.
+
+    Returns:
+        intp [n_kept], ascending row indices, and the report.
+    """
+    if max_rows_per_unit < 1:
+        raise ValueError(f"max_rows_per_unit is {max_rows_per_unit}; expected at least 1")
+    n_rows = len(unit)
+    codes = np.asarray(pc.dictionary_encode(pa.array(unit, type=pa.string())).indices, dtype=np.int64)
+    counts = np.bincount(codes) if n_rows else np.zeros(0, dtype=np.int64)
+    report = ContributionReport(
+        n_units=len(counts),
+        n_units_limited=int(np.count_nonzero(counts > max_rows_per_unit)),
+        n_rows=n_rows,
+        n_dropped=int(np.maximum(counts - max_rows_per_unit, 0).sum()),
+    )
+    if not report.n_dropped:
+        return np.arange(n_rows, dtype=np.intp), report
+    tickets = _tickets(unit, _rank_within_group(np.argsort(codes, kind="stable"), codes, counts), key)
+    by_ticket = np.lexsort((tickets, codes))
+    rank = _rank_within_group(by_ticket, codes, counts)
+    return np.flatnonzero(rank < max_rows_per_unit), report
+
+
+def _rank_within_group(
+    order: NDArray[np.intp], codes: NDArray[np.int64], counts: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """int64 [n]: the position of each row among the rows of its group, in `order`, which is sorted by group."""
+    first = np.cumsum(counts) - counts
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes)) - first[codes[order]]
+    return rank
+
+
+def _tickets(unit: NDArray[np.str_], occurrence: NDArray[np.int64], key: bytes) -> Words:
+    """uint64 [n]: a keyed hash of (identifier, how many rows of that unit came before).
+
+    It spreads the choice; nothing secret hangs on it, so a fast mixing function (splitmix64, Steele et al. 2014) does.
+    The identifier is hashed character by character and the zero characters that pad shorter text are skipped, so that
+    the longest identifier of the table does not matter.
+    """
+    seed = np.uint64(int.from_bytes(hashlib.sha256(key).digest()[:8], "little"))
+    text = np.ascontiguousarray(unit)
+    characters = text.view(np.uint32).reshape(len(text), -1)
+    state = np.full(len(text), seed, dtype=np.uint64)
+    for position in range(characters.shape[1]):
+        character = characters[:, position].astype(np.uint64)
+        state = np.where(character > 0, _mixed(state ^ character), state)
+    return _mixed(state ^ _mixed(occurrence.astype(np.uint64) + seed))
+
+
+def _mixed(words: Words) -> Words:
+    """The output function of splitmix64, modulo 2**64."""
+    mixed = words + _GOLDEN
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

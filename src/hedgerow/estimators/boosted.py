@@ -1,0 +1,343 @@
+"""Private boosted trees behind scikit-learn's interface.
+
+    model = DPGBDTClassifier(
+        epsilon=1, delta=1e-6, bounds=[(0, 100), (18, 90)], classes=["no", "yes"], n_records=10_000
+    )
+    model.fit(X, y, sites=hospital_of_each_row)
+    print(model.privacy_report_.text())
+
+They run the real protocol in this process: each site is a node that sees its own rows only. What a plan calls public
+(bounds, categories, classes, the number of records) is a parameter here, because reading it off private data would
+leak it; ``bounds="data"`` reads it off nevertheless, and the report then says that the guarantee is void.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from hedgerow.data.columns import category_indices, texts_of_cells
+from hedgerow.data.faults import Place, shown
+from hedgerow.data.site_data import scaled_label
+from hedgerow.errors import DataError, UsageError
+from hedgerow.estimators.base import FROM_DATA, PrivateTrees, finite_range, is_missing, keep_parameters, within_floats
+from hedgerow.plan.fields import as_text
+from hedgerow.plan.plan import Plan
+from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX
+
+
+class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
+    """Boosted trees for two classes or more, with differential privacy for each record.
+
+    Parameters:
+        epsilon: the promise, > 0; infinity trains without noise, and the report says so.
+        delta: the chance that the promise fails, in (0, 1); None takes 1e-6.
+        n_trees, max_depth, learning_rate, joint_clip: "auto" decides from public numbers only (docs/defaults.md).
+        n_candidates: split candidates per feature.
+        split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
+        accountant: "gdp" (exact) or "rdp".
+        bounds: (min, max) per feature in order, or a dictionary by name or position; values beyond are clamped. Public.
+            "data" reads bounds, categories and classes off the data, which voids the guarantee.
+        categories: dictionary from a feature's name or position to the list of its public categories.
+        classes: the public list of classes; None reads them off y, which is allowed with bounds="data" only.
+        n_records: the public or declared number of records; None takes len(X), which is
+            allowed with bounds="data" only.
+        random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
+            again, for experiments; whoever knows it can remove the noise, so the report calls the guarantee void.
+        n_jobs: threads; None means 1, -1 all.
+
+    Attributes:
+        classes_: sorted. model_: the `Model`. privacy_report_, ledger_: what was promised and released.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        n_trees: int | str = "auto",
+        max_depth: int | str = "auto",
+        n_candidates: int = 32,
+        split_method: str = "totally_random",
+        weight_update: str = "newton",
+        split_candidates: str = "adaptive",
+        interaction: str = "auto",
+        interaction_size: int | str = "auto",
+        batch_size: int | str = 1,
+        learning_rate: float | str = "auto",
+        accountant: str = "gdp",
+        bounds: Any = None,
+        categories: Mapping[Any, Sequence[Any]] | None = None,
+        classes: Sequence[Any] | None = None,
+        n_records: int | None = None,
+        joint_clip: float | str = "auto",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        keep_parameters(self, locals())
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTClassifier:
+        """Train over the sites that hold the rows.
+
+        Args:
+            X: matrix or data frame [n, n_features]; NaN is missing.
+            y: classes [n].
+            sites: the name of each row's site [n]; None for one site.
+
+        Raises:
+            UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
+                than y.
+            DataError: y holds a class that is not listed, a missing value, or values of several types.
+            PlanError: a parameter is out of its range.
+
+        An error may be about one row: unlike a node of a federation, which leaves out rows that do not fit, `fit` says
+        what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
+        model and its report to others, never errors.
+        """
+        cells = _values_of(y)
+        y, kind = _read_labels(y)
+        table, y = self._table_and_label(X, y)
+        y = np.asarray(y)
+        check_classification_targets(y)
+        classes = self._declared_classes(y, kind)
+        texts = [as_text(value) for value in classes.tolist()]
+        self.classes_ = classes
+        # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
+        labels: Any = y if cells is None else cells
+        self._train(table, labels, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, sites)
+        return self
+
+    def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
+        return _class_indices(y, self.classes_)
+
+    def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
+        if self.classes is not None:
+            classes, declared = _read_classes(self.classes)
+            if kind and declared != kind:
+                raise UsageError(
+                    f"classes holds {declared}s, and y holds {kind}s.",
+                    cause='1 and "1" are different labels; nothing is converted.',
+                    remedy="Give classes=[...] of the same type as y.",
+                    code="classes",
+                )
+        elif isinstance(self.bounds, str) and self.bounds == FROM_DATA:
+            classes = np.unique(y)
+        else:
+            raise UsageError(
+                "classes is not given.",
+                cause="Which classes exist is a public input: a rare one, read off private labels, tells of somebody.",
+                remedy='Give classes=[...], or bounds="data" for a model without a guarantee.',
+                code="classes",
+            )
+        if len(classes) < 2:
+            raise DataError(
+                f"There must be at least two classes, and there is {len(classes)} class.",
+                cause="Every label is the same." if self.classes is None else "",
+                remedy="Give all the classes that may occur as classes=[...].",
+                code="data-one-class",
+            )
+        return classes
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores: log-odds of classes_[1], float64 [n]; for three classes or more log-weights [n, n_classes]."""
+        codes = self._codes(X)
+        ensemble = self.model_.ensemble
+        if ensemble.link == LOGISTIC:
+            return np.asarray(ensemble.scores(codes)[0])
+        if ensemble.link == SOFTMAX:
+            return np.asarray(ensemble.scores(codes).T)
+        logs = np.log(np.clip(ensemble.probabilities(codes), 1e-12, 1))
+        return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of classes_, float64 [n, n_classes]."""
+        codes = self._codes(X)
+        return self.model_.ensemble.probabilities(codes)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        scores = self.decision_function(X)
+        chosen = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+
+class DPGBDTRegressor(RegressorMixin, PrivateTrees):
+    """Boosted trees for a bounded number, with differential privacy for each record.
+
+    Parameters are those of `DPGBDTClassifier`, but for `classes`:
+        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it
+            off y, which is allowed with bounds="data" only.
+    """
+
+    _y_is_numeric = True
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        n_trees: int | str = "auto",
+        max_depth: int | str = "auto",
+        n_candidates: int = 32,
+        split_method: str = "totally_random",
+        weight_update: str = "newton",
+        split_candidates: str = "adaptive",
+        interaction: str = "auto",
+        interaction_size: int | str = "auto",
+        batch_size: int | str = 1,
+        learning_rate: float | str = "auto",
+        accountant: str = "gdp",
+        bounds: Any = None,
+        categories: Mapping[Any, Sequence[Any]] | None = None,
+        label_bounds: tuple[float, float] | None = None,
+        n_records: int | None = None,
+        joint_clip: float | str = "auto",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        keep_parameters(self, locals())
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTRegressor:
+        """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
+        y, kind = _read_labels(y)
+        y = within_floats(y)
+        if kind not in ("", "number"):
+            raise DataError(
+                f"y holds {kind}s, and a regression needs numbers.",
+                remedy="Convert the labels, or use DPGBDTClassifier.",
+                code="data-label-type",
+            )
+        table, y = self._table_and_label(X, y)
+        values = np.asarray(y, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise DataError(
+                "y contains NaN or infinity.", remedy="Remove rows without a label.", code="data-label-missing"
+            )
+        low, high = self._declared_label_bounds(values)
+        self._train(table, values, {"type": "regression", "min": low, "max": high}, sites)
+        return self
+
+    def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
+        return scaled_label(y, plan.label)
+
+    def _declared_label_bounds(self, y: NDArray[np.float64]) -> tuple[float, float]:
+        if self.label_bounds is not None:
+            low, high = self.label_bounds
+            return float(low), float(high)
+        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
+            return finite_range(y)
+        raise UsageError(
+            "label_bounds is not given.",
+            cause="The range of the label is a public input: reading it off private labels would leak the extremes.",
+            remedy='Give label_bounds=(min, max), or bounds="data" for a model without a guarantee.',
+            code="label-bounds",
+        )
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predicted values, float64 [n]."""
+        codes = self._codes(X)
+        return np.asarray(self.model_.predict_codes(codes), dtype=np.float64)
+
+
+_PLAIN = {"b": "number", "i": "number", "u": "number", "f": "number", "U": "text", "M": "date"}
+"""What the values of an array of one type are, by numpy's kinds of types."""
+
+
+def _read_labels(y: Any) -> tuple[Any, str]:
+    """`y` as an array of one type, and what its values are: "number", "text" or "date".
+
+    What has another shape than a column of labels is left as it is, with "", for scikit-learn to refuse.
+
+    Raises:
+        DataError: a value is missing, or values are of several types, or of one that no label can have.
+    """
+    values = _values_of(y)
+    if values is None or not len(values):
+        return y, ""
+    if isinstance(values, np.ndarray):
+        missing = np.flatnonzero(values != values)
+        kinds: dict[str | None, Any] = {_PLAIN[values.dtype.kind]: values[0]}
+    else:
+        missing = np.flatnonzero([is_missing(value) for value in values])
+        kinds = {_kind_of(value): value for value in values}
+    if len(missing):
+        raise DataError(
+            f"y contains NaN or another missing value (y[{missing[0]}]).",
+            cause="A record without a label cannot be trained on.",
+            remedy="Remove rows without a label.",
+            code="data-label-missing",
+        )
+    if len(kinds) > 1 or None in kinds:
+        names = sorted({type(value).__name__ for value in kinds.values()})
+        raise DataError(
+            f"y holds values of the type{'s' if len(names) > 1 else ''} {', '.join(names)}.",
+            # The first words are those that scikit-learn's checks look for.
+            cause="Complex data not supported." if "complex128" in names else "Labels are all numbers, texts or dates.",
+            remedy="Convert them to one of these kinds.",
+            code="data-label-type",
+        )
+    return values if isinstance(values, np.ndarray) else np.asarray(values), next(iter(kinds)) or ""
+
+
+def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
+    """The declared classes, sorted, each once, and what they are: see `_read_labels`; raises UsageError."""
+    values = None if isinstance(classes, str | bytes) or not isinstance(classes, Iterable) else list(classes)
+    kinds = {_kind_of(value) for value in values or [None]}
+    kind = kinds.pop()
+    if values is None or kinds or kind is None or any(is_missing(value) for value in values):
+        raise UsageError(
+            f"classes is {classes!r}.",
+            cause="It must list numbers, texts or dates, of one kind and none of them missing.",
+            remedy='Give the list of all classes that may occur, for example classes=["no", "yes"].',
+            code="classes",
+        )
+    return np.unique(np.asarray(values)), kind
+
+
+def _values_of(y: Any) -> NDArray[Any] | list[Any] | None:
+    """The labels: an array of one plain type, or one by one, before numpy makes one type of several; None for none."""
+    if isinstance(y, list | tuple):
+        return list(y)
+    try:
+        array = np.asarray(y)
+    except (TypeError, ValueError):
+        return None
+    if array.ndim != 1:
+        return None
+    return array if array.dtype.kind in _PLAIN else list(array)
+
+
+def _kind_of(value: Any) -> str | None:
+    """ "number", "text" or "date"; None for what no label can be."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, numbers.Real | np.bool_ | Decimal):
+        return "number"
+    if isinstance(value, date | np.datetime64):
+        return "date"
+    return None
+
+
+def _class_indices(y: Any, classes: NDArray[Any]) -> NDArray[np.int32]:
+    """The index of each label in `classes`; each is looked up by itself, by the rules of `client.columns`."""
+    texts = texts_of_cells(classes, Place("classes", "classes", 0))
+    indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0))
+    outside = indices < 0
+    if np.any(outside):
+        first = int(np.argmax(outside))
+        raise DataError(
+            f"y[{first}] is none of the declared classes.",
+            cause=f"The value is {shown(y[first])}.",
+            remedy="Remove or correct such rows, or list the class in classes=[...].",
+            code="data-label-outside",
+        )
+    return indices.astype(np.int32)

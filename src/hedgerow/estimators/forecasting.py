@@ -1,0 +1,173 @@
+"""What a plan asks of everyone and what it costs, known before anyone runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.queries import Query
+from hedgerow.secagg.guarantees import Guarantees, derive
+from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
+from hedgerow.secagg.query_round import require_words
+from hedgerow.secagg.session import default_wishes
+from hedgerow.training.settings import Settings, largest_n_exchanges
+
+MEASURED_LOSSES = (
+    (0.1, 1.0, 0.0, 0.0), (0.1, 1.414, 0.0026, 0.0207), (0.1, 1.508, 0.0045, 0.0237), (0.1, 1.581, 0.0055, 0.0292),
+    (0.1, 2.132, 0.0154, 0.0533),
+    (0.5, 1.0, 0.0, 0.0), (0.5, 1.414, 0.0014, 0.0026), (0.5, 1.508, 0.0035, 0.0038), (0.5, 1.581, 0.0033, 0.0049),
+    (0.5, 2.132, 0.0069, 0.0131),
+    (1.0, 1.0, 0.0, 0.0), (1.0, 1.414, 0.0014, 0.0020), (1.0, 1.508, 0.0017, 0.0022), (1.0, 1.581, 0.0018, 0.0021),
+    (1.0, 2.132, 0.0041, 0.0069),
+)  # fmt: skip
+"""Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan asks of everyone.
+
+    Attributes:
+        settings: with every "auto" decided.
+        n_exchanges: times that every node is asked for a vector.
+        numbers_per_node: integers that one node sends over the whole run.
+        bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
+        bytes_per_node: what one node sends, without the envelope of a transport.
+        queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
+        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants.
+        epsilon_promised: the same by the plan's own accountant.
+    """
+
+    settings: Settings
+    n_exchanges: int
+    numbers_per_node: int
+    bits_per_number: int
+    bytes_per_node: int
+    queries: tuple[tuple[str, int, int], ...]
+    epsilon_gdp: float
+    epsilon_rdp: float
+    epsilon_promised: float
+
+
+def forecast(plan: Plan) -> Forecast:
+    """Run the plan's program on sums of nothing and count what it asks.
+
+    What a program asks depends on the answers (candidates follow the released sums), but how often it asks does not,
+    and neither does the length of a vector of leaf sums; that of a histogram varies by a few candidates.
+    """
+    settings = resolve(plan)
+    queries = dry_run(plan, settings)
+    numbers = sum(query.length for query in queries)
+    is_local = plan.privacy.noise == "local"
+    widths = [width_of(query, plan) for query in queries]
+    events = [noise_of(query, is_local=is_local).event for query in queries]
+    kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
+    return Forecast(
+        settings=settings,
+        n_exchanges=len(queries),
+        numbers_per_node=numbers,
+        bits_per_number=max(widths),
+        bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
+        queries=tuple(_tally(kind, queries) for kind in kinds),
+        epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
+        epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
+        epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
+    )
+
+
+def noise_guarantees(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> Guarantees:
+    """What an epoch of so many sites is promised when they add the noise, as a coordinator sets it up.
+
+    Args: n_sites: >= 3; min_survivors: the plan's `min_sites`.
+    """
+    wishes = default_wishes(n_sites, LEAST_COLLUDERS)
+    least = max(wishes.min_survivors, min(min_survivors, n_sites))
+    return derive(n_sites, replace(wishes, min_survivors=least, has_echo=wishes.has_echo or has_echo))
+
+
+def noise_factor(n_sites: int, *, has_echo: bool, min_survivors: int = 0) -> float:
+    """How many times the standard deviation of server noise a sum has when all of `n_sites` add their shares.
+
+    Args: as `noise_guarantees`.
+    """
+    return math.sqrt(n_sites / noise_guarantees(n_sites, has_echo=has_echo, min_survivors=min_survivors).honest_group)
+
+
+def measured_loss(epsilon: float, factor: float) -> tuple[float, float]:
+    """The losses of AUC (of Adult, of Bank) in the measured case nearest to an epsilon and a factor of the noise."""
+
+    def distance(case: tuple[float, float, float, float]) -> tuple[float, float]:
+        return abs(math.log(case[0] / epsilon)), abs(math.log(case[1] / factor))
+
+    *_, adult, bank = min(MEASURED_LOSSES, key=distance)
+    return adult, bank
+
+
+def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | None:
+    """Leaves with a single record that are expected in a whole run, from public numbers: at least, and at worst.
+
+    The first number is for records that are spread evenly: each falls into one of the L leaves of a tree with the
+    chance 1/L, independently. Real records crowd into few leaves and leave others nearly empty. The second number is
+    for the worst of such crowding, one leaf that takes any number of the records while the others are spread evenly
+    over the rest: about a leaf in e holds one record then. Both count all trees.
+
+    Returns None for an algorithm without leaves.
+    """
+    if plan.model.algorithm == "adassp":
+        return None
+    trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, 2**settings.max_depth
+    even = _single(n_records, n_leaves)
+    # Over L - 1 leaves it is largest where as many records as leaves are spread.
+    crowded = _single(min(n_records, n_leaves - 1), n_leaves - 1)
+    return trees * even, trees * max(even, crowded)
+
+
+def _single(n_records: int, n_leaves: int) -> float:
+    """The expected number of leaves with one record when so many records are spread evenly over so many leaves."""
+    if n_leaves == 1:
+        return float(n_records == 1)
+    return n_records * math.exp((n_records - 1) * math.log1p(-1 / n_leaves))
+
+
+def width_of(query: Query, plan: Plan) -> int:
+    """The bits of one number of a masked vector, for as many sites as the plan asks for at least.
+
+    Raises:
+        PlanError: code "plan-sums-too-large".
+    """
+    noise = noise_of(query, is_local=plan.privacy.noise == "local")
+    return require_words(query, plan, noise.variance, plan.federation.min_sites)
+
+
+def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
+    lengths = [query.length for query in queries if query.purpose.kind == kind]
+    return kind, len(lengths), max(lengths)
+
+
+def count_exchanges(plan: Plan, settings: Settings) -> int:
+    """How often a run asks every node: see `largest_n_exchanges`, which is exact."""
+    return largest_n_exchanges(plan, settings)
+
+
+def dry_run(plan: Plan, settings: Settings) -> list[Query]:
+    """The queries of a plan when every answer is zero.
+
+    Nothing here depends on the seed of the trees but which features a query names, so a seed that the sites are still
+    to draw is taken to be 0.
+    """
+    program = program_for(plan.with_structure_seed(0), settings)
+    queries: list[Query] = []
+    try:
+        query = next(program)
+        while True:
+            queries.append(query)
+            query = program.send(np.zeros(query.release_length, dtype=np.int64))
+    except StopIteration:
+        return queries

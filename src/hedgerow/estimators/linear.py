@@ -1,0 +1,120 @@
+"""Private linear models behind scikit-learn's interface: boosted AdaSSP, over the same sites, noise and report.
+
+    model = DPLinearClassifier(epsilon=1, bounds=[(0, 100), (18, 90)], classes=["no", "yes"], n_records=10_000)
+    model.fit(X, y, sites=hospital_of_each_row)
+
+Numeric features count as the number of their public grid cell (half linear, half logarithmic) or its middle, categories
+as one column each. Bounds, categories, classes and the number of records are public and declared, as for trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hedgerow.errors import UsageError
+from hedgerow.estimators.base import keep_parameters, plain
+from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
+
+_OWN_PARAMETERS = ("loss", "rounds", "scale", "row_norm", "gram_share", "ridge", "learning_rate")
+
+
+class _LinearSections:
+    """The plan of a linear model."""
+
+    def _model_sections(self, structure_seed: int) -> dict[str, dict[str, Any]]:
+        own = {name: plain(getattr(self, name)) for name in _OWN_PARAMETERS if hasattr(self, name)}
+        return {"model": {"algorithm": "adassp"}, "adassp": own}
+
+
+class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
+    """A boosted linear model for two classes, with differential privacy for each record.
+
+    Parameters:
+        epsilon, delta, accountant, bounds, categories, classes, n_records, random_state, n_jobs: as in
+            `DPGBDTClassifier`.
+        loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
+        rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
+
+    Attributes: as in `DPGBDTClassifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        loss: str = "auto",
+        rounds: int | str = "auto",
+        scale: str = "grid",
+        row_norm: float | str = "auto",
+        gram_share: float = 0.6,
+        ridge: float = 0.5,
+        learning_rate: float = 1.0,
+        accountant: str = "gdp",
+        bounds: Any = None,
+        categories: Mapping[Any, Sequence[Any]] | None = None,
+        classes: Sequence[Any] | None = None,
+        n_records: int | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        keep_parameters(self, locals())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X: Any, y: Any, sites: Any = None) -> DPLinearClassifier:
+        """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`.
+
+        Raises:
+            UsageError: code "classes", for three classes or more.
+        """
+        super().fit(X, y, sites)
+        return self
+
+    def _train(self, table: Any, y: Any, label: Mapping[str, Any], sites: Any) -> None:
+        if label["type"] == "multiclass":
+            raise _two_classes_only(len(label["classes"]))
+        super()._train(table, y, label, sites)
+
+
+class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
+    """A boosted linear model for a bounded number, with differential privacy for each record.
+
+    Parameters are those of `DPLinearClassifier`, but for `loss` (the squared one) and `classes`:
+        label_bounds: as in `DPGBDTRegressor`.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        rounds: int | str = "auto",
+        scale: str = "grid",
+        row_norm: float | str = "auto",
+        gram_share: float = 0.6,
+        ridge: float = 0.5,
+        learning_rate: float = 1.0,
+        accountant: str = "gdp",
+        bounds: Any = None,
+        categories: Mapping[Any, Sequence[Any]] | None = None,
+        label_bounds: tuple[float, float] | None = None,
+        n_records: int | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        keep_parameters(self, locals())
+
+
+def _two_classes_only(count: int) -> UsageError:
+    # The words are those that scikit-learn's checks look for.
+    return UsageError(
+        f"Only binary classification is supported. There are {count} classes.",
+        cause="A boosted linear model has one score.",
+        remedy="Use DPGBDTClassifier, or one model per class with a share of epsilon each.",
+        code="classes",
+    )

@@ -1,0 +1,1 @@
+"""Evaluation of a model over sites, as a program."""

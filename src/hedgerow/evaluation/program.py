@@ -1,0 +1,261 @@
+"""Federated evaluation: how well a model predicts rows that the sites held out, as a generator of two queries.
+
+    yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
+    yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration
+    (a regression: an outline of the errors, then ErrorMoments with the clip that it shows)
+
+Both are noised and charged like any other release. The held-out rows may be of the same units that the model was
+trained on (a patient with visits in both), so what an evaluation costs is added to what the model has cost; nothing is
+gained from the rows being different (no parallel composition).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.evaluation.estimates import (
+    CalibrationCurve,
+    Estimate,
+    Evaluation,
+    auc,
+    calibration_curve,
+    mean_estimate,
+    mean_of,
+    ratio,
+    regression_estimates,
+    within,
+)
+from hedgerow.evaluation.sums import (
+    ERROR_EDGES,
+    MAX_BINS,
+    N_OUTLINE,
+    bins_for,
+    error_clip,
+    even_edges,
+    outline_scale,
+    predicted,
+    visible,
+)
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.protocol.queries import ErrorMoments, FittedTrees, IntVector, Purpose, Query, ScoreHistogram
+from hedgerow.trees.ensemble import Ensemble
+
+EvaluationProgram = Generator[Query, IntVector, Evaluation]
+"""Yields queries, receives the noisy sum of each, returns the evaluation."""
+
+UNIT = RECORD_NORM
+"""What one record adds to one cell: so fine that noise on the grid costs nothing to speak of."""
+N_EXCHANGES = 2
+"""An outline, then its detail."""
+OUTLINE_SHARE = 0.2
+"""Share of mu**2 that places the bins."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Exchange:
+    """What both queries of one evaluation share.
+
+    Attributes:
+        plan, ensemble: of the model.
+        noise_multipliers: of the outline and of the release that is evaluated; 0 without privacy.
+        first_round: the round of the outline.
+    """
+
+    plan: Plan
+    ensemble: Ensemble
+    noise_multipliers: tuple[float, float]
+    first_round: int
+
+    def sensitivity_squared(self, norm_squared: int) -> int:
+        rows = self.plan.privacy.rows_per_unit
+        return norm_squared * UNIT * UNIT * rows * rows
+
+    def noise(self, stage: int, query: Query) -> float:
+        """Standard deviation of the noise of a release, in records."""
+        multiplier = self.noise_multipliers[stage]
+        one = integer_sigma(multiplier, query.sensitivity_squared) / UNIT if multiplier else 0.0
+        # In the local model each record has noise of its own; the declared number of records is what is known.
+        return one * math.sqrt(self.plan.privacy.n_records) if self.plan.privacy.noise == "local" else one
+
+    def update(self, stage: int) -> FittedTrees | None:
+        return self.ensemble.fitted if stage == 0 else None
+
+    def histogram(self, stage: int, position: str, edges: NDArray[np.int64], *, by_label: bool) -> ScoreHistogram:
+        with_hits = by_label and len(edges) > 1
+        subject = "evaluation, detail" if stage else "evaluation, outline"
+        return ScoreHistogram(
+            purpose=Purpose(self.first_round + stage, "ScoreHistogram", subject),
+            length=len(edges) * (1 + by_label) * (edges.shape[1] + 1) + 2 * with_hits,
+            bound=UNIT,
+            sensitivity_squared=self.sensitivity_squared(len(edges) + with_hits),
+            noise_multiplier=self.noise_multipliers[stage],
+            update=self.update(stage),
+            ensemble_size=self.ensemble.n_trees if stage else 0,
+            position=position,
+            edges=edges,
+            by_label=by_label,
+            with_hits=with_hits,
+            unit=UNIT,
+        )
+
+    def moments(self, clip: int) -> ErrorMoments:
+        return ErrorMoments(
+            purpose=Purpose(self.first_round + 1, "ErrorMoments", "evaluation, detail"),
+            length=4,
+            bound=UNIT,
+            sensitivity_squared=self.sensitivity_squared(4),
+            noise_multiplier=self.noise_multipliers[1],
+            ensemble_size=self.ensemble.n_trees,
+            error_clip=clip,
+            unit=UNIT,
+        )
+
+
+def evaluate_ensemble(
+    plan: Plan, ensemble: Ensemble, epsilon: float, delta: float, first_round: int = 0
+) -> EvaluationProgram:
+    """The program that evaluates a model at (epsilon, delta), charged on its own.
+
+    Args:
+        plan: of the model; its label, unit, rows per unit and accountant count.
+        ensemble: the model, which is public.
+        epsilon: > 0; infinity for no noise (and no promise).
+        delta: in (0, 1).
+        first_round: number of the first exchange: the releases that the model's ledger has so far.
+
+    Raises:
+        PrivacyError: when no noise keeps (epsilon, delta).
+    """
+    exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
+    if plan.label.type == "regression":
+        return (yield from _evaluate_regression(exchange))
+    return (yield from _evaluate_classes(exchange))
+
+
+def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
+    """What an evaluation releases, at its dearest; the un-noised event for an infinite epsilon.
+
+    Raises:
+        PrivacyError: when no noise keeps (epsilon, delta).
+    """
+    multipliers = _noise_multipliers(plan, epsilon, delta)
+    if not all(multipliers):
+        return [UnnoisedEvent()]
+    return [
+        DiscreteGaussianEvent.of(
+            integer_sigma(multiplier, demand.sensitivity_squared), demand.sensitivity_squared, demand.length
+        )
+        for multiplier, demand in zip(multipliers, _demands(plan), strict=True)
+    ]
+
+
+def _demands(plan: Plan) -> list[NoiseDemand]:
+    """Both releases, the second one at its longest."""
+    n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
+    is_regression = plan.label.type == "regression"
+    norms = (1, 4) if is_regression else (n_curves, n_curves + (n_curves > 1))
+    lengths = (len(ERROR_EDGES) + 1, 4) if is_regression else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
+    return [
+        NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
+        for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
+    ]
+
+
+def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float, float]:
+    if math.isinf(epsilon):
+        return 0.0, 0.0
+    demands = _demands(plan)
+    # Noise here is Gaussian, also where the plan's own releases are of pure differential privacy.
+    accountant = "gdp" if plan.privacy.accountant == "pure" else plan.privacy.accountant
+    sigmas = calibrate_sigmas(epsilon, delta, demands, accountant)
+    first, second = (
+        sigma / math.sqrt(demand.sensitivity_squared) for sigma, demand in zip(sigmas, demands, strict=True)
+    )
+    return first, second
+
+
+def _evaluate_regression(exchange: _Exchange) -> EvaluationProgram:
+    label = exchange.plan.label
+    if label.min is None or label.max is None:  # a validated plan has both
+        raise ValueError(f"the label {label.name} has no bounds")
+    half_range = (label.max - label.min) / 2
+    query = exchange.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
+    outline = (yield query) / UNIT
+    clip = error_clip(outline, exchange.noise(0, query))
+    moments_query = exchange.moments(clip)
+    moments = (yield moments_query) / UNIT
+    noise = exchange.noise(1, moments_query)
+    scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
+    return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=clip / SCORE_UNIT * half_range)
+
+
+def _evaluate_classes(exchange: _Exchange) -> EvaluationProgram:
+    scale = outline_scale(exchange.ensemble)
+    query = exchange.histogram(0, scale.position, scale.edges, by_label=False)
+    noisy = (yield query).reshape(len(scale.edges), N_OUTLINE) / UNIT
+    outline = np.array([visible(row, exchange.noise(0, query)) for row in noisy])
+    n_bins = bins_for(float(noisy[0].sum()), exchange.noise(1, query))
+    edges = even_edges(scale, outline, n_bins)
+    detail = exchange.histogram(1, scale.position, edges, by_label=True)
+    sums = (yield detail) / UNIT
+    noise = exchange.noise(1, detail)
+    chances = [predicted(scale, curve, outline, row) for curve, row in enumerate(edges)]
+    cells = sums[: 2 * len(edges) * n_bins].reshape(len(edges), 2, n_bins)
+    if len(edges) > 1:
+        return _several_classes(exchange.plan, cells, sums[-2:], noise, chances)
+    return _two_classes(exchange.plan, cells[0], noise, chances[0], edges[0] <= (scale.threshold or 0))
+
+
+def _two_classes(
+    plan: Plan, cells: NDArray[np.float64], noise: float, chance: NDArray[np.float64], at_most: NDArray[np.bool_]
+) -> Evaluation:
+    """`at_most`: whether each border is at most the decision's threshold."""
+    real = ~np.isnan(chance)
+    cells, chance = cells[:, real], chance[real]
+    # A bin predicts the first class when its upper border is at most the threshold.
+    is_first = np.append(at_most, False)[real]
+    losses = -np.log(np.concatenate([1 - chance, chance]))
+    hits = np.concatenate([is_first, ~is_first]).astype(np.float64)
+    flat = cells.ravel()
+    scores = {
+        "auc": auc(cells, noise),
+        "log_loss": within(mean_of(losses, flat, noise), 0.0, math.inf),
+        "accuracy": within(mean_of(hits, flat, noise), 0.0, 1.0),
+    }
+    count = Estimate(float(flat.sum()), noise * math.sqrt(len(flat)))
+    return Evaluation(count, scores, (calibration_curve(plan.label.classes[-1], cells, noise, chance),))
+
+
+def _several_classes(
+    plan: Plan,
+    cells: NDArray[np.float64],
+    hits: NDArray[np.float64],
+    noise: float,
+    chances: list[NDArray[np.float64]],
+) -> Evaluation:
+    areas: list[Estimate] = []
+    curves: list[CalibrationCurve] = []
+    losses: list[NDArray[np.float64]] = []
+    for name, table, every in zip(plan.label.classes, cells, chances, strict=True):
+        real = ~np.isnan(every)
+        areas.append(auc(table[:, real], noise))
+        curves.append(calibration_curve(name, table[:, real], noise, every[real]))
+        losses.append(np.where(real, -np.log(np.where(real, every, 1.0)), 0.0))
+    # A record's loss is in its own class's curve only; the hits count the records with the least noise.
+    ours = np.concatenate([cells[:, 1].ravel(), hits])
+    top = np.concatenate([*losses, [0.0, 0.0]])
+    bottom = np.concatenate([np.zeros(len(ours) - 2), [1.0, 1.0]])
+    scores = {
+        "auc": mean_estimate(areas),
+        "log_loss": within(ratio(top, bottom, ours, noise), 0.0, math.inf),
+        "accuracy": within(mean_of(np.array([0.0, 1.0]), hits, noise), 0.0, 1.0),
+    }
+    return Evaluation(Estimate(float(hits.sum()), noise * math.sqrt(2)), scores, tuple(curves))

@@ -1,0 +1,240 @@
+"""What a record adds to an evaluation: integers only, so that the same record counts the same on every machine.
+
+    position      of a record                                              model
+    score         its score, in units of 2**-16                            binary
+    probability   per class, its predicted probability, in units of 2**-30 three classes or more
+    residual      |prediction - label|, in units of 2**-16, label scaled   regression
+
+docs/privacy.md, section "Evaluation", says what one record can add at most.
+
+Public bins for an evaluation: an outline from the model alone, then equal shares from the outline's release.
+
+Noise falls on every bin, needed or not, so few bins that each hold a like share of the records measure best. Nobody
+may look at the records to place them. What is public is the model: its released leaf weights say roughly where scores
+lie. The outline covers that range finely; its noisy counts then place the few bins of the release that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import SCORE_UNIT, exponentials
+from hedgerow.protocol.queries import ErrorMoments, IntVector, ScoreHistogram
+from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX, Ensemble
+from hedgerow.trees.importances import importances
+from hedgerow.trees.leaf_sums import SiteRecords
+
+PROBABILITY_UNIT = 2**30
+POSITIONS = ("score", "probability", "residual")
+_EXP_STEP_BITS = 6
+_EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
+"""Steps of 2**-10 of score; after 22 an exponential is below 2**-30."""
+
+
+def positions(records: SiteRecords, position: str, link: str) -> NDArray[np.int64]:
+    """Where each record lies on each curve: int64 [n_curves, n].
+
+    Args:
+        records: with the whole model in their scores.
+        position: one of `POSITIONS`.
+        link: what the scores mean (`hedgerow.trees.ensemble.LINKS`).
+    """
+    scores = records.scores.astype(np.int64)
+    if position == "score":
+        return scores
+    if position == "residual":
+        return np.abs(_errors(records))[None, :]
+    weights = _exponentials(scores) if link == SOFTMAX else np.clip(scores, 0, SCORE_UNIT)
+    total = np.maximum(weights.sum(axis=0), 1)
+    return np.asarray(weights * PROBABILITY_UNIT // total)
+
+
+def score_histogram(records: SiteRecords, query: ScoreHistogram, link: str) -> IntVector:
+    """Answer a `ScoreHistogram` query, its update applied: int64 [query.length]."""
+    n_curves, n_rows, n_bins = query.shape
+    places = positions(records, query.position, link)
+    counts = np.zeros((n_curves, n_rows, n_bins), dtype=np.int64)
+    for curve in range(n_curves):
+        bins = np.searchsorted(query.edges[curve], places[curve], side="left")
+        if query.by_label:
+            # One curve is about the last class; several are about each class against the rest.
+            about = 1 if n_curves == 1 else curve
+            bins = bins + n_bins * (records.labels == about)
+        counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
+    parts = [counts.ravel()]
+    if query.with_hits:
+        hit = places.argmax(axis=0) == records.labels if link != SOFTMAX else records.scores.argmax(0) == records.labels
+        parts.append(np.bincount(hit.astype(np.int64), minlength=2).astype(np.int64))
+    return np.asarray(np.concatenate(parts) * query.unit, dtype=np.int64)
+
+
+def error_moments(records: SiteRecords, query: ErrorMoments) -> IntVector:
+    """Answer an `ErrorMoments` query, its update applied: int64 [4]; every product is rounded to the nearest unit."""
+    labels, clip, unit = records.labels.astype(np.int64), query.error_clip, query.unit
+    errors = np.minimum(np.abs(_errors(records)), clip)
+    first = (labels * unit + SCORE_UNIT // 2) // SCORE_UNIT
+    second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
+    squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
+    return np.array([unit * len(labels), first.sum(), second.sum(), squared.sum()], dtype=np.int64)
+
+
+def _errors(records: SiteRecords) -> NDArray[np.int64]:
+    return np.asarray(np.clip(records.scores[0].astype(np.int64), -SCORE_UNIT, SCORE_UNIT) - records.labels)
+
+
+def _exponentials(scores: NDArray[np.int64]) -> NDArray[np.int64]:
+    """exp of the scores less the largest of each record, in units of 2**-30, in steps of 2**-10 of the score."""
+    below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
+    table = np.rint(PROBABILITY_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
+    return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
+
+
+N_OUTLINE = 64
+"""Bins of the outline."""
+MIN_BINS, MAX_BINS = 8, N_OUTLINE
+"""Bins of the release that is evaluated, see `bins_for`."""
+REACH = 5.0
+"""The outline covers the model's mean score and this many of its standard deviations to either side."""
+LOGIT_REACH = 6.0
+"""With three classes or more it covers these log-odds of each class against the rest."""
+ERROR_EDGES = np.rint(2 ** np.arange(5.0, 17.0, 0.5)).astype(np.int64)
+"""Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
+LARGEST_ERROR = 2**17
+VISIBLE = 2.0
+"""A count of the outline below so many standard deviations of its noise counts as an empty bin."""
+_NEAREST = 1e-6
+"""Probabilities stay this far from 0 and 1."""
+
+Counts = NDArray[np.float64]
+Edges = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """How an outline's positions are placed and read.
+
+    Attributes:
+        position: as in `ScoreHistogram`.
+        edges: int64 [n_curves, N_OUTLINE - 1], strictly ascending.
+        link: of the ensemble.
+    """
+
+    position: str
+    edges: Edges
+    link: str
+
+    @property
+    def threshold(self) -> int | None:
+        """Binary: the largest position of which the first class is predicted; it is one of the edges."""
+        if self.position != "score":
+            return None
+        return 0 if self.link == LOGISTIC else SCORE_UNIT // 2
+
+    def probabilities(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predicted probabilities of the curve's class at some positions."""
+        if self.position == "probability":
+            chance = places / PROBABILITY_UNIT
+        elif self.link == LOGISTIC:
+            chance = 1 / (1 + np.exp(-places / SCORE_UNIT))
+        else:
+            chance = places / SCORE_UNIT
+        return np.asarray(np.clip(chance, _NEAREST, 1 - _NEAREST))
+
+    def middles(self, curve: int) -> NDArray[np.float64]:
+        """The predicted probability in the middle of each bin of the outline: float64 [N_OUTLINE]."""
+        edges = self.edges[curve].astype(np.float64)
+        inner = (edges[1:] + edges[:-1]) / 2
+        low, high = edges[0] - (edges[1] - edges[0]) / 2, edges[-1] + (edges[-1] - edges[-2]) / 2
+        return self.probabilities(np.concatenate([[low], inner, [high]]))
+
+
+def outline_scale(ensemble: Ensemble) -> Scale:
+    """The outline of a classifier, from nothing but the model."""
+    if ensemble.n_outputs > 1:
+        steps = np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * (2 * LOGIT_REACH / N_OUTLINE)
+        edges = np.rint(PROBABILITY_UNIT / (1 + np.exp(-steps))).astype(np.int64)
+        return Scale("probability", np.tile(edges, (ensemble.n_outputs, 1)), ensemble.link)
+    middle, spread = _centre_and_spread(ensemble)
+    # A bin is at least one unit wide, whatever the model.
+    width = max(1.0, 2 * REACH * spread * SCORE_UNIT / N_OUTLINE)
+    edges = np.rint(middle * SCORE_UNIT + np.arange(1 - N_OUTLINE // 2, N_OUTLINE // 2) * width).astype(np.int64)
+    scale = Scale("score", edges[None, :], ensemble.link)
+    # The threshold of the decision becomes one of the borders, so that the accuracy can be read off exactly.
+    edges[int(np.abs(edges - (scale.threshold or 0)).argmin())] = scale.threshold or 0
+    return scale
+
+
+def _centre_and_spread(ensemble: Ensemble) -> tuple[float, float]:
+    """The mean of a model's scores over its released leaf weights, and their deviation if features were independent."""
+    if ensemble.fitted is None:
+        return 0.0, 0.0
+    values = ensemble.fitted.values[:, :, 0] / SCORE_UNIT
+    weights = np.ones(values.shape) if ensemble.leaf_weights is None else ensemble.leaf_weights.astype(np.float64)
+    totals = weights.sum(axis=1)
+    means = (weights * values).sum(axis=1) / np.where(totals > 0, totals, 1)
+    return math.fsum(means.tolist()), float(np.sqrt((importances(ensemble).values ** 2).sum()))
+
+
+def visible(counts: Counts, noise: float) -> Counts:
+    """Counts that stand out of the noise, others 0; the non-negative ones when none does; even ones when all are 0."""
+    kept = np.where(counts > VISIBLE * noise, counts, 0.0)
+    if not kept.any():
+        kept = np.maximum(counts, 0.0)
+    return kept if kept.any() else np.ones_like(counts)
+
+
+def bins_for(n_records: float, noise: float) -> int:
+    """How many bins to evaluate: the noise's error grows with their root, the error of ties falls with their square.
+
+    Both are equal in an area under a curve at (n_records / noise)**0.4 or so bins; a quarter more keeps the error that
+    no error bar shows, that of the ties, below the other.
+
+    Args:
+        n_records: a noisy count.
+        noise: standard deviation of the noise of one count, in records.
+    """
+    if noise <= 0:
+        return MAX_BINS
+    wanted = 1.25 * math.pow(max(n_records, 0.0) / noise, 0.4)
+    return max(MIN_BINS, min(MAX_BINS, round(wanted)))
+
+
+def even_edges(scale: Scale, outline: Counts, n_bins: int) -> Edges:
+    """Borders that leave about even shares of the outline in the bins: int64 [n_curves, n_bins - 1], ascending.
+
+    They are borders of the outline; one that repeats its neighbour leaves an empty bin. Binary: the threshold is one.
+
+    Args:
+        outline: float64 [n_curves, N_OUTLINE], counts >= 0 (see `visible`).
+    """
+    rows = []
+    n_quantiles = n_bins - (scale.threshold is not None)
+    for edges, counts in zip(scale.edges, outline, strict=True):
+        shares = np.cumsum(counts)[:-1] / counts.sum()
+        wanted = np.arange(1, n_quantiles) / n_quantiles
+        chosen = edges[np.abs(shares[None, :] - wanted[:, None]).argmin(axis=1)]
+        extra = [] if scale.threshold is None else [scale.threshold]
+        rows.append(np.sort(np.concatenate([chosen, np.array(extra, dtype=np.int64)])))
+    return np.array(rows)
+
+
+def predicted(scale: Scale, curve: int, outline: Counts, edges: Edges) -> NDArray[np.float64]:
+    """The mean predicted probability in each bin, by the outline's counts: float64 [n_bins], NaN for empty bins."""
+    n_bins = len(edges) + 1
+    # A bin of the outline lies in the bin of its upper border.
+    bin_of_fine = np.searchsorted(edges, np.append(scale.edges[curve], np.iinfo(np.int64).max), side="left")
+    # A little of every bin, so that one without visible records has its middle.
+    weights = outline[curve] + 1e-9 * outline[curve].sum()
+    mass = np.bincount(bin_of_fine, weights=weights, minlength=n_bins)
+    total = np.bincount(bin_of_fine, weights=weights * scale.middles(curve), minlength=n_bins)
+    return np.asarray(np.divide(total, mass, out=np.full(n_bins, np.nan), where=mass > 0))
+
+
+def error_clip(outline: Counts, noise: float) -> int:
+    """Regression: the upper border of the last bin of errors that stands out of the noise, in units of 2**-16."""
+    uppers = np.append(ERROR_EDGES, LARGEST_ERROR)
+    return int(uppers[np.flatnonzero(visible(outline, noise))[-1]])

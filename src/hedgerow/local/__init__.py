@@ -1,0 +1,1 @@
+"""Training and evaluation in one process."""

@@ -1,0 +1,246 @@
+"""Exponentials that are the same on every machine.
+
+Libraries' exponentials may differ in the last bit between processors, and a loss's table that differs by one integer
+between two nodes would break the promise that a model does not depend on who holds which row. These are powers of one
+decimal constant, computed with 50 digits and rounded to a double once.
+
+Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
+
+Scores are integers in units of 2**-16, so sums over trees are exact and their order does not matter. A record's
+statistics are integers too, rounded towards zero; one unit of L2 sensitivity is `RECORD_NORM` = 2**14 of them. For
+labels of two classes the statistics are a finite table over (label, score), and the sensitivity is the largest norm in
+that table: a maximum over numbers that exist, not a bound on a formula. The kernels read the same table.
+
+    weight update   binary                 multiclass (K classes)              regression (label scaled to [-1, 1])
+    newton          (g, c h)               (g_1..g_K, c h_1..c h_K)            (clip(g), c)
+    gradient        (g, c)                 (g_1..g_K, c)                       (clip(g), c)
+    averaging       (1{y=0}, 1{y=1})       (1{y=1}..1{y=K})                    (y, c)
+                    (1{y=1}, c) where the plan gives c: CCS'22, section 4.4.1, with more noise than the class counts
+
+Source: Maddock et al., CCS'22, section 4.4; the scaling c of the Hessian and the joint clipping of (g, c h) are
+explained in docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.errors import PlanError
+from hedgerow.plan.plan import Plan
+
+_CONTEXT = Context(prec=50)
+
+
+@lru_cache(maxsize=8)
+def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decimal, ...]:
+    """exp(-(k + twice_offset / 2) / steps_per_unit) for k < count, to nearly 50 digits."""
+    ratio = _CONTEXT.exp(_CONTEXT.divide(Decimal(-1), Decimal(steps_per_unit)))
+    value = _CONTEXT.exp(_CONTEXT.divide(Decimal(-twice_offset), Decimal(2 * steps_per_unit)))
+    values = []
+    for _ in range(count):
+        values.append(value)
+        value = _CONTEXT.multiply(value, ratio)
+    return tuple(values)
+
+
+@lru_cache(maxsize=8)
+def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
+    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
+    return _fixed(_decimals(count, steps_per_unit, 0))
+
+
+@lru_cache(maxsize=8)
+def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k in -count / 2 .. count / 2 - 1, read-only."""
+    one = Decimal(1)
+    upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in _decimals(count // 2, steps_per_unit, 1)]
+    lower = [_CONTEXT.subtract(one, value) for value in reversed(upper)]
+    return _fixed(lower + upper)
+
+
+def _fixed(values: Iterable[Decimal]) -> NDArray[np.float64]:
+    """The doubles next to the values, which nobody can change."""
+    table = np.array([float(value) for value in values])
+    table.flags.writeable = False
+    return table
+
+
+SCORE_UNIT = 2**16
+"""Scores are integers in units of 1 / SCORE_UNIT."""
+STEP_BITS = 8
+"""The table holds one entry per 2**8 score units, that is per 1/256 of score."""
+STEPS = 4096
+"""Entries per class: scores from -8 to 8; beyond them the derivative of the logistic loss is constant to 0.0004."""
+SCORE_LIMIT = STEPS // 2 << STEP_BITS
+RECORD_NORM = 2**14
+LARGEST_UNIT = 2**28
+"""Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
+GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
+LOGISTIC_HESSIAN_SCALE = GOLDEN_RATIO**2.5
+"""Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
+SOFTMAX_HESSIAN_SCALE = 2.0
+"""The same for softmax with diagonal Hessians, where the norm of the gradient alone reaches sqrt(2)."""
+RESIDUAL_LIMIT = 1.0
+"""Residuals of a regression are clipped to this, in units in which the label's public range is [-1, 1]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """How a record's label and scores become its integer statistics.
+
+    Attributes:
+        kind: "table" (statistics depend on the class and at most one score), "softmax" or "squared".
+        n_outputs: scores per record.
+        n_statistics: integers per record and leaf.
+        scales: float64 [n_statistics], integer units per 1.0 of each statistic (the Hessian's includes c).
+        table: int16 [n_classes, STEPS, n_statistics]; for kind "table", else of length 0.
+        norm_squared: largest squared L2 norm of any record's statistics, in integer units.
+        clip: largest gradient magnitude, in integer units (kind "squared").
+        is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
+        constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
+    """
+
+    kind: str
+    n_outputs: int
+    n_statistics: int
+    scales: NDArray[np.float64]
+    table: NDArray[np.int16]
+    norm_squared: int
+    clip: int = 0
+    constant: int = 0
+    is_share: bool = False
+
+    def sensitivity_squared(self, score_bound: int) -> int:
+        """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
+        if self.kind != "table":
+            return self.norm_squared
+        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
+        return int(self._norms_within[reach - 1])
+
+    @cached_property
+    def _norms_within(self) -> NDArray[np.int64]:
+        """Largest squared norm within 1, 2, ... steps of score 0: a run asks before every tree."""
+        norms = (self.table.astype(np.int64) ** 2).sum(axis=-1).max(axis=0)
+        either_side = np.maximum(norms[STEPS // 2 - 1 :: -1], norms[STEPS // 2 :])
+        return np.asarray(np.maximum.accumulate(either_side))
+
+    def largest_statistic(self, index: int) -> int:
+        """Largest magnitude of one of a record's statistics, in integer units."""
+        if self.kind == "table":
+            return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
+        if self.constant and index == self.n_statistics - 1:
+            return min(self.constant, self.bound())
+        if self.kind == "softmax" and index >= self.n_outputs:
+            # c p (1 - p) is at most c / 4, and every rounding is towards zero.
+            return min(int(self.scales[index]) // 4, self.bound())
+        return self.bound()
+
+    def bound(self) -> int:
+        """Largest magnitude of one statistic of one record, in integer units."""
+        return math.isqrt(self.norm_squared)
+
+
+def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:
+    """The loss of a plan.
+
+    Args:
+        plan: a plan; its label and weight update decide.
+        joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
+        hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
+
+    Raises:
+        PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.
+    """
+    if plan.model.weight_update == "averaging":
+        return _averaging(plan, hessian_scale)
+    if plan.label.type == "binary":
+        return _logistic(plan.model.weight_update == "newton", joint_clip, hessian_scale)
+    if plan.label.type == "multiclass":
+        newton = plan.model.weight_update == "newton"
+        return _softmax(plan.label.n_outputs, newton, joint_clip, hessian_scale)
+    return _squared(joint_clip, hessian_scale)
+
+
+def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    c = hessian_scale or (LOGISTIC_HESSIAN_SCALE if newton else 0.5)
+    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+    hessian = probability * (1 - probability) if newton else np.ones(STEPS)
+    pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
+    norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
+    limit = float(norms.max()) if joint_clip is None else joint_clip
+    check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
+    pairs *= np.minimum(1, limit / norms)[..., None]
+    return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
+
+
+def _averaging(plan: Plan, hessian_scale: float | None) -> Loss:
+    if plan.label.type == "regression":
+        c = 0.5
+        scales = RECORD_NORM / math.hypot(1, c) * np.array([1.0, c])
+        units = np.floor(scales).astype(int)
+        empty = np.empty((0, STEPS, 2), dtype=np.int16)
+        norm_squared = int(units[0] ** 2 + units[1] ** 2)
+        return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
+    if plan.label.type == "binary" and hessian_scale is not None:
+        scale = RECORD_NORM / math.hypot(1, hessian_scale)
+        check_units(scale, hessian_scale * scale)
+        pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
+        table = np.repeat(pairs[:, None, :], STEPS, axis=1)
+        return replace(_from_table(table, scale, np.array([1.0, hessian_scale])), is_share=True)
+    counts = np.repeat(np.eye(len(plan.label.classes))[:, None, :], STEPS, axis=1)
+    return _from_table(counts, float(RECORD_NORM), np.ones(counts.shape[-1]), n_outputs=0)
+
+
+def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int = 0) -> Loss:
+    """Round towards zero, so that no entry's norm grows; the norm is then read off the integers."""
+    table = np.trunc(values * scale * (1 - 1e-12)).astype(np.int16)
+    if n_outputs == 0 and scale == RECORD_NORM:
+        table = np.rint(values * scale).astype(np.int16)
+    norm_squared = int((table.astype(np.int64) ** 2).sum(axis=-1).max())
+    return Loss("table", n_outputs, values.shape[-1], scale * weights, table, norm_squared)
+
+
+def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    c = hessian_scale or (SOFTMAX_HESSIAN_SCALE if newton else 0.5)
+    # Above c*, diagonal Hessians add at most c**2 / 8 (two even classes); c**2 / 4 is on the safe side.
+    extra = 0.0 if newton and c <= SOFTMAX_HESSIAN_SCALE else (c / 2 if newton else c)
+    own = math.hypot(math.sqrt(2), extra)
+    limit = own if joint_clip is None else min(own, joint_clip)
+    scale = RECORD_NORM / limit
+    check_units(scale, c * scale)
+    n_statistics = 2 * n_classes if newton else n_classes + 1
+    weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
+    empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
+    constant = 0 if newton else math.floor(c * scale)
+    return Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
+
+
+def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
+    c = hessian_scale or clip / 2
+    scale = RECORD_NORM / math.hypot(clip, c)
+    check_units(scale, clip * scale, c * scale)
+    gradient_clip, constant = math.floor(clip * scale), math.floor(c * scale)
+    empty = np.empty((0, STEPS, 2), dtype=np.int16)
+    scales = np.array([float(math.floor(scale)), float(constant)])
+    return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)
+
+
+def check_units(*units: float) -> None:
+    """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
+    if min(units) >= 1 and max(units) <= LARGEST_UNIT:
+        return
+    raise PlanError(
+        f"model.joint_clip with model.hessian_scale: 1.0 of a statistic would have {min(units):.3g} to "
+        f"{max(units):.3g} integer units; between 1 and {LARGEST_UNIT} are possible.",
+        cause="A clip far from the size of the statistics, or a scale far from 1, leaves no integers to count in.",
+        remedy='Set both to "auto", or model.joint_clip to 0.01 to 2 and model.hessian_scale to 0.1 to 10.',
+        code="plan-field",
+    )

@@ -1,0 +1,1 @@
+"""The methods: each yields queries and receives noisy sums."""

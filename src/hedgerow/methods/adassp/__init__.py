@@ -1,0 +1,1 @@
+"""Boosted linear models by AdaSSP."""

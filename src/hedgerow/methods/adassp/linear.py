@@ -1,0 +1,420 @@
+"""Linear equations, solved alike on every machine: whole-array additions, products, quotients and roots, no BLAS.
+
+IEEE 754 rounds each of these correctly, and numpy does one of them at a time, so that no multiply-add can be fused and
+no sum reordered. A matrix of a few hundred columns takes milliseconds.
+
+A linear model over a public grid: its design matrix as a table over codes, and its coefficients as trees.
+
+A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from
+code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. A linear model is
+therefore an ensemble with one tree per feature: model files, exports, evaluation and nodes need nothing new.
+
+Kernels of linear models: products of a record's row, summed over records; integers only.
+
+What a node makes of the queries of linear models, and the losses whose gradients they ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
+from hedgerow.plan.plan import Feature, Plan
+from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, LinearRows, TreeBatch
+from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.leaf_sums import MIN_RECORDS_PER_THREAD, SiteRecords, apply_update
+
+Matrix = NDArray[np.float64]
+
+
+def cholesky(matrix: Matrix) -> Matrix | None:
+    """The lower triangular L with L L^T = matrix, float64 [p, p]; None when it is not positive definite.
+
+    Source: the outer-product form, Golub & Van Loan, Matrix Computations (4th ed.), section 4.2.5.
+    """
+    rest = np.array(matrix, dtype=np.float64)
+    size = len(rest)
+    lower = np.zeros((size, size))
+    for step in range(size):
+        pivot = float(rest[step, step])
+        if not pivot > 0 or not math.isfinite(pivot):
+            return None
+        column = rest[step:, step] / math.sqrt(pivot)
+        lower[step:, step] = column
+        tail = column[1:]
+        rest[step + 1 :, step + 1 :] -= tail[:, None] * tail[None, :]
+    return lower
+
+
+def solve(lower: Matrix, right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """x with L L^T x = right, for the L of `cholesky`: float64 [p]."""
+    size = len(lower)
+    x = np.array(right, dtype=np.float64)
+    for step in range(size):
+        x[step] = x[step] / lower[step, step]
+        x[step + 1 :] -= lower[step + 1 :, step] * x[step]
+    for step in range(size - 1, -1, -1):
+        x[step] = x[step] / lower[step, step]
+        x[:step] -= lower[step, :step] * x[step]
+    return x
+
+
+def lower_inverse(lower: Matrix) -> Matrix:
+    """The inverse of a lower triangular matrix: float64 [p, p], lower triangular."""
+    inverse = np.eye(len(lower))
+    for step in range(len(lower)):
+        inverse[step] = inverse[step] / lower[step, step]
+        inverse[step + 1 :] -= lower[step + 1 :, step, None] * inverse[step]
+    return inverse
+
+
+def least_eigenvalue(matrix: Matrix, span: float, steps: int = 12) -> float:
+    """The least eigenvalue of a symmetric matrix within [-span, span], from below, to span / 2**(steps - 1).
+
+    matrix - t I has a Cholesky factor iff t is below the least eigenvalue, so halving an interval finds it. Below -span
+    and above span the nearest end is the answer.
+    """
+    low, high = -span, span
+    identity = np.eye(len(matrix))
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if cholesky(matrix - middle * identity) is None:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+_TRANSFORM_REACH = 10
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBasis:
+    """The design of a linear model.
+
+    Attributes:
+        rows: a record's row, in integers; a real row's entries lie in [-1, 1], the constant's and those of categories
+            are 1.
+        unit: integers per 1.0.
+        blocks: per feature its first column and its number of columns; one for a numeric feature, one per category and
+            one for all else for a categorical one, none for one that is left out.
+        trees: one tree per feature, a leaf per code.
+        leaf_of_code: int64 [n_features, n_codes]; -1 for codes that a feature does not have.
+    """
+
+    rows: LinearRows
+    unit: int
+    blocks: tuple[tuple[int, int], ...]
+    trees: TreeBatch
+    leaf_of_code: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, plan: Plan, grid: Grid, row_norm: float, scale: str, numeric_only: bool = False) -> LinearBasis:
+        """The basis of a plan.
+
+        Args:
+            plan: its features.
+            grid: its grid.
+            row_norm: the largest norm of a record's row, in real units.
+            scale: what a numeric feature's value is: "grid" or "linear", as in [adassp].
+            numeric_only: whether categorical features are left out.
+        """
+        unit = math.floor(RECORD_NORM / row_norm)
+        shape = (grid.n_features, grid.n_codes)
+        column, entry = np.ones(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        blocks, next_column = [], 1
+        for index, (feature, cells) in enumerate(zip(plan.features, grid.features, strict=True)):
+            if cells.is_categorical and numeric_only:
+                blocks.append((next_column, 0))
+                column[index] = max(1, next_column - 1)
+                continue
+            n_columns = cells.n_cells if cells.is_categorical else 1
+            column[index] = next_column
+            if cells.is_categorical:
+                # What is missing shares the column of what is not listed.
+                column[index, : cells.n_codes] += np.minimum(np.arange(cells.n_codes), cells.n_cells - 1)
+                entry[index, : cells.n_codes] = unit
+            else:
+                value = _positions(feature, cells, scale)
+                entry[index, : cells.n_cells] = np.trunc(value * unit)
+                entry[index, cells.missing_code] = entry[index, cells.n_cells // 2]
+            blocks.append((next_column, n_columns))
+            next_column += n_columns
+        rows = LinearRows(column, entry, unit, RECORD_NORM, next_column)
+        trees, leaf_of_code = _table_trees(grid)
+        return cls(rows, unit, tuple(blocks), trees, leaf_of_code)
+
+    def transformed(self, matrix: NDArray[np.float64]) -> LinearBasis:
+        """The basis whose rows are `matrix` times these rows, to 2**-16: float64 [p, p], a function of releases.
+
+        Entries are cut off at +-2**10, and what is no number counts as 0; ValueError for more than 2**14 columns.
+        """
+        if len(matrix) > MAX_TRANSFORMED:
+            raise ValueError(f"rows of {len(matrix)} entries are too long to be transformed")
+        reach = 2.0**_TRANSFORM_REACH
+        # Machines make different integers of what is no number.
+        numbers = np.nan_to_num(matrix, nan=0.0, posinf=reach, neginf=-reach)
+        transform = np.rint(np.clip(numbers, -reach, reach) * 2.0**TRANSFORM_BITS).astype(np.int64)
+        return replace(self, rows=replace(self.rows, transform=transform))
+
+    @property
+    def norm_squared(self) -> int:
+        """The largest squared norm of any row."""
+        if len(self.rows.transform):
+            return self.rows.limit**2
+        largest = (self.rows.entry.astype(np.int64) ** 2).max(axis=1)
+        return min(self.rows.limit**2, self.rows.intercept**2 + int(largest.sum()))
+
+    @property
+    def largest_entry(self) -> int:
+        """The largest magnitude of one entry of any row."""
+        if len(self.rows.transform):
+            return self.rows.limit
+        return min(self.rows.limit, max(self.rows.intercept, int(np.abs(self.rows.entry).max())))
+
+    def values(self, coefficients: NDArray[np.float64], largest: int) -> NDArray[np.int32]:
+        """What each leaf adds to a score: int32 [n_features, n_leaves, 1], in units of 2**-16, at most `largest`.
+
+        Args:
+            coefficients: float64 [p] for real rows.
+            largest: the largest magnitude of a value.
+        """
+        if len(self.rows.transform):
+            matrix = self.rows.transform * 2.0**-TRANSFORM_BITS
+            whole = np.zeros(len(matrix))
+            # One row after the other: a product of matrices may add up in another order on another machine.
+            for row, coefficient in zip(matrix, coefficients, strict=True):
+                whole += coefficient * row
+            coefficients = whole
+        table = coefficients[self.rows.column] * (self.rows.entry / self.unit)
+        # The constant is in the first feature's tree.
+        table[0] += coefficients[0]
+        units = np.clip(np.rint(table * SCORE_UNIT), -largest, largest).astype(np.int32)
+        values = np.zeros((len(units), self.trees.n_leaves, 1), dtype=np.int32)
+        for feature, leaves in enumerate(self.leaf_of_code):
+            # A missing value is in the leaf of the value that it counts as, and has the same entry.
+            own = leaves >= 0
+            values[feature, leaves[own], 0] = units[feature, own]
+        return values
+
+
+def _positions(feature: Feature, cells: FeatureGrid, scale: str) -> NDArray[np.float64]:
+    """The value of each cell in [-1, 1]: float64 [n_cells]."""
+    n_cells = cells.n_cells
+    if n_cells == 1:
+        return np.zeros(1)
+    if scale == "grid":
+        return np.asarray(2 * np.arange(n_cells) / (n_cells - 1) - 1)
+    if feature.min is None or feature.max is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
+    borders = np.concatenate([[feature.min], cells.edges.astype(np.float64), [feature.max]])
+    middles = borders[:-1] + (borders[1:] - borders[:-1]) / 2
+    return np.asarray(np.clip(2 * (middles - feature.min) / (feature.max - feature.min) - 1, -1, 1))
+
+
+def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
+    """One tree per feature with a leaf per code, in the order of the codes; and the leaf of each code."""
+    leaf_of_code = np.full((grid.n_features, grid.n_codes), -1, dtype=np.int64)
+    for index, cells in enumerate(grid.features):
+        leaf_of_code[index, : cells.n_codes] = np.arange(cells.n_codes)
+        if not cells.is_categorical:
+            leaf_of_code[index, cells.missing_code] = cells.n_cells // 2
+    depth = max(1, int(leaf_of_code.max()).bit_length())
+    n_nodes = 2**depth - 1
+    goes_left = np.zeros((grid.n_features, n_nodes, grid.n_codes), dtype=np.uint8)
+    threshold = np.zeros((grid.n_features, n_nodes), dtype=np.int32)
+    for node in range(n_nodes):
+        level = (node + 1).bit_length() - 1
+        span = 2 ** (depth - level)
+        middle = (node + 1 - 2**level) * span + span // 2
+        goes_left[:, node] = leaf_of_code < middle
+        for index, cells in enumerate(grid.features):
+            last = cells.n_codes - 1 if cells.is_categorical else cells.n_cells - 1
+            # A node whose right side has no code sends everything left.
+            if middle > last:
+                goes_left[index, node], threshold[index, node] = 1, grid.n_codes - 1
+            elif cells.is_categorical:
+                goes_left[index, node, cells.n_codes :], threshold[index, node] = 0, -1
+            else:
+                goes_left[index, node, cells.missing_code :] = leaf_of_code[index, cells.missing_code] < middle
+                threshold[index, node] = middle - 1
+    feature = np.repeat(np.arange(grid.n_features, dtype=np.int32)[:, None], n_nodes, axis=1)
+    return TreeBatch(feature, goes_left, threshold), leaf_of_code
+
+
+TRANSFORM_BITS = 16
+ENTRY_LIMIT = 2**24
+"""Largest entry of a transformed row before it is shortened."""
+MAX_TRANSFORMED = 2**14
+"""Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
+negative, and the row would stay as long as it is."""
+
+
+@numba.njit(cache=True, nogil=True)
+def _towards_zero(product, shift):  # type: ignore[no-untyped-def]
+    magnitude = abs(product) >> np.int64(shift)
+    return magnitude if product >= 0 else -magnitude
+
+
+@numba.njit(cache=True, nogil=True)
+def _shorten(values, limit):  # type: ignore[no-untyped-def]
+    norm_squared = np.int64(0)
+    for value in values:
+        norm_squared += value * value
+    if norm_squared <= limit * limit:
+        return
+    norm = np.int64(math.sqrt(np.float64(norm_squared)))
+    # A root in floating point may be off by one; the norm must be rounded up for the row not to stay too long.
+    while norm * norm < norm_squared:
+        norm += 1
+    while (norm - 1) * (norm - 1) >= norm_squared:
+        norm -= 1
+    for index in range(len(values)):
+        shortened = abs(values[index]) * limit // norm
+        values[index] = shortened if values[index] >= 0 else -shortened
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_row(codes, record, rows, places, values):  # type: ignore[no-untyped-def]
+    """The row of one record, in `places` and `values`: int64 [1 + n_features], shortened to the limit."""
+    column, entry, intercept = rows[:3]
+    places[0], values[0] = 0, intercept
+    for feature in range(codes.shape[0]):
+        code = codes[feature, record]
+        places[feature + 1], values[feature + 1] = column[feature, code], entry[feature, code]
+    _shorten(values, np.int64(rows[3]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_transformed(codes, record, rows, values):  # type: ignore[no-untyped-def]
+    """The transformed row of one record: int64 [p], shortened to the limit."""
+    column, entry, intercept, limit, transform = rows
+    for index in range(len(values)):
+        total = transform[index, 0] * np.int64(intercept)
+        for feature in range(codes.shape[0]):
+            code = codes[feature, record]
+            total += transform[index, column[feature, code]] * np.int64(entry[feature, code])
+        values[index] = min(max(_towards_zero(total, TRANSFORM_BITS), -ENTRY_LIMIT), ENTRY_LIMIT)
+    _shorten(values, np.int64(limit))
+
+
+@numba.njit(cache=True, nogil=True)
+def gram_sums(codes, rows, n_columns, shift, begin, end):  # type: ignore[no-untyped-def]
+    """Upper triangle of the sum of r r^T over records begin..end-1: int64 [p, p], zero below the diagonal."""
+    sums = np.zeros((n_columns, n_columns), dtype=np.int64)
+    is_transformed = len(rows[4]) > 0
+    n_entries = n_columns if is_transformed else codes.shape[0] + 1
+    places, values = np.arange(n_entries), np.empty(n_entries, dtype=np.int64)
+    for record in range(begin, end):
+        if is_transformed:
+            _fill_transformed(codes, record, rows, values)
+        else:
+            _fill_row(codes, record, rows, places, values)
+        for first in range(n_entries):
+            row, factor = sums[places[first]], values[first]
+            for second in range(first, n_entries):
+                row[places[second]] += _towards_zero(factor * values[second], shift)
+    return sums
+
+
+@numba.njit(cache=True, nogil=True)
+def negative_gradient(label, score, table, clip, unit):  # type: ignore[no-untyped-def]
+    """-dL/ds of one record, an integer: from the table over (class, score), or a clipped residual without one."""
+    if table.shape[0] > 0:
+        half = np.int32(table.shape[1] // 2)
+        step = min(max((score >> np.int32(STEP_BITS)) + half, np.int32(0)), np.int32(table.shape[1] - 1))
+        return np.int64(table[label, step])
+    residual = np.int64(label) - np.int64(score)
+    magnitude = min((abs(residual) * np.int64(unit)) >> np.int64(16), np.int64(clip))
+    return magnitude if residual >= 0 else -magnitude
+
+
+@numba.njit(cache=True, nogil=True)
+def cross_sums(  # type: ignore[no-untyped-def]
+    codes, labels, scores, gradients, rows, n_columns, shift, begin, end
+):
+    """The sum of g r over records begin..end-1: int64 [p]; `gradients` is (table, clip, unit)."""
+    table, clip, unit = gradients
+    sums = np.zeros(n_columns, dtype=np.int64)
+    is_transformed = len(rows[4]) > 0
+    n_entries = n_columns if is_transformed else codes.shape[0] + 1
+    places, values = np.arange(n_entries), np.empty(n_entries, dtype=np.int64)
+    for record in range(begin, end):
+        gradient = negative_gradient(labels[record], scores[record], table, clip, unit)
+        if gradient == 0:
+            continue
+        if is_transformed:
+            _fill_transformed(codes, record, rows, values)
+        else:
+            _fill_row(codes, record, rows, places, values)
+        for index in range(n_entries):
+            sums[places[index]] += _towards_zero(gradient * values[index], shift)
+    return sums
+
+
+def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
+    """The loss of a linear model: one statistic, its negative gradient, `RECORD_NORM` units to 1.0.
+
+    Args:
+        kind: "squared", "logistic" or "hinge".
+        is_regression: whether labels are numbers in [-1, 1]; then the loss is the squared one.
+        clip: largest gradient of the squared loss, in real units.
+
+    Source: Rho et al. 2022, Table 1; classes count as -1 and 1, for the logistic loss as 0 and 1.
+    """
+    limit = math.floor(clip * RECORD_NORM)
+    scales = np.array([float(RECORD_NORM)])
+    if is_regression:
+        empty = np.empty((0, STEPS, 1), dtype=np.int16)
+        return Loss("squared", 1, 1, scales, empty, limit * limit, limit)
+    # The middles of the table's steps of score; a score beyond them counts as the last one.
+    score = (np.arange(STEPS) - STEPS // 2 + 0.5) / (SCORE_UNIT >> STEP_BITS)
+    if kind == "logistic":
+        probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+        gradient = np.stack([-probability, 1 - probability])
+    elif kind == "hinge":
+        gradient = np.stack([-(score > -1.0).astype(np.float64), (score < 1.0).astype(np.float64)])
+    else:
+        gradient = np.clip(np.stack([-1 - score, 1 - score]), -clip, clip)
+    table = np.trunc(gradient * RECORD_NORM).astype(np.int16)[:, :, None]
+    return Loss("table", 1, 1, scales, table, int((table.astype(np.int64) ** 2).max()))
+
+
+def gram_matrix(records: SiteRecords, query: GramMatrix, n_threads: int = 1) -> IntVector:
+    """Answer a `GramMatrix` query: int64 [query.length]."""
+    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
+    sums = _in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
+    return np.ascontiguousarray(sums[np.triu_indices(query.rows.n_columns)])
+
+
+def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_threads: int = 1) -> IntVector:
+    """Answer a `CrossProducts` query: apply its update to the scores, then sum; int64 [query.length]."""
+    if query.update is not None:
+        apply_update(records, query.update, n_threads)
+    gradients = (np.ascontiguousarray(loss.table[:, :, 0]), loss.clip, int(loss.scales[0]))
+    own = (records.codes, records.labels, records.scores[0], gradients)
+    shape = (_packed(query.rows), query.rows.n_columns, query.shift)
+    return _in_threads(records.n_records, n_threads, lambda begin, end: cross_sums(*own, *shape, begin, end))
+
+
+def _packed(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
+    """The rows as the kernels take them."""
+    return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform
+
+
+def _in_threads(
+    n_records: int, n_threads: int, sums_of: Callable[[int, int], NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    if n_records < MIN_RECORDS_PER_THREAD * n_threads or n_threads == 1:
+        return np.asarray(sums_of(0, n_records))
+    borders = [n_records * part // n_threads for part in range(n_threads + 1)]
+    with ThreadPoolExecutor(n_threads) as threads:
+        parts = list(threads.map(sums_of, borders[:-1], borders[1:]))
+    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

@@ -1,0 +1,192 @@
+"""The two questions of linear models, and the step from their answers: shared by every program that fits one.
+
+Boosted AdaSSP: linear models fitted to gradients, as one generator of queries.
+
+    yield GramMatrix            ->  X^T X + noise, once
+    lambda = max(0, ridge sigma sqrt(p) - its least eigenvalue);   L L^T = X^T X + noise + lambda I
+    for every round:
+        yield CrossProducts(the last round's coefficients)   ->  X^T g + noise
+        coefficients += learning rate * (L L^T)^-1 (X^T g + noise)
+
+Source: Rho et al. 2022, "Differentially private gradient boosting on linear learners", Algorithm 2, which releases the
+least eigenvalue of X^T X with noise of its own. Here it is read off the noisy matrix: that costs nothing, and is off by
+the norm of the noise at most (Weyl), which is what lambda is there to cover. Products of two categories of one feature
+are zero and a category's square is its product with the constant, which everybody knows: so the first are not believed
+but set, and of the second the two releases are averaged. The model has one tree per feature (`LinearBasis`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.methods.adassp.linear import LinearBasis, Matrix, cholesky, least_eigenvalue, solve
+from hedgerow.methods.adassp.settings import (
+    GRAM_SHIFT,
+    AdasspSettings,
+    cross_sensitivity_squared,
+    gram_sensitivity_squared,
+)
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import CrossProducts, FittedTrees, GramMatrix, IntVector, Purpose, Query
+from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, grown_score_bound
+
+CROSS_SHIFT = RECORD_NORM.bit_length() - 1
+LEAST_RIDGE = 1.0
+"""Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
+SPAN = 8.0
+"""Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
+
+
+def gram_question(round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int) -> GramMatrix:
+    """The question for X^T X; `rows` is the largest number of rows of one unit."""
+    p = basis.rows.n_columns
+    return GramMatrix(
+        purpose=Purpose(round_number, "GramMatrix", what),
+        length=p * (p + 1) // 2,
+        bound=basis.largest_entry**2 >> GRAM_SHIFT,
+        sensitivity_squared=gram_sensitivity_squared(basis, rows),
+        noise_multiplier=noise_multiplier,
+        rows=basis.rows,
+        shift=GRAM_SHIFT,
+    )
+
+
+def cross_question(
+    purpose: Purpose,
+    basis: LinearBasis,
+    loss: Loss,
+    noise: tuple[float, int],
+    update: tuple[FittedTrees | None, int],
+    score_bound: int,
+) -> CrossProducts:
+    """The question for X^T g.
+
+    Args:
+        purpose: of the release.
+        basis: the rows X.
+        loss: whose negative gradients are g.
+        noise: the noise multiplier, and the largest number of rows of one unit.
+        update: trees that scores do not know yet, and how many they know.
+        score_bound: a public bound on every score, in units of 2**-16.
+    """
+    gradient_squared = loss.sensitivity_squared(score_bound)
+    return CrossProducts(
+        purpose=purpose,
+        length=basis.rows.n_columns,
+        bound=max(1, math.isqrt(gradient_squared) * basis.largest_entry >> CROSS_SHIFT),
+        sensitivity_squared=cross_sensitivity_squared(basis, gradient_squared, noise[1]),
+        noise_multiplier=noise[0],
+        update=update[0],
+        ensemble_size=update[1],
+        rows=basis.rows,
+        shift=CROSS_SHIFT,
+        score_bound=score_bound,
+    )
+
+
+def real_gram(release: IntVector, basis: LinearBasis) -> Matrix:
+    """X^T X in real units from its released triangle: float64 [p, p]."""
+    p = basis.rows.n_columns
+    gram: NDArray[np.float64] = np.zeros((p, p))
+    gram[np.triu_indices(p)] = release * (2.0**GRAM_SHIFT / basis.unit**2)
+    return gram + np.triu(gram, 1).T
+
+
+def real_cross(release: IntVector, basis: LinearBasis) -> NDArray[np.float64]:
+    """X^T g in real units: float64 [p]."""
+    return release.astype(np.float64) * (2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM))
+
+
+def gram_sigma(sigma: float, basis: LinearBasis) -> float:
+    """The noise on one entry of X^T X in real units, from the one of the release."""
+    return sigma * 2.0**GRAM_SHIFT / basis.unit**2
+
+
+def shifted_factor(gram: Matrix, wanted: float, sigma: float) -> Matrix:
+    """The Cholesky factor of gram + lambda I with lambda = max(0, wanted - least eigenvalue) + `LEAST_RIDGE`.
+
+    Args:
+        gram: the noisy X^T X, float64 [p, p].
+        wanted: what the least eigenvalue shall at least be.
+        sigma: standard deviation of the noise on one entry.
+    """
+    size = len(gram)
+    span = SPAN * sigma * math.sqrt(size)
+    ridge = max(0.0, wanted - least_eigenvalue(gram, span)) + LEAST_RIDGE
+    identity = np.eye(size)
+    while True:
+        factor = cholesky(gram + ridge * identity)
+        if factor is not None:
+            return factor
+        # Noise beyond the span has a chance below 10^-9; without noise, rounding may leave a zero below zero.
+        ridge = 2 * ridge + span
+
+
+def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
+    """The program of a plan with `algorithm = "adassp"`.
+
+    Args:
+        plan: the plan.
+        settings: its resolved settings.
+    """
+    own, run = settings, Run.of(plan, settings)
+    basis = LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale)
+    rounds: list[NDArray[np.int32]] = []
+    with suppress(EndedEarly):
+        yield from _boost(run, own, basis, rounds)
+    if not rounds:
+        return empty_ensemble(run)
+    total = sum((values.astype(np.int64) for values in rounds), np.zeros_like(rounds[0], dtype=np.int64))
+    return empty_ensemble(run).extended([FittedTrees(basis.trees, total.astype(np.int32))], [None])
+
+
+def _boost(
+    run: Run, own: AdasspSettings, basis: LinearBasis, rounds: list[NDArray[np.int32]]
+) -> Generator[Query, IntVector, None]:
+    """Adds to `rounds` the values that each round gives the trees."""
+    query = gram_query(run, basis, own)
+    gram = mended((yield query), basis)
+    sigma = gram_sigma(run.sigma(query), basis)
+    factor = shifted_factor(gram, own.noise_ridge * sigma * math.sqrt(len(gram)), sigma)
+    largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
+    update: FittedTrees | None = None
+    score_bound = 0
+    for number in range(own.rounds):
+        cross = yield cross_query(run, basis, number, update, score_bound)
+        values = basis.values(own.learning_rate * solve(factor, real_cross(cross, basis)), largest)
+        update = FittedTrees(basis.trees, values)
+        score_bound = grown_score_bound(score_bound, update)
+        rounds.append(values)
+
+
+def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:
+    """The question for X^T X."""
+    return gram_question(0, "X^T X", basis, settings.gram_multiplier, run.plan.privacy.rows_per_unit)
+
+
+def cross_query(
+    run: Run, basis: LinearBasis, number: int, update: FittedTrees | None, score_bound: int
+) -> CrossProducts:
+    """The question for X^T g in a round; `number` counts rounds from 0."""
+    purpose = Purpose(1 + number, "CrossProducts", f"X^T g, round {number}")
+    noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
+    before = max(0, number - 1) * basis.trees.n_trees
+    return cross_question(purpose, basis, run.loss, noise, (update, before), score_bound)
+
+
+def mended(release: IntVector, basis: LinearBasis) -> Matrix:
+    """X^T X in real units from its released triangle, with what everybody knows of it put right: float64 [p, p]."""
+    gram = real_gram(release, basis)
+    for first, size in basis.blocks:
+        if size > 1:
+            block = slice(first, first + size)
+            counts = (gram[0, block] + np.diagonal(gram)[block]) / 2
+            gram[block, block] = np.diag(counts)
+            gram[0, block] = gram[block, 0] = counts
+    return gram

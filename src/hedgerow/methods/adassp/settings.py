@@ -1,0 +1,148 @@
+"""The settings of boosted AdaSSP: every "auto" decided from public numbers, and the noise of its two statistics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
+from hedgerow.privacy.gdp import mu_of
+from hedgerow.training.settings import ROUNDING, Settings
+from hedgerow.trees.binning import build_grid
+
+GRAM_SHIFT = 7
+"""Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
+MAX_ROUNDS = 10
+SIGNAL_PER_ROUND = 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdasspSettings(Settings):
+    """Numbers in place of every "auto"; the model has one tree per feature, `batch_size` of them per round.
+
+    Attributes:
+        loss_kind: "squared", "logistic" or "hinge".
+        rounds: T.
+        row_norm: largest norm of a row.
+        gram_multiplier: noise multiplier of X^T X; 0 when epsilon is infinite.
+        noise_multiplier: of X^T g in each round.
+    """
+
+    loss_kind: str
+    rounds: int
+    row_norm: float
+    gram_multiplier: float
+
+    shown: ClassVar[tuple[str, ...]] = ("loss_kind", "rounds", "row_norm", "gram_multiplier", "learning_rate")
+    step: ClassVar[str] = "round"
+
+    def loss(self, plan: Plan) -> Loss:
+        """See `Settings.loss`: one statistic, the negative gradient."""
+        return linear_loss(self.loss_kind, plan.label.type == "regression", plan.adassp.gradient_clip)
+
+    def largest_length(self, plan: Plan) -> int:
+        """See `Settings.largest_length`: X^T X."""
+        p = n_columns(plan)
+        return p * (p + 1) // 2
+
+    def n_exchanges(self, plan: Plan) -> int:
+        """See `Settings.n_exchanges`."""
+        return 1 + self.rounds
+
+    def planned_releases(self, plan: Plan) -> list[Event]:
+        """See `Settings.planned_releases`."""
+        if self.noise_multiplier == 0:
+            return [UnnoisedEvent()]
+        gram, cross = _demands(plan, self)
+        releases: list[Event] = []
+        for multiplier, demand in ((self.gram_multiplier, gram), (self.noise_multiplier, cross)):
+            sigma = math.floor(multiplier * math.sqrt(demand.sensitivity_squared))
+            event = DiscreteGaussianEvent(multiplier * (1 - ROUNDING), sigma, demand.length, demand.count)
+            releases.append(event)
+        return releases
+
+
+def n_columns(plan: Plan) -> int:
+    """p: the constant, one column per numeric feature, and one per category and for all else of a categorical one."""
+    return 1 + sum(len(feature.categories) + 1 if feature.is_categorical else 1 for feature in plan.features)
+
+
+def gram_sensitivity_squared(basis: LinearBasis, rows_per_unit: int) -> int:
+    """Squared sensitivity of X^T X's upper triangle, rounded up: see `GramMatrix`."""
+    largest = basis.norm_squared * (basis.norm_squared + basis.largest_entry**2)
+    return -(-largest * rows_per_unit**2 // (2 << 2 * GRAM_SHIFT))
+
+
+def cross_sensitivity_squared(basis: LinearBasis, gradient_squared: int, rows_per_unit: int) -> int:
+    """Squared sensitivity of X^T g, rounded up: see `CrossProducts`; products are shortened by the bits of a norm."""
+    return -(-basis.norm_squared * gradient_squared * rows_per_unit**2 // RECORD_NORM**2)
+
+
+def resolve_adassp(plan: Plan) -> AdasspSettings:
+    """Decide every "auto" of a plan with `algorithm = "adassp"` and calibrate its noise.
+
+    Raises:
+        PrivacyError: when no noise keeps the promise.
+    """
+    own, privacy, m = plan.adassp, plan.privacy, len(plan.features)
+    regression = plan.label.type == "regression"
+    default_loss = "squared" if regression else "logistic"
+    loss_kind = default_loss if own.loss == "auto" else own.loss
+    unlimited = math.isinf(privacy.epsilon)
+    # More rounds where there is more signal; with the squared loss there is little to gain from a second one.
+    rounds = MAX_ROUNDS
+    if not unlimited:
+        signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) / (SIGNAL_PER_ROUND * (m + 1))
+        rounds = max(1, min(MAX_ROUNDS, int(signal)))
+    settings = AdasspSettings(
+        n_trees=m,
+        max_depth=8,
+        batch_size=m,
+        learning_rate=own.learning_rate,
+        interaction="cyclical",
+        interaction_size=1,
+        interaction_share=0.0,
+        noise_ridge=own.ridge,
+        joint_clip=None,
+        hessian_scale=None,
+        noise_multiplier=0.0,
+        loss_kind=loss_kind,
+        rounds=rounds if isinstance(own.rounds, str) else own.rounds,
+        row_norm=math.sqrt(m + 1) if isinstance(own.row_norm, str) else min(own.row_norm, math.sqrt(m + 1)),
+        gram_multiplier=0.0,
+    )
+    if unlimited:
+        return settings
+    return _calibrated(plan, settings)
+
+
+def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
+    demands = _demands(plan, settings)
+    privacy = plan.privacy
+    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant)
+    gram, cross = (
+        sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
+        for sigma, demand in zip(sigmas, demands, strict=True)
+    )
+    return AdasspSettings(**{**settings.__dict__, "gram_multiplier": gram, "noise_multiplier": cross})
+
+
+def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, NoiseDemand]:
+    """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid."""
+    basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, plan.adassp.scale)
+    rows, share = plan.privacy.rows_per_unit, plan.adassp.gram_share
+    smallest = settings.loss(plan).sensitivity_squared(0)
+    return (
+        NoiseDemand(gram_sensitivity_squared(basis, rows), settings.largest_length(plan), weight=share),
+        NoiseDemand(
+            cross_sensitivity_squared(basis, smallest, rows),
+            basis.rows.n_columns,
+            count=settings.rounds,
+            weight=(1 - share) / settings.rounds,
+        ),
+    )

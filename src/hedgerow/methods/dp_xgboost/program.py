@@ -1,0 +1,309 @@
+"""DP-XGBoost: greedy trees under pure differential privacy, as one generator of queries.
+
+    for every tree:
+        in the first trees:  yield PureHistogram      ->  noisy counts per bin place candidates (the quantile sketch)
+        for every level:
+            exponential      yield SplitSelection     ->  per node the candidate that the exponential mechanism chose
+            histogram        yield PureNodeHistograms ->  noisy histograms, from which each node takes its best split
+        yield PureLeafSums                            ->  noisy sums of gradients and counts per leaf
+
+Source: Grislain & Gonzalvez 2021, arXiv 2110.12770. Its leaks are closed: the best split of *all* features is chosen in
+one draw (the published code first takes the exact best of each feature), a leaf's count is released with noise in the
+same vector as its sum (Algorithm 1 divides by the exact count), no node stops by an exact count (a leaf whose *noisy*
+count is below `min_child_weight` has the value 0), and candidates and bounds come from the plan and from released
+histograms. Every release has a sample of its own where the paper has one per tree, which costs less; missing values go
+to a side drawn by coin.
+
+With "exponential" the exact sums are known to the coordinator, who is trusted to choose by the mechanism and to keep
+them to itself; "histogram" asks for no such choice, and everything that is computed is computed from noisy releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.methods.dp_xgboost.settings import (
+    DpXgboostSettings,
+    sampling_threshold,
+    sensitivities,
+)
+from hedgerow.methods.dp_xgboost.trees import GRADIENT_UNIT, RIDGE_UNIT, SCORE_UNIT_OF_GAIN
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import (
+    FittedTrees,
+    IntVector,
+    PureHistogram,
+    PureLeafSums,
+    PureNodeHistograms,
+    PureNoise,
+    Purpose,
+    Query,
+    SplitSelection,
+)
+from hedgerow.training.candidates import CandidateSource
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts
+from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
+from hedgerow.trees.random_trees import PublicRandom
+
+Growth = Generator[Query, IntVector, GrowingTrees]
+GRADIENT_LIMIT = 1.0
+"""g*, of squared loss as of logistic; a leaf of exact sums has no larger value."""
+
+
+def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
+    """The program of a plan with `algorithm = "dp-xgboost"`.
+
+    Args:
+        plan: the plan.
+        settings: its resolved settings.
+    """
+    asking = _Asking(Run.of(plan, settings), settings)
+    grown = Grown(asking.run)
+    with suppress(EndedEarly):
+        yield from _boost(asking, grown)
+    return grown.ensemble()
+
+
+def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
+    run, plan = asking.run, asking.run.plan
+    candidates = CandidateSource(plan, run.grid)
+    for number in range(run.settings.n_trees):
+        if number < plan.dp_xgboost.sketch_rounds:
+            _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
+        growing = yield from _grow(asking, candidates)
+        sums = yield asking.leaves(growing)
+        trees = growing.trees
+        values = leaf_values(sums, asking.leaf_noise, run.loss, trees, _rule(asking))
+        found = leaf_weights(sums, run.loss, 1, "gradient")
+        values[found < plan.dp_xgboost.min_child_weight * run.loss.scales[1]] = 0
+        fitted = FittedTrees(trees, values)
+        grown.add(fitted, found)
+        asking.fitted(fitted)
+
+
+class _Asking:
+    """The queries of one run, in their order.
+
+    Attributes:
+        run: what stays fixed.
+        number: trees fitted so far.
+    """
+
+    def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
+        self.run, self._settings = run, settings
+        self.number = 0
+        self._exchange = 0
+        self._update: FittedTrees | None = None
+        self._score_bound = 0
+        self._threshold = sampling_threshold(run.plan)
+        self._sketch_size, self._split_size, self._leaf_size = sensitivities(run.plan, run.loss)
+
+    @property
+    def leaf_noise(self) -> float:
+        """Standard deviation of a leaf sum's noise, in integer units."""
+        return math.sqrt(2) * self._settings.leaf_scale
+
+    @property
+    def sketch_noise(self) -> float:
+        """Of a bin's of the sketch."""
+        return math.sqrt(2) * self._settings.sketch_scale
+
+    @property
+    def split_noise(self) -> float:
+        """Of an entry of a node's histogram."""
+        return math.sqrt(2) * self._settings.split_scale
+
+    def fitted(self, fitted: FittedTrees) -> None:
+        """A tree is complete."""
+        self._update, self.number = fitted, self.number + 1
+        self._score_bound = grown_score_bound(self._score_bound, fitted)
+
+    def sketch(self, candidates: CandidateSource) -> PureHistogram:
+        """Counts of all features' bins."""
+        features = tuple(range(self.run.grid.n_features))
+        tables = tuple(candidates.bin_of_code(feature) for feature in features)
+        n_bins = tuple(int(table.max()) + 1 for table in tables)
+        count = self.run.loss.largest_statistic(1)
+        pure = self._pure(self._settings.sketch_scale, self._sketch_size)
+        common = self._common("PureHistogram", "candidates", sum(n_bins), pure)
+        common |= {"bound": count, "features": features, "bin_of_code": tables, "n_bins": n_bins}
+        return PureHistogram(**common)
+
+    def selection(self, growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_]) -> Query:
+        """One split per node of the level that is to be added."""
+        pure = self._pure(self._settings.split_scale, self._split_size)
+        common = self._level("SplitSelection", growing, pure)
+        return SplitSelection(
+            **common,
+            is_candidate=is_candidate,
+            is_alive=growing.alive[0],
+            is_categorical=growing.bins.is_categorical,
+            missing_left=coins,
+            units=(GRADIENT_UNIT, int(self.run.loss.scales[1])),
+            ridge=round(self.run.plan.model.leaf_ridge * RIDGE_UNIT),
+            score_unit=SCORE_UNIT_OF_GAIN,
+        )
+
+    def histograms(self, growing: GrowingTrees) -> Query:
+        """Noisy histograms of every node of the level that is to be added."""
+        pure = self._pure(self._settings.split_scale, self._split_size)
+        return PureNodeHistograms(**self._level("PureNodeHistograms", growing, pure))
+
+    def leaves(self, growing: GrowingTrees) -> PureLeafSums:
+        """Sums of gradients and counts per leaf."""
+        trees = growing.trees
+        pure = self._pure(self._settings.leaf_scale, self._leaf_size)
+        common = self._common("PureLeafSums", "leaves", 2 * trees.n_leaves, pure)
+        return PureLeafSums(**common, trees=trees)
+
+    def _level(self, kind: str, growing: GrowingTrees, pure: PureNoise) -> dict[str, Any]:
+        trees, bins = growing.trees, growing.bins
+        length = 2 * 2**trees.depth * int(bins.n_bins.sum())
+        common = self._common(kind, f"level {trees.depth}", length, pure)
+        common |= {"trees": trees, "features": growing.features, "bin_of_code": bins.of_code, "n_bins": bins.n_bins}
+        return common
+
+    def _pure(self, scale: int, sensitivity: int) -> PureNoise:
+        return PureNoise(scale, sensitivity, self._threshold)
+
+    def _common(self, kind: str, subject: str, length: int, pure: PureNoise) -> dict[str, Any]:
+        """The fields that all these queries share; the exchange counts as asked."""
+        loss, update, rows = self.run.loss, self._update, self.run.plan.privacy.rows_per_unit
+        exchange, self._update, self._exchange = self._exchange, None, self._exchange + 1
+        return {
+            "purpose": Purpose(exchange, kind, f"tree {self.number}, {subject}"),
+            "length": length,
+            "bound": loss.bound(),
+            "sensitivity_squared": loss.norm_squared * rows * rows,
+            "noise_multiplier": pure.scale / pure.sensitivity,
+            "update": update,
+            "ensemble_size": self.number - (0 if update is None else 1),
+            "score_bound": self._score_bound,
+            "pure": pure,
+        }
+
+
+def _take_sketch(asking: _Asking, candidates: CandidateSource, counts: IntVector) -> None:
+    """Re-cut every numeric feature's candidates at the quantiles that its noisy histogram shows."""
+    position = 0
+    for feature in range(asking.run.grid.n_features):
+        n_bins = int(candidates.bin_of_code(feature).max()) + 1
+        # The last bin of a numeric feature holds its missing values.
+        values = counts[position : position + n_bins - 1]
+        position += n_bins
+        candidates.take_bins(feature, values, asking.sketch_noise)
+
+
+def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
+    run = asking.run
+    features = np.arange(run.grid.n_features, dtype=np.int64)[None]
+    growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes)
+    randomness = PublicRandom(run.structure_seed, f"tree {asking.number}")
+    for _ in range(run.settings.max_depth):
+        coins = np.array([randomness.coin() for _ in range(growing.alive.shape[1])])
+        if run.plan.dp_xgboost.splits == "exponential":
+            is_candidate = candidates_of(growing)
+            chosen = yield asking.selection(growing, is_candidate, coins)
+            splits = splits_of(growing, is_candidate, coins, chosen)
+        else:
+            released = yield asking.histograms(growing)
+            splits = best_cuts(growing, _padded(growing, released), coins[None], _split_rule(asking))
+        growing.add_level(splits)
+    return growing
+
+
+def candidates_of(growing: GrowingTrees) -> NDArray[np.bool_]:
+    """Which splits of each node are possible: bool [n_nodes, k, width].
+
+    Of a numeric feature, after each of its alive bins but the last; of a categorical one, each alive category alone,
+    where there are two at least.
+    """
+    values = growing.values[0]
+    last = np.arange(values.shape[-1]) == np.where(
+        values.any(axis=2), values.shape[-1] - 1 - values[:, :, ::-1].argmax(axis=2), -1
+    )[..., None]
+    several = values.sum(axis=2) > 1
+    categorical = growing.bins.is_categorical[None, :, None]
+    return np.asarray(values & several[..., None] & (categorical | ~last))
+
+
+def splits_of(
+    growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_], chosen: IntVector
+) -> Splits:
+    """The splits that were chosen; a node whose choice is no candidate of its own stays whole.
+
+    Args:
+        growing: the tree so far.
+        is_candidate: bool [n_nodes, k, width].
+        coins: bool [n_nodes], the side of missing values.
+        chosen: int64 [n_nodes], slot * width + position.
+    """
+    n_nodes, n_slots, width = is_candidate.shape
+    within = (chosen >= 0) & (chosen < n_slots * width)
+    place = np.where(within, chosen, 0)
+    slot, position = place // width, place % width
+    nodes = np.arange(n_nodes)
+    exists = within & is_candidate[nodes, slot, position]
+    slot = np.where(exists, slot, 0)
+    bins = np.arange(width)
+    one, up_to = bins == position[:, None], bins <= position[:, None]
+    left = np.where(growing.bins.is_categorical[slot][:, None], one, up_to)
+    is_missing = growing.missing[0][nodes, slot]
+    left = np.where(is_missing, coins[:, None], left) | ~exists[:, None]
+    return Splits(slot[None], left[None], exists[None])
+
+
+def _padded(growing: GrowingTrees, released: IntVector) -> NDArray[np.int64]:
+    """Histograms filled up with zeros: int64 [1, n_nodes, k, width, 2]."""
+    n_bins, width = growing.bins.n_bins, growing.bins.width
+    shape = growing.alive.shape
+    is_bin = np.broadcast_to(np.arange(width) < n_bins[:, None], shape)
+    padded = np.zeros((*shape, 2), dtype=np.int64)
+    padded[is_bin] = released.reshape(-1, 2)
+    return padded
+
+
+def _split_rule(asking: _Asking) -> SplitRule:
+    run = asking.run
+    return SplitRule(
+        loss=run.loss,
+        is_averaging=False,
+        leaf_ridge=run.plan.model.leaf_ridge,
+        noise_ridge=run.settings.noise_ridge,
+        leaf_clip=GRADIENT_LIMIT,
+        gradient_noise=asking.split_noise / GRADIENT_UNIT,
+    )
+
+
+def _leaf_limit(asking: _Asking) -> float:
+    """The bound on a leaf's value before the learning rate: g*, or g* (1 - eta)^t in tree t, from 0 on.
+
+    Source: Li et al. 2020 (AAAI 34), geometric leaf clipping. Theirs bounds the exact value before noise is added to
+    it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
+    """
+    limit = GRADIENT_LIMIT
+    if asking.run.plan.dp_xgboost.geometric_leaf_clip:
+        # One factor after the other: machines need not agree on the last bit of a power.
+        for _ in range(asking.number):
+            limit *= 1 - asking.run.settings.learning_rate
+    return limit
+
+
+def _rule(asking: _Asking) -> LeafRule:
+    run = asking.run
+    return LeafRule(
+        weight_update="gradient",
+        learning_rate=run.settings.learning_rate,
+        leaf_ridge=run.plan.model.leaf_ridge,
+        noise_ridge=run.settings.noise_ridge,
+        leaf_clip=_leaf_limit(asking),
+        divisor=1,
+        largest=(2**31 - 1) // run.settings.n_trees,
+    )

@@ -1,0 +1,151 @@
+"""The loss of DP-XGBoost: squared, on labels in [-1, 1], with gradients of at most 1.
+
+Gains of split candidates from exact sums, in integers, so that their sensitivity is a theorem about integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
+from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, SplitSelection
+
+GRADIENT_UNIT = 2**10
+
+
+def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> Loss:
+    """Two statistics, (gradient, count): `GRADIENT_UNIT` and count_weight * GRADIENT_UNIT integers to 1.
+
+    Args:
+        is_regression: whether labels are numbers in [-1, 1]; classes count as -1 and 1.
+        filters: leave out records whose gradient exceeds 1 (gradient data filtering) instead of clipping it.
+        count_weight: how much a count weighs beside a gradient of 1 in the sensitivity.
+
+    Source: Grislain & Gonzalvez 2021 (arXiv 2110.12770), section 4; Li et al. 2020 for the filter.
+    """
+    unit, count = GRADIENT_UNIT, max(1, int(GRADIENT_UNIT * count_weight))
+    scales = np.array([float(unit), float(count)])
+    norm_squared = unit * unit + count * count
+    if is_regression:
+        empty = np.empty((0, STEPS, 2), dtype=np.int16)
+        return Loss("squared", 1, 2, scales, empty, norm_squared, unit, count)
+    score = (np.arange(STEPS) - STEPS // 2 + 0.5) / (SCORE_UNIT >> STEP_BITS)
+    gradient = np.stack([score + 1, score - 1])
+    statistics = np.stack([np.trunc(np.clip(gradient, -1, 1) * unit), np.full(gradient.shape, float(count))], axis=-1)
+    if filters:
+        # A step of the table beside 1 is let through: a record at the score 0 has a gradient of 1 exactly.
+        statistics[np.abs(gradient) > 1 + 2.0**-STEP_BITS] = 0
+    return Loss("table", 1, 2, scales, statistics.astype(np.int16), norm_squared)
+
+
+def l1_sensitivity(loss: Loss) -> int:
+    """The largest L1 norm of one record's statistics, in integer units."""
+    if loss.kind == "table":
+        return int(np.abs(loss.table.astype(np.int64)).sum(axis=-1).max())
+    return loss.clip + loss.constant
+
+
+SCORE_UNIT_OF_GAIN = 1024
+RIDGE_UNIT = 1000
+
+
+def score_range(score_unit: int, rows_per_unit: int) -> int:
+    """The range over which a unit of so many records can move the scores of `candidate_scores`.
+
+    Let f(S, n) = S² / (n + lambda) for n records whose gradients g, |g| <= 1, have the sum S. A record more changes the
+    gain f(left) + f(right) in one of the two terms only. There |S| <= n, and
+
+        f(S + g, n + 1) - f(S, n) = (2 S g (n + lambda) + g² (n + lambda) - S²) / ((n + lambda) (n + 1 + lambda)).
+
+    It increases in S g as long as S <= n, so it is largest at S = n, g = 1, where it is
+    (n² + 2 n lambda + n + lambda) / (n² + 2 n lambda + n + lambda² + lambda) <= 1, or at lambda = 0, n = 0, where it is
+    1; and it is smallest at S g = -n, where the numerator -(3 n² + 2 n lambda - n - lambda) is above -3 times the
+    denominator. So a record moves every candidate's gain by something in (-3, 1]: a range of 4, while the bound that
+    DPBoost and DP-XGBoost use, |change| <= 3, stands for a range of 6. With P(c) proportional to exp(gain / scale) the
+    odds of any choice change by at most exp(range / scale): the factor is exp(change / scale) over a mean of such
+    exponentials. Rounding each of the two terms down to a unit adds one unit at either end.
+
+    All of this needs |S| <= n, and sums that do not wrap. Sums over whole records have both. Where a site lies,
+    `_worth` sees to it that the range is 6 instead of 4 at most: S is cut off to [-n, n], so it still moves by 1 at
+    most when a record comes, for the interval grows by 1 at either end; and n beyond the middle of the positive words
+    counts downwards, to 0 where words wrap. There a record comes as if one went: its change is in [-1, 3). That S
+    wraps changes nothing, as only its magnitude counts, and is n on either side.
+    """
+    return rows_per_unit * (4 * score_unit + 2)
+
+
+def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Per node the candidates (slot * n_bins + position, int64 [n]) and their scores (int64 [n])."""
+    n_nodes, n_slots, width = query.is_candidate.shape
+    sums = _padded(query, total)
+    found = []
+    for node in range(n_nodes):
+        places, scores = [], []
+        for slot in range(n_slots):
+            candidates = np.flatnonzero(query.is_candidate[node, slot])
+            if len(candidates):
+                places.append(slot * width + candidates)
+                own = _scores_of(query, sums[node, slot], node, slot)
+                scores.append([own[candidate] for candidate in candidates.tolist()])
+        empty: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        found.append((np.concatenate(places) if places else empty, _in_words([*itertools.chain(*scores)])))
+    return found
+
+
+def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
+    """Scores (>= 0) as int64, which only lying sites make larger than that: a choice depends on differences alone.
+
+    What is more than `LARGEST_SCORE` units below the best is drawn as if it were just that. The best moves as all
+    scores do, so the range of their changes stays what it was.
+    """
+    beyond = max(0, max(scores, default=0) - LARGEST_SCORE)
+    return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
+
+
+def _padded(query: SplitSelection, total: IntVector) -> NDArray[np.int64]:
+    """The sums of all features' bins, filled up with zeros: int64 [n_nodes, k, n_bins, 2]."""
+    n_nodes, n_slots, width = query.is_candidate.shape
+    n_bins = query.n_bins[query.features[0]]
+    is_bin = np.broadcast_to(np.arange(width) < n_bins[:, None], (n_nodes, n_slots, width))
+    padded = np.zeros((n_nodes, n_slots, width, 2), dtype=np.int64)
+    padded[is_bin] = total.reshape(-1, 2)
+    return padded
+
+
+def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:
+    """The score of a split at each position, from the exact sums of one node's bins, int64 [n_bins, 2]."""
+    is_alive = query.is_alive[node, slot]
+    # Sums modulo 2^64, as the words that they come from.
+    alive = np.where(is_alive[:, None], sums, 0)
+    total = alive.sum(axis=0)
+    if query.is_categorical[slot]:
+        left = alive
+    else:
+        last = int(query.n_bins[query.features[0, slot]]) - 1
+        missing = alive[last].copy()
+        values = alive.copy()
+        values[last] = 0
+        left = np.cumsum(values, axis=0) + (missing if query.missing_left[node] else 0)
+    right = total - left
+    return [one + other for one, other in zip(_worth(query, left), _worth(query, right), strict=True)]
+
+
+def _worth(query: SplitSelection, side: NDArray[np.int64]) -> list[int]:
+    """floor(score_unit * S² / (n + lambda)) of each side; 0 for an empty side without lambda.
+
+    What no records can add up to is cut off, see `score_range`; without lies nothing is.
+    """
+    gradient_unit, count_unit = query.units
+    most = 2 * (2**62 // count_unit)
+    values = []
+    # Python's integers: products of squares leave 64 bits where there are many records.
+    for gradient, count in side.tolist():
+        n_records = max(0, min(count // count_unit, most - count // count_unit))
+        within = min(abs(gradient), gradient_unit * n_records)
+        below = gradient_unit**2 * (RIDGE_UNIT * n_records + query.ridge)
+        values.append(query.score_unit * RIDGE_UNIT * within**2 // below if below else 0)
+    return values

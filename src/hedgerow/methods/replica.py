@@ -1,0 +1,204 @@
+"""A replica of a run's program: whoever holds the plan and the releases has the same queries and the same model.
+
+The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
+of an evaluation need no bytes on the wire either, for they follow from the task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+from hedgerow.errors import RemoteProtocolError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.evaluation.program import EvaluationProgram
+from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.queries import CrossProducts, ErrorMoments, GramMatrix, IntVector, Query, ScoreHistogram
+from hedgerow.training.steps import EndedEarly, Program
+from hedgerow.trees.ensemble import Ensemble
+
+# No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
+_BEYOND = 64
+
+
+class Replica:
+    """A program and the releases it has been given.
+
+    Attributes:
+        query: what it asks now; None when it has finished.
+        n_releases: releases it was given; also the number of the round that it stands in.
+        history: 32-byte digest of the task as it is run and of all releases so far, in order.
+        plan: the task's as it is run, with the seed that the sites have drawn once `begin` was called.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.plan, self._task = task.plan, task
+        self._program: Program | EvaluationProgram | None = None
+        self._origin = b""
+        self._result: Ensemble | Evaluation | None = None
+        self._result_digest = b""
+        self.query: Query | None = None
+        self.n_releases = 0
+        self.history = bytes.fromhex(task.digest)
+        if not task.plan.has_joint_structure:
+            self._start(task)
+
+    def begin(self, structure_seed: int, origin: bytes) -> None:
+        """Begin with the seed that the sites have drawn, in the epoch of this digest (32 bytes).
+
+        A plan with a seed of its own has begun already, and takes no other.
+
+        Raises:
+            ValueError: it has begun with another.
+        """
+        if not self._task.plan.has_joint_structure:
+            return
+        task = self._task.with_structure_seed(structure_seed)
+        if self._origin:
+            if (origin, task.plan) != (self._origin, self.plan):
+                raise ValueError("the trees have begun with another seed")
+            return
+        self.plan, self._origin = task.plan, origin
+        self._start(task)
+
+    def has_begun_with(self, structure_seed: int) -> bool:
+        """Whether the trees are made from this seed."""
+        return self.plan.model.structure_seed == structure_seed
+
+    @property
+    def structure_seed(self) -> int:
+        """The seed of the trees' structure; ValueError before `begin` where the sites draw it."""
+        seed = self.plan.model.structure_seed
+        if isinstance(seed, str):
+            raise ValueError("the sites have not drawn the seed yet")
+        return seed
+
+    def _start(self, task: Task) -> None:
+        self.history = bytes.fromhex(task.digest)
+        self._program = task.program()
+        try:
+            self.query = next(self._program)
+        except StopIteration as finished:
+            self._result = finished.value
+
+    @property
+    def result(self) -> Ensemble | Evaluation:
+        """What the program has found; ValueError before it has finished."""
+        if self._result is None:
+            raise ValueError("the program still asks")
+        return self._result
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The model; ValueError before the program has finished, or when it makes none."""
+        if not isinstance(self.result, Ensemble):
+            raise ValueError("an evaluation makes no model")
+        return self.result
+
+    def result_digest(self) -> bytes:
+        """32 bytes that tell results apart: the hash of all releases, and of every number of the model that they made.
+
+        An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
+        """
+        if isinstance(self.result, Ensemble):
+            self._result_digest = self._result_digest or _digest_of(self.history, self.result)
+            return self._result_digest
+        return self.history
+
+    def context(self) -> bytes:
+        """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
+
+        An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
+        bins must not add their counts up. Nor must nodes whose rows are transformed differently: operations that are
+        rounded alike everywhere make a transform, but in floating point. All else is tabulated or counted.
+
+        Where the sites drew the trees' seed, which is 63 bits of a hash, the whole digest of their epoch is in it.
+        """
+        left_open = self._origin
+        if isinstance(self.query, ScoreHistogram):
+            left_open += self.query.edges.astype("<i8").tobytes()
+        elif isinstance(self.query, ErrorMoments):
+            left_open += self.query.error_clip.to_bytes(8, "little")
+        elif isinstance(self.query, GramMatrix | CrossProducts) and len(self.query.rows.transform):
+            left_open += self.query.rows.transform.astype("<i8").tobytes()
+        return hashlib.sha256(self.history + left_open).digest() if left_open else self.history
+
+    def feed(self, release: IntVector) -> None:
+        """Give the program the release that it waits for.
+
+        Raises:
+            RemoteProtocolError: it is none: of another length, larger than any sum with noise can be, or too many.
+        """
+        query = self.query
+        fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64
+        if self._program is None or query is None or not fits:
+            raise _no_release("one came that nothing was asked for, or of another length")
+        largest = max(int(release.max()), -int(release.min()))
+        # The noise is worked out only for a release that is beyond any sum without it.
+        if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
+            raise _no_release("its numbers are beyond any sum over the plan's records")
+        told = hashlib.sha256(self.history)
+        for part in (str(query.purpose).encode(), release.astype("<i8").tobytes()):
+            told.update(len(part).to_bytes(8, "big") + part)
+        self.history = told.digest()
+        self.n_releases += 1
+        try:
+            self.query = self._program.send(release)
+        except StopIteration as finished:
+            self.query, self._result = None, finished.value
+
+    def end_early(self) -> bool:
+        """End the program at the releases so far; returns whether they make a model.
+
+        The model is the program's own, of the trees whose releases are all there: whoever holds the plan and the
+        releases has the same. An evaluation has nothing to show before its end.
+        """
+        if self.query is None or not isinstance(self._task, TrainingTask):
+            return False
+        program, self._program, self.query = self._program, None, None
+        if program is None:
+            return False
+        try:
+            program.throw(EndedEarly())
+        except StopIteration as finished:
+            self._result = finished.value
+        return isinstance(self._result, Ensemble) and self._result.n_trees > 0
+
+    def _limit(self, query: Query, sigma: float) -> int:
+        """What no entry of a release is beyond, given the standard deviation of its noise."""
+        # Python's integers: these products are beyond 64 bits for the largest plans.
+        rows = self.plan.privacy.n_records * self.plan.privacy.rows_per_unit
+        n_draws = rows if self.plan.privacy.noise == "local" else 1
+        return _BEYOND * (query.bound * rows + int(sigma * math.sqrt(n_draws)) * 64 + 1)
+
+
+def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
+    """Of the arrays as they are: everybody waits for it at the end, and text of a model takes many times as long.
+
+    The grid, the link and the number of outputs follow from the plan, which `history` begins with.
+    """
+    told = hashlib.sha256(history)
+    fitted, weights = ensemble.fitted, ensemble.leaf_weights
+    arrays = [] if fitted is None else [
+        fitted.trees.feature.astype("<i4"),
+        fitted.trees.threshold.astype("<i4"),
+        np.packbits(fitted.trees.goes_left),
+        fitted.values.astype("<i4"),
+        *([] if weights is None else [weights.astype("<i8")]),
+    ]  # fmt: skip
+    for array in arrays:
+        told.update(f"|{array.shape}|".encode())
+        told.update(array.tobytes())
+    return told.digest()
+
+
+def _no_release(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"A release cannot be used: {why}.",
+        cause="The coordinator runs another version or another plan, or does not follow the protocol.",
+        remedy="Compare the versions and the plans' digests; keep the journal as evidence.",
+        code="release-unfit",
+    )

@@ -1,0 +1,205 @@
+"""S-GBDT (Kirschte, Peinemann et al., arXiv 2309.12041v1) as one generator of queries.
+
+    yield LabelSums                    ->  noisy sum of the labels, noisy number of records: the initial score
+                                           (or a linear model of numeric features: methods/s_gbdt/settings.py)
+    for every round, regular or extra:
+        draw a tree from public randomness
+        yield SampledLeafSums(tree)    ->  per leaf the noisy sum of clipped gradients and the noisy support, over a
+                                           Poisson sample of the records that their nodes' filters let through
+        value = - learning_rate * sum / max(lambda, support)
+
+This is algorithm 9, the distributed one, over sums: where the paper's users each send finished leaf values, whose mean
+weighs a site of ten records like one of a million, here the sums are added under masks and divided once. So the model
+does not depend on who holds which record, and there is noise for one data set instead of one per site. The initial
+score divides by a noisy count; the paper's divides by the exact one, which "add or remove" does not leave public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
+from hedgerow.methods.s_gbdt.settings import (
+    SGbdtSettings,
+    SGbdtTerms,
+    label_statistics,
+    linear_start,
+    n_start_trees,
+    round_filter,
+)
+from hedgerow.methods.s_gbdt.trees import constant_tree, uniform_tree
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, IntVector, LabelSums, Purpose, Query, SampledLeafSums, TreeBatch
+from hedgerow.training.candidates import CandidateSource
+from hedgerow.training.features import FeatureOrder
+from hedgerow.training.settings import Settings
+from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble
+from hedgerow.trees.leaves import LeafRule, leaf_values
+from hedgerow.trees.random_trees import PublicRandom, deepened, random_tree
+
+INITIAL_REACH = 4.0
+"""Largest initial log-odds: beyond, a noisy share of a class says nothing."""
+
+
+def s_gbdt(plan: Plan, settings: Settings) -> Program:
+    """The program of a plan with `model.algorithm = "s-gbdt"`.
+
+    Args:
+        plan: the plan.
+        settings: its resolved settings.
+    """
+    grown = Grown(Run.of(plan, settings))
+    with suppress(EndedEarly):
+        yield from _boost(grown)
+    if len(grown.batches) == 1 and not terms_of(grown.run).is_linear and terms_of(grown.run).has_initial_score:
+        # The initial score alone says the same of every record: that is no model.
+        return empty_ensemble(grown.run)
+    depth = max((batch.trees.depth for batch in grown.batches), default=0)
+    grown.batches = [deepened(batch, depth) for batch in grown.batches]
+    return grown.ensemble()
+
+
+def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
+    run, plan = grown.run, grown.run.plan
+    terms = terms_of(run)
+    source = _Structures(run)
+    update: FittedTrees | None = None
+    known = 0
+    if terms.is_linear:
+        start, update = yield from linear_start(run, terms.initial_noise_multiplier, _largest(run))
+        grown.add(start, None)
+        known = n_start_trees(plan) - update.trees.n_trees
+    elif terms.has_initial_score:
+        released = yield _label_query(run, terms)
+        update = _initial_score(run, released)
+        support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
+        support[0, 0] = max(0, int(released[1]))
+        grown.add(update, support)
+    for number in range(terms.n_rounds):
+        trees = source.draw(number)
+        query = _round_query(run, terms, (number, trees), known, update)
+        sums = yield query
+        fitted = FittedTrees(trees, _values(run, sums, run.sigma(query), trees))
+        source.take(number, trees, sums, run.sigma(query))
+        grown.add(fitted, np.maximum(sums.reshape(1, -1, 2)[:, :, 1], 0))
+        known += 0 if update is None else update.trees.n_trees
+        update = fitted
+
+
+def terms_of(run: Run) -> SGbdtTerms:
+    """The run's terms; ValueError for the settings of another algorithm."""
+    if not isinstance(run.settings, SGbdtSettings):
+        raise ValueError("these are not the settings of S-GBDT")
+    return run.settings.s_gbdt
+
+
+class _Structures:
+    """Where trees come from."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._is_cyclical = run.plan.s_gbdt.splits == "cyclical"
+        if self._is_cyclical:
+            self._candidates = CandidateSource(run.plan, run.grid)
+            self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
+
+    def draw(self, number: int) -> TreeBatch:
+        """The structure of one tree, from public randomness and earlier releases."""
+        run = self._run
+        randomness = PublicRandom(run.structure_seed, f"tree {number}")
+        if not self._is_cyclical:
+            return uniform_tree(randomness, run.plan, run.grid, run.settings.max_depth)
+        features = self._order.features_of(number)
+        return random_tree(randomness, features, self._candidates.cuts(features), run.grid, run.settings.max_depth)
+
+    def take(self, number: int, trees: TreeBatch, sums: IntVector, sigma: float) -> None:
+        """Let the candidates follow the released supports."""
+        if self._is_cyclical:
+            self._candidates.take_leaves(trees, sums.reshape(1, -1, 2)[:, :, 1], sigma)
+
+
+def _round_query(
+    run: Run, terms: SGbdtTerms, drawn: tuple[int, TreeBatch], known: int, update: FittedTrees | None
+) -> SampledLeafSums:
+    """The question of a round, `drawn` its number and its tree; `known` are the trees that scores hold already."""
+    number, trees = drawn
+    return SampledLeafSums(
+        purpose=Purpose(terms.n_start_exchanges + number, "SampledLeafSums", f"tree {number}"),
+        length=2 * trees.n_leaves,
+        bound=run.loss.bound(),
+        # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
+        sensitivity_squared=run.loss.norm_squared,
+        noise_multiplier=run.settings.noise_multiplier,
+        update=update,
+        ensemble_size=known,
+        trees=trees,
+        score_bound=0,
+        sampling_threshold=terms.sampling_threshold,
+        filter=round_filter(run.plan, terms, run.settings.noise_multiplier, number),
+    )
+
+
+def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
+    """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
+    model, largest = run.plan.model, _largest(run)
+    if run.plan.s_gbdt.leaf_rule == "shrunk":
+        rule = LeafRule(
+            weight_update="gradient",
+            learning_rate=run.settings.learning_rate,
+            leaf_ridge=model.leaf_ridge,
+            noise_ridge=run.settings.noise_ridge,
+            leaf_clip=model.leaf_clip,
+            divisor=1,
+            smooths=True,
+            largest=largest,
+        )
+        return leaf_values(sums, sigma, run.loss, trees, rule)
+    real = sums.reshape(1, -1, 2) / run.loss.scales
+    # lambda = 0 leaves no bound on a quotient; half a record is the least that a leaf can hold of one.
+    support = np.maximum(real[:, :, 1:], max(model.leaf_ridge, 0.5))
+    steps = np.clip(real[:, :, :1] / support, -model.leaf_clip, model.leaf_clip)
+    reach = largest / SCORE_UNIT
+    values = np.clip(-run.settings.learning_rate * steps, -reach, reach)
+    return np.rint(values * SCORE_UNIT).astype(np.int32)
+
+
+def _largest(run: Run) -> int:
+    """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
+    return (2**31 - 1) // run.settings.n_trees
+
+
+def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
+    unit, clip, support = label_statistics(run.plan)
+    return LabelSums(
+        purpose=Purpose(0, "LabelSums", "initial score"),
+        length=2,
+        bound=max(clip, support),
+        sensitivity_squared=clip**2 + support**2,
+        noise_multiplier=terms.initial_noise_multiplier,
+        unit=unit,
+        clip=clip,
+        support=support,
+    )
+
+
+def _initial_score(run: Run, released: IntVector) -> FittedTrees:
+    """The mean label, or the log-odds of its class, as a tree of one value."""
+    unit, _, support = label_statistics(run.plan)
+    count = max(1.0, released[1] / support)
+    mean = float(released[0]) / unit / count
+    if run.plan.label.type == "regression":
+        value = min(max(mean, -1.0), 1.0)
+    else:
+        # The least score whose probability reaches the share.
+        steps = int(np.searchsorted(logistic(STEPS, SCORE_UNIT >> STEP_BITS), mean + 0.5)) - STEPS // 2
+        value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
+    trees = constant_tree(run.grid, run.settings.max_depth)
+    values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
+    largest = _largest(run)
+    values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
+    return FittedTrees(trees, values)

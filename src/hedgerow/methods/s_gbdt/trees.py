@@ -1,0 +1,180 @@
+"""What one record adds under S-GBDT: its gradient, clipped to +-g*, and its support, a constant.
+
+The paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
+(arXiv 2309.12041, algorithm 4). Noise of one variance on (g, c), c = sqrt(r1 / r2), is the same after dividing by c.
+The gradient alone is clipped, so a record of small gradient has a smaller norm: that is what the filter counts on.
+
+The individual Renyi filter: what each record has spent, and which records may still be in a sum.
+
+Every round charges each record the Renyi divergence, at one order, of the round's release with and without it. A record
+whose next charge would pass the budget adds zero to the round and pays nothing for it; it may come back later when its
+gradient is smaller (Feldman and Zrnic 2020, arXiv 2008.11193, algorithm 3). The charge is for being a candidate:
+it already counts on the sample being secret, so it is due whether or not the record is drawn. Who is active is private.
+A round may stop short of the budget and keep the rest back for the last rounds (docs/proofs/sampled-gaussian.md).
+
+The gradient is read by the code that makes the sums, in the integers that are summed; charges are integers, rounded up.
+
+Random trees as S-GBDT draws them: every split a random feature and a random value, whatever the splits above.
+
+Source: arXiv 2309.12041, section VI-C: categorical features weigh 1 and numeric ones r; a value is drawn uniformly from
+the feature's public range, or from its categories, of which one then goes left. The public grid rounds a value up to
+its next edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, TreeBatch
+from hedgerow.trees.binning import Grid
+from hedgerow.trees.leaf_sums import BLOCK, SiteRecords, _statistics_block, _unpack, packed_loss
+from hedgerow.trees.random_trees import Draft, OrderedSplits, PublicRandom
+
+
+@lru_cache(maxsize=32)
+def s_gbdt_loss(plan: Plan) -> Loss:
+    """The loss of an S-GBDT plan: statistics (clip(g), c), gradients of squared or logistic loss.
+
+    Raises:
+        PlanError: when the clip and the share leave a statistic no integers.
+    """
+    section = plan.s_gbdt
+    c = math.sqrt(section.support_share / (1 - section.support_share))
+    is_binary = plan.label.type == "binary"
+    clip = min(section.gradient_clip, 1.0 if is_binary else 2.0)
+    # A hair below the norm, so that no rounding of a product lifts a statistic over it.
+    scale = RECORD_NORM / math.hypot(clip, c) * (1 - 1e-12)
+    check_units(scale, clip * scale, c * scale)
+    largest, constant = math.floor(clip * scale), math.floor(c * scale)
+    norm_squared = largest**2 + constant**2
+    if not is_binary:
+        empty = np.empty((0, STEPS, 2), dtype=np.int16)
+        scales = np.array([float(math.floor(scale)), float(constant)])
+        return Loss("squared", 1, 2, scales, empty, norm_squared, largest, constant)
+    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
+    gradients = np.stack([probability, probability - 1])
+    table = np.full((2, STEPS, 2), constant, dtype=np.int16)
+    table[:, :, 0] = np.clip(np.trunc(gradients * scale), -largest, largest)
+    return Loss("table", 1, 2, np.array([scale, float(constant)]), table, norm_squared)
+
+
+LEVEL_BITS = 6
+"""One level of charges for every 2**6 magnitudes of the gradient statistic, which is at most 2**14."""
+
+Divergence = Callable[[float], float]
+"""The divergence of a release, rounded up, from the noise per unit of the record's norm."""
+
+
+def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float, divergence: Divergence) -> FilterTerms:
+    """The charges of a round whose noise is `noise_multiplier` times the loss's norm.
+
+    Args:
+        loss: of two statistics, a gradient and a constant.
+        noise_multiplier: of the round, > 0.
+        order: of the divergences.
+        budget: of one record over all rounds, > 0.
+        divergence: of one round, by noise multiplier, at that order.
+    """
+    largest = loss.clip if loss.kind == "squared" else loss.largest_statistic(0)
+    constant = loss.largest_statistic(1)
+    sigma = noise_multiplier * math.sqrt(loss.norm_squared)
+    costs = []
+    for level in range((largest >> LEVEL_BITS) + 1):
+        magnitude = min(((level + 1) << LEVEL_BITS) - 1, largest)
+        charge = divergence(sigma / math.sqrt(magnitude**2 + constant**2) * (1 - 1e-15))
+        # A charge beyond the budget is as good as any other such charge.
+        costs.append(min(math.ceil(charge / budget * FILTER_UNITS * (1 + 1e-15)), 2 * FILTER_UNITS))
+    return FilterTerms(order, budget, np.array(costs, dtype=np.int64), FILTER_UNITS)
+
+
+def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Charge every record for a round, in place, and say which records may be in it: bool [n].
+
+    Args:
+        records: the site's records; their scores decide their gradients.
+        loss: as for `filter_terms`.
+        terms: the round's charges.
+        spent: int64 [n], what each record has spent, in units of budget / FILTER_UNITS.
+
+    Raises:
+        ValueError: for another number of accounts than records; the kernel would write beyond them.
+    """
+    if spent.shape != (records.n_records,):
+        raise ValueError(f"{spent.shape} accounts for {records.n_records} records")
+    active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
+    # The whole budget is the last word, whatever a query says that somebody else has made.
+    price = terms.costs, min(terms.limit, FILTER_UNITS)
+    _charge(records.labels, records.scores, packed_loss(loss), loss.n_statistics, price, spent, active)
+    return active
+
+
+@numba.njit(cache=True, nogil=True)
+def _charge(
+    labels: NDArray[np.int32],
+    scores: NDArray[np.int32],
+    loss: tuple,  # type: ignore[type-arg]
+    n_statistics: int,
+    price: tuple[NDArray[np.int64], int],
+    spent: NDArray[np.int64],
+    active: NDArray[np.bool_],
+) -> None:
+    kind, table, clip, constant, exp_table, units = loss
+    costs, limit = price
+    packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
+    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
+    n = len(labels)
+    for begin in range(0, n, BLOCK):
+        end = min(begin + BLOCK, n)
+        _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed)
+        for i in range(end - begin):
+            gradient, _ = _unpack(packed[0, i])
+            level = abs(gradient) >> LEVEL_BITS
+            # Beyond the last level lies no gradient that was clipped; whatever it is, it stays out.
+            if level < len(costs) and spent[begin + i] + costs[level] <= limit:
+                spent[begin + i] += costs[level]
+                active[begin + i] = True
+
+
+_WEIGHT_UNIT = 1000
+_STEPS = 2**32
+
+
+def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -> TreeBatch:
+    """One complete tree of random splits: a batch of one.
+
+    Args:
+        randomness: the public stream of this tree.
+        plan: ranges of the features, and the weight of numeric ones.
+        grid: the plan's grid.
+        depth: levels of splits, 1 to 8.
+    """
+    draft = Draft(depth, grid.n_codes)
+    numeric = max(1, round(plan.s_gbdt.numeric_weight * _WEIGHT_UNIT))
+    weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
+    ordered = OrderedSplits()
+    for node in range(2**depth - 1):
+        number = randomness.weighted(weights)
+        feature, cells = plan.features[number], grid.features[number]
+        if feature.min is None or feature.max is None:
+            left = np.arange(grid.n_codes) == randomness.below(len(feature.categories))
+            draft.fill_set(node, number, left)
+            continue
+        value = feature.min + (feature.max - feature.min) * (randomness.below(_STEPS) / _STEPS)
+        cut = min(int(np.searchsorted(cells.edges, np.float32(value))), max(0, len(cells.edges) - 1))
+        ordered.add(node, number, cut, cells.missing_code, randomness.coin())
+    draft.fill_ordered(ordered)
+    return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
+
+
+def constant_tree(grid: Grid, depth: int) -> TreeBatch:
+    """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
+    draft = Draft(depth, grid.n_codes)
+    return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])

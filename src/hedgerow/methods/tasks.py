@@ -1,0 +1,230 @@
+"""What a run is for: to train a model by a plan, or to evaluate one. Either is public, and every party has the same.
+
+A task gives the run its program, says what the program's releases may cost, and has a digest by which parties, stores
+and journals tell it from any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hedgerow.errors import PrivacyError, RemoteProtocolError
+from hedgerow.evaluation.program import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.fields import read_json
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.events import Event
+from hedgerow.privacy.gdp import check_delta, check_epsilon
+from hedgerow.training.plausibility import ReleaseChecks
+from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases
+from hedgerow.training.steps import Program
+from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
+
+_DOMAIN = b"hedgerow evaluation 2"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTask:
+    """Train a model by `plan`."""
+
+    plan: Plan
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The plan's; PrivacyError when no noise keeps its promise."""
+        return resolve(self.plan)
+
+    @property
+    def run_plan(self) -> Plan:
+        """The plan that says how sums are made: who adds the noise, and how many sites there are at least."""
+        return self.plan
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits: the plan's."""
+        return self.plan.digest
+
+    @property
+    def promise(self) -> tuple[float, float]:
+        """The epsilon that the releases may cost, and the delta of it; infinity where exact counts are among them."""
+        privacy = self.plan.privacy
+        return math.inf if self.plan.reads_quantiles else privacy.epsilon, privacy.delta
+
+    @property
+    def n_exchanges(self) -> int:
+        """Releases of a whole run, at most."""
+        return largest_n_exchanges(self.plan, self.settings)
+
+    def with_structure_seed(self, seed: int) -> TrainingTask:
+        """The task as it is run, see `Plan.with_structure_seed`; the settings do not depend on the seed."""
+        as_run = TrainingTask(self.plan.with_structure_seed(seed))
+        as_run.__dict__["settings"] = self.settings
+        return as_run
+
+    def program(self) -> Program:
+        """A fresh program."""
+        return program_for(self.plan, self.settings)
+
+    def planned_releases(self) -> list[Event]:
+        """What a whole run releases, at its dearest."""
+        return planned_releases(self.plan, self.settings)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationTask:
+    """Evaluate a model over the rows that the sites hold out.
+
+    Attributes:
+        plan: of the model.
+        model: the ensemble, as `ensemble_bytes` writes it. It is read when it is needed, so that a node can ask first
+            whether it knows the model.
+        epsilon, delta: what the evaluation may cost by itself.
+        first_round: releases on the model's account before this one.
+        noise: who adds the noise to this evaluation, "server" or "distributed", whoever added it to the training;
+            "local" for the models of plans with local noise, and only for these. "" takes the sites: whoever had the
+            exact sums of an evaluation could have made the model for them.
+
+    Raises:
+        PrivacyError: epsilon or delta out of range; code "noise-mode-unsupported" for other noise.
+        RemoteProtocolError: the plan is not that of a model, for it leaves the seed of the trees open.
+    """
+
+    plan: Plan
+    model: bytes
+    epsilon: float
+    delta: float
+    first_round: int
+    noise: str = ""
+
+    def __post_init__(self) -> None:
+        is_local = self.plan.privacy.noise == "local"
+        if not self.noise:
+            object.__setattr__(self, "noise", "local" if is_local else "distributed")
+        if self.noise not in (("local",) if is_local else ("server", "distributed")):
+            raise PrivacyError(
+                f"An evaluation of this model cannot have {self.noise!r} noise.",
+                cause="Costs of noise for each record and of noise for each sum cannot be added up.",
+                remedy='Ask for "distributed" or "server"; for a plan with local noise, for "local".',
+                code="noise-mode-unsupported",
+            )
+        if self.epsilon != float("inf"):
+            check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        if self.plan.has_joint_structure:
+            raise _unreadable("Its plan does not say from which seed the trees were made.")
+
+    @cached_property
+    def run_plan(self) -> Plan:
+        """See `TrainingTask.run_plan`: the model's plan, with this evaluation's noise."""
+        plan = self.plan
+        if plan.privacy.noise == self.noise:
+            return plan
+        # With the echo exchange distributed noise needs less of it; a plan with other noise did not have to ask.
+        federation = replace(plan.federation, echo=bool(plan.federation.echo) or self.noise == "distributed")
+        return replace(plan, privacy=replace(plan.privacy, noise=self.noise), federation=federation)
+
+    @cached_property
+    def ensemble(self) -> Ensemble:
+        """The model's trees; RemoteProtocolError or ModelError for bytes that are none of this plan's."""
+        try:
+            table = read_json(self.model)
+        except ValueError as fault:
+            raise _unreadable("It is no JSON.") from fault
+        return ensemble_from_dict(table, self.plan)
+
+    @property
+    def model_digest(self) -> bytes:
+        """32 bytes that tell models apart."""
+        return hashlib.sha256(self.model).digest()
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hexadecimal digits over all of it."""
+        numbers = struct.pack(">ddQ", self.epsilon, self.delta, self.first_round)
+        parts = bytes.fromhex(self.plan.digest) + self.model_digest + numbers + self.noise.encode()
+        return hashlib.sha256(_DOMAIN + parts).hexdigest()
+
+    @property
+    def promise(self) -> tuple[float, float]:
+        """See `TrainingTask.promise`."""
+        return self.epsilon, self.delta
+
+    @property
+    def n_exchanges(self) -> int:
+        """An outline of the scores, then their detail."""
+        return N_EXCHANGES
+
+    def with_structure_seed(self, _: int) -> EvaluationTask:
+        """Itself: the trees are there already."""
+        return self
+
+    def program(self) -> EvaluationProgram:
+        """A fresh program."""
+        return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
+
+    def planned_releases(self) -> list[Event]:
+        """See `TrainingTask.planned_releases`."""
+        return planned_evaluation(self.plan, self.epsilon, self.delta)
+
+
+Task = TrainingTask | EvaluationTask
+
+
+def checks_of(task: Task) -> ReleaseChecks:
+    """What a run for this task asks of its releases."""
+    if isinstance(task, TrainingTask):
+        return ReleaseChecks(lambda: task.settings.loss(task.plan))
+    return ReleaseChecks(lambda: resolve(task.plan).loss(task.plan))
+
+
+def ensemble_bytes(ensemble: Ensemble) -> bytes:
+    """The one way to write an ensemble for hashing and sending; equal ensembles give equal bytes."""
+    content = json.dumps(ensemble_to_dict(ensemble), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return content.encode("ascii")
+
+
+def digest_of_model(ensemble: Ensemble) -> bytes:
+    """32 bytes by which a node knows a model again when it is asked to evaluate it: `EvaluationTask.model_digest`."""
+    return hashlib.sha256(ensemble_bytes(ensemble)).digest()
+
+
+def _unreadable(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"The coordinator's model cannot be read. {why}",
+        cause="It is of another version, or no model.",
+        remedy="Install the same version of Hedgerow on both sides.",
+        code="model-unreadable",
+    )
+
+
+def task_to_text(task: Task) -> str:
+    """A task as JSON, for a node's own store."""
+    table: dict[str, Any] = {"plan": task.plan.to_dict()}
+    if isinstance(task, EvaluationTask):
+        table["evaluation"] = {
+            "model": task.model.decode("ascii"),
+            "epsilon": task.epsilon,
+            "delta": task.delta,
+            "first_round": task.first_round,
+            "noise": task.noise,
+        }
+    return json.dumps(table, sort_keys=True)
+
+
+def task_from_text(text: str) -> Task:
+    """The task that `task_to_text` wrote."""
+    table = json.loads(text)
+    plan = Plan.from_dict(table["plan"], is_stored=True)
+    if "evaluation" not in table:
+        return TrainingTask(plan)
+    part = table["evaluation"]
+    model = str(part["model"]).encode("ascii")
+    # A version that did not write the noise down had the plan's.
+    noise = str(part.get("noise", plan.privacy.noise))
+    return EvaluationTask(plan, model, float(part["epsilon"]), float(part["delta"]), int(part["first_round"]), noise)

@@ -1,0 +1,1 @@
+"""Models: their file, plots and exports."""

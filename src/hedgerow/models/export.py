@@ -1,0 +1,369 @@
+"""An ensemble as XGBoost's own JSON model, for versions 2.1 to 3.3.
+
+    label                   objective           Booster.predict gives
+    binary                  binary:logistic     the probability of the last class
+    multiclass              multi:softprob      the probabilities of all classes
+    regression              reg:squarederror    the value in units of the label, before it is clipped to its bounds
+    binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
+    multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
+
+Where XGBoost does not clip, the bounds stand in the booster's attributes "clip_min" and "clip_max".
+
+What the booster expects of its input: columns in the plan's order; NaN for missing; for a categorical feature (type
+"c") the index in the plan's categories, and K, their number, for every value that is not listed. That is what pandas
+gives for ``pd.Categorical(column, categories=[*categories, "anything else"])``.
+
+XGBoost sends a value left iff it is below the node's threshold in single precision, NaN to the default side, and a
+category right iff it is in the node's list. Leaf values are multiples of 2**-16: as long as no sum can reach 2**8,
+single precision adds them without rounding, so log-odds agree exactly and probabilities to the rounding of one
+exponential. Regressions are scaled to the label's units and agree to about 1e-7 of its range per 100 trees.
+
+Nodes through which all records go one way, and splits between equal leaves, are left out. `sum_hessian` holds the
+released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf.
+
+Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src/common/categorical.h (2.1, 3.2).
+
+Checks an exported file by loading it with XGBoost and comparing predictions on made-up records.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.errors import ModelError, missing_extra
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Feature, Plan
+from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.ensemble import (
+    LOGISTIC,
+    PROBABILITY,
+    SOFTMAX,
+    Ensemble,
+    Leaf,
+    Node,
+    Split,
+    pruned_tree,
+    single_as_decimal,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.models.model import Model
+
+
+
+XGBOOST_VERSION = [2, 1, 0]
+"""The format that the file follows; newer XGBoosts read older formats."""
+NO_PARENT = 2**31 - 1
+EXACT_UNITS = 2**24
+"""Integers below this are exact in single precision."""
+FAR_MIDDLE = 4.0
+"""A middle of the label's range further from zero than this many half ranges is added last."""
+_FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """value = middle + half * score."""
+
+    half: float = 1.0
+    middle: float = 0.0
+    clip: tuple[float, float] | None = None
+
+
+@dataclass
+class _Columns:
+    """XGBoost's arrays of one tree, node after node."""
+
+    left: list[int] = field(default_factory=list)
+    right: list[int] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    feature: list[int] = field(default_factory=list)
+    condition: list[float] = field(default_factory=list)
+    default_left: list[int] = field(default_factory=list)
+    split_type: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
+    categories: list[int] = field(default_factory=list)
+    category_nodes: list[int] = field(default_factory=list)
+    category_segments: list[int] = field(default_factory=list)
+    category_sizes: list[int] = field(default_factory=list)
+
+    def append_leaf(self, value: float) -> None:
+        """A leaf keeps its value where a split keeps its condition."""
+        self._append(-1, -1, 0, value, 0, 0)
+
+    def append_split(self, number: int, node: Split, left: int, never: int) -> None:
+        """A split, node `number`, whose children will be nodes `left` and `left` + 1; `never` is a code out of use."""
+        categories = None if node.right_categories is None else node.right_categories or (never,)
+        self._append(left, left + 1, node.feature, node.condition, int(node.missing_left), int(categories is not None))
+        if categories is not None:
+            self.category_nodes.append(number)
+            self.category_segments.append(len(self.categories))
+            self.category_sizes.append(len(categories))
+            self.categories.extend(categories)
+
+    def _append(self, left: int, right: int, feature: int, condition: float, default_left: int, kind: int) -> None:
+        self.left.append(left)
+        self.right.append(right)
+        self.feature.append(feature)
+        self.condition.append(condition)
+        self.default_left.append(default_left)
+        self.split_type.append(kind)
+
+
+def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
+    """The model as the JSON object that `xgboost.Booster.load_model` reads.
+
+    Raises:
+        ModelError: code "export-unsupported" (averaged classes, or subnormal thresholds) or "export-inexact".
+    """
+    objective, affine = _objective(plan, ensemble)
+    _check_exactness(ensemble)
+    trees, tree_info = _all_trees(ensemble, affine)
+    base_score = 0.5 if objective["name"] == "binary:logistic" else 0.0
+    if affine.middle and _middle_is_near(affine):
+        base_score = affine.middle
+    n_outputs = ensemble.n_outputs
+    rounds = np.arange(0, len(trees) + 1, n_outputs).tolist()
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
+        "iteration_indptr": rounds,
+        "tree_info": tree_info,
+        "trees": trees,
+    }
+    attributes = {"written_by": "hedgerow", "label": plan.label.name}
+    if affine.clip is not None:
+        attributes |= {"clip_min": repr(affine.clip[0]), "clip_max": repr(affine.clip[1])}
+    return {
+        "learner": {
+            "attributes": attributes,
+            "feature_names": _feature_names(plan),
+            "feature_types": ["c" if feature.is_categorical else "float" for feature in plan.features],
+            "gradient_booster": {"model": model, "name": "gbtree"},
+            "learner_model_param": {
+                # 3.x writes a list here but reads the plain number of 2.x as well.
+                "base_score": repr(single_as_decimal(np.float32(base_score))),
+                "boost_from_average": "0",
+                "num_class": str(n_outputs if n_outputs > 1 else 0),
+                "num_feature": str(len(plan.features)),
+                "num_target": "1",
+            },
+            "objective": objective,
+        },
+        "version": XGBOOST_VERSION,
+    }
+
+
+def _objective(plan: Plan, ensemble: Ensemble) -> tuple[dict[str, Any], _Affine]:
+    if ensemble.link == LOGISTIC:
+        return {"name": "binary:logistic", "reg_loss_param": {"scale_pos_weight": "1"}}, _Affine()
+    if ensemble.link == SOFTMAX:
+        parameters = {"num_class": str(ensemble.n_outputs)}
+        return {"name": "multi:softprob", "softmax_multiclass_param": parameters}, _Affine()
+    squared = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
+    if ensemble.link == PROBABILITY:
+        if ensemble.n_outputs > 1:
+            raise ModelError(
+                "XGBoost cannot hold averaging trees with three classes or more.",
+                cause="Their class shares are divided by their sum, which no objective of XGBoost does.",
+                remedy='Train with weight_update = "newton" or "gradient", or serve this model with Hedgerow.',
+                code="export-unsupported",
+            )
+        return squared, _Affine(clip=(0.0, 1.0))
+    low, high = plan.label.min, plan.label.max
+    if low is None or high is None:  # a validated plan has both
+        raise ValueError("a regression's label has no bounds")
+    return squared, _Affine(half=(high - low) / 2, middle=(low + high) / 2, clip=(low, high))
+
+
+def _middle_is_near(affine: _Affine) -> bool:
+    return abs(affine.middle) <= FAR_MIDDLE * affine.half
+
+
+def _check_exactness(ensemble: Ensemble) -> None:
+    """Refuse what single precision would not reproduce."""
+    smallest_normal = np.finfo(np.float32).tiny
+    for feature in ensemble.grid.features:
+        if np.any((feature.edges != 0) & (np.abs(feature.edges) < smallest_normal)):
+            raise ModelError(
+                "A threshold is too close to zero for XGBoost, which may read it as zero.",
+                cause="The bounds of a feature are tiny numbers, below 1e-38.",
+                remedy="Give that feature in another unit and train again, or serve this model with Hedgerow.",
+                code="export-unsupported",
+            )
+    if ensemble.fitted is None:
+        return
+    largest = int(np.abs(ensemble.fitted.values.astype(np.int64)).max(axis=1).sum(axis=0).max())
+    if largest >= EXACT_UNITS:
+        raise ModelError(
+            f"Scores of this model may reach {largest / SCORE_UNIT:.0f}; from {EXACT_UNITS // SCORE_UNIT} on, "
+            "XGBoost's single precision rounds them.",
+            cause="The plan allows very large leaf values, by leaf_clip, learning_rate or the number of trees.",
+            remedy="Train with a smaller leaf_clip or learning_rate, or serve this model with Hedgerow.",
+            code="export-inexact",
+        )
+
+
+def _all_trees(ensemble: Ensemble, affine: _Affine) -> tuple[list[dict[str, Any]], list[int]]:
+    trees: list[dict[str, Any]] = []
+    tree_info: list[int] = []
+    for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
+        root = pruned_tree(ensemble, tree, output)
+        trees.append(_tree_to_dict(ensemble, root, len(trees), affine.half / SCORE_UNIT))
+        tree_info.append(output)
+    if affine.middle and not _middle_is_near(affine):
+        # Added last, a large middle does not cost the digits of the sums before it.
+        constant = Leaf(SCORE_UNIT, 1.0)
+        trees.append(_tree_to_dict(ensemble, constant, len(trees), affine.middle / SCORE_UNIT))
+        tree_info.append(0)
+    return trees, tree_info
+
+
+def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
+    columns = _columns_of(ensemble, root, unit)
+    n_nodes = len(columns.left)
+    return {
+        "base_weights": [0.0] * n_nodes,
+        "categories": columns.categories,
+        "categories_nodes": columns.category_nodes,
+        "categories_segments": columns.category_segments,
+        "categories_sizes": columns.category_sizes,
+        "default_left": columns.default_left,
+        "id": number,
+        "left_children": columns.left,
+        "loss_changes": [0.0] * n_nodes,
+        "parents": columns.parent,
+        "right_children": columns.right,
+        "split_conditions": columns.condition,
+        "split_indices": columns.feature,
+        "split_type": columns.split_type,
+        "sum_hessian": columns.weight,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(ensemble.grid.n_features),
+            "num_nodes": str(n_nodes),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _columns_of(ensemble: Ensemble, root: Node, unit: float) -> _Columns:
+    """The nodes level by level. XGBoost 2.1 takes a right child to stand directly after the left one."""
+    columns = _Columns()
+    waiting: deque[tuple[Node, int]] = deque([(root, NO_PARENT)])
+    n_placed = 1
+    while waiting:
+        node, parent = waiting.popleft()
+        number = len(columns.left)
+        columns.parent.append(parent)
+        columns.weight.append(node.weight)
+        if isinstance(node, Leaf):
+            columns.append_leaf(single_as_decimal(np.float32(node.units * unit)))
+            continue
+        # An empty list XGBoost does not read: when only missing values go right, a code that never occurs stands in.
+        never = ensemble.grid.features[node.feature].n_codes
+        columns.append_split(number, node, n_placed, never)
+        waiting.extend([(node.left, number), (node.right, number)])
+        n_placed += 2
+    return columns
+
+
+def _feature_names(plan: Plan) -> list[str]:
+    """The plan's names; XGBoost forbids brackets and "<" in them, so these are exchanged for signs that look alike."""
+    names: list[str] = []
+    for name in plan.feature_names:
+        allowed = name.translate(_FORBIDDEN)
+        while allowed in names:
+            allowed += "_"
+        names.append(allowed)
+    return names
+
+
+TOLERANCE = 1e-6
+"""Largest difference of a probability, or of a value relative to the label's range."""
+N_RECORDS = 2000
+
+
+def check_xgboost_file(model: Model, path: Path, seed: int = 0) -> float:
+    """The largest difference between our predictions and those of XGBoost for the file at `path`.
+
+    The records are made up from the plan alone: values between, at and just below thresholds, missing values, unlisted
+    categories.
+
+    Raises:
+        ModelError: code "export-differs", when it is above `TOLERANCE`.
+        EnvironmentFault: code "missing-extra", when XGBoost is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as fault:
+        raise missing_extra("xgboost", "Checking an export") from fault
+    matrix = made_up_records(model.plan, model.ensemble.grid, N_RECORDS, np.random.default_rng(seed))
+    booster = xgboost.Booster()
+    booster.load_model(path)
+    data = xgboost.DMatrix(
+        matrix, feature_names=booster.feature_names, feature_types=booster.feature_types, enable_categorical=True
+    )
+    difference = largest_difference(model, matrix, booster.predict(data))
+    if not difference <= TOLERANCE:
+        raise ModelError(
+            f"XGBoost {xgboost.__version__} predicts otherwise than this model, by {difference:.3g}.",
+            cause="This version of XGBoost reads the file in another way.",
+            remedy="Use XGBoost 2.1 to 3.3, and report this to the maintainers.",
+            code="export-differs",
+        )
+    return difference
+
+
+def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Records as XGBoost takes them, float32 [n, n_features], that try every side of every threshold."""
+    columns = [
+        _categories(feature_grid, n, rng) if feature.is_categorical else _numbers(feature, feature_grid, n, rng)
+        for feature, feature_grid in zip(plan.features, grid.features, strict=True)
+    ]
+    matrix = np.column_stack(columns).astype(np.float32)
+    matrix[rng.random(matrix.shape) < 0.1] = np.nan
+    return matrix
+
+
+def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> NDArray[np.unsignedinteger]:
+    """Grid codes [n_features, n] of records in the form that XGBoost takes."""
+    columns: list[NDArray[np.generic]] = []
+    for feature, column in zip(grid.features, matrix.T, strict=True):
+        if not feature.is_categorical:
+            columns.append(np.ascontiguousarray(column))
+            continue
+        indices = np.where(np.isnan(column), -2, column).astype(np.int16)
+        columns.append(np.where(indices == feature.n_categories, -1, indices))
+    return grid.encode(tuple(columns))
+
+
+def largest_difference(model: Model, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+    """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
+    codes = codes_of_matrix(model.ensemble.grid, matrix)
+    label = model.plan.label
+    if label.min is not None and label.max is not None:
+        clipped = np.clip(theirs.astype(np.float64), label.min, label.max)
+        return float(np.abs(model.predict_codes(codes) - clipped).max() / (label.max - label.min))
+    ours = model.predict_proba_codes(codes)
+    if ours.shape[1] == 2:
+        return float(np.abs(ours[:, 1] - np.clip(theirs.astype(np.float64), 0, 1)).max())
+    return float(np.abs(ours - theirs).max())
+
+
+def _numbers(feature: Feature, grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    low, high = feature.min or 0.0, feature.max or 0.0
+    between = rng.uniform(low - 0.05 * (high - low), high + 0.05 * (high - low), n).astype(np.float32)
+    at = rng.choice(grid.edges, n)
+    below = np.nextafter(at, np.float32(-np.inf))
+    return np.choose(rng.integers(0, 3, n), [between, at, below])
+
+
+def _categories(grid: FeatureGrid, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    return rng.integers(0, grid.n_categories + 1, n).astype(np.float32)

@@ -1,0 +1,536 @@
+"""The model: what a run leaves behind, in memory and as a file.
+
+Model files: read, checked and written whole or not at all.
+
+A file is one JSON object in a fixed order of keys, so equal models are equal bytes. Its `checksum` is the SHA-256 of
+everything else in that canonical form: it catches accidents and edits, not a forger, who can compute it as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow import __version__
+from hedgerow.data.units import records_from_columns
+from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError
+from hedgerow.models.export import to_xgboost
+from hedgerow.plan.fields import require_plain
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.events import (
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    FilteredGaussianEvent,
+    GaussianEvent,
+    LocalGaussianEvent,
+    PureEvent,
+    SampledGaussianEvent,
+    UnnoisedEvent,
+)
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
+from hedgerow.protocol.results import Salvage
+from hedgerow.trees.binning import CodeArray
+from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict, invalid, newer
+
+Columns = Mapping[str, Any]
+"""Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
+
+_GAUSSIAN = (
+    GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent, UnnoisedEvent,
+)  # fmt: skip
+_EVENTS_OF: dict[str, tuple[type[Any], ...]] = {
+    "boosting": _GAUSSIAN,
+    "adassp": _GAUSSIAN,
+    "s-gbdt": (*_GAUSSIAN, SampledGaussianEvent, FilteredGaussianEvent),
+    "dp-xgboost": (*_GAUSSIAN, PureEvent),
+}
+"""What the releases of an algorithm's model can cost, its evaluations among them."""
+
+# JSON has no infinity, and a plan without privacy has an infinite epsilon.
+_INFINITE = "infinite"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained model with everything that was promised about it.
+
+    It holds what was released and nothing else: no record, no count of records, no site's share. Two models are equal
+    when their files are (`to_bytes`).
+
+    Attributes:
+        plan: what all parties had agreed on.
+        ensemble: the trees.
+        ledger: every release that went into them.
+        report: what the releases cost.
+        sites: the names of those who took part, when they agreed to be named.
+        created_with: the version of Hedgerow that trained it.
+        salvaged: when its run could not go on: why, and of how many rounds it is. What the ledger holds beyond these
+            was paid for all the same.
+    """
+
+    plan: Plan
+    ensemble: Ensemble
+    ledger: Ledger
+    report: PrivacyReport
+    sites: tuple[str, ...] = ()
+    created_with: str = __version__
+    salvaged: Salvage | None = None
+
+    def to_bytes(self) -> bytes:
+        """The model file: the same bytes for the same plan, releases and sites, whoever held which row."""
+        salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
+        return to_bytes(
+            {
+                **salvaged,
+                "created_with": self.created_with,
+                "plan": _plan_to_dict(self.plan),
+                "ensemble": ensemble_to_dict(self.ensemble),
+                "ledger": json.loads(self.ledger.to_json()),
+                "report": self.report.to_dict(),
+                "sites": list(self.sites),
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file, whole or not at all; an older file of that name stays until the new one is complete.
+
+        Raises:
+            EnvironmentFault: the disk is full or the folder cannot be written to.
+        """
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path, *, exact: bool = False) -> Model:
+        """Read a model file and check all of it.
+
+        The report is computed from the ledger; the one in the file is compared with it, and refused if it says less.
+
+        Args:
+            path: the file.
+            exact: whether to compare the stored figure of the accountant `pld` as well, which takes seconds. `report`
+                never repeats it: it computes that figure too, when it is asked for it.
+
+        Raises:
+            ModelError: with one of the codes of docs/errors.md: "model-not-found", "model-empty", "model-not-json",
+                "model-truncated", "model-wrong-kind", "model-newer-version", "model-grid-changed",
+                "model-unknown-feature", "model-leaf-range", "model-invalid", "model-report-untrue", "model-checksum".
+            EnvironmentFault: the file is there but cannot be read.
+        """
+        content = read_content(Path(path))
+        model = _from_content(content, exact=exact)
+        check_checksum(content)
+        return model
+
+    def encode(self, columns: Columns) -> CodeArray:
+        """Grid codes of raw columns: uint8 or uint16 [n_features, n].
+
+        Raises:
+            DataError: a column is missing, of another length, or of the wrong type.
+        """
+        records = records_from_columns(columns, self.plan, with_label=False)
+        return self.ensemble.grid.encode(records.features)
+
+    def predict(self, columns: Columns) -> NDArray[Any]:
+        """Class labels as text [n], or values in units of the label, float64 [n], within its bounds.
+
+        Raises:
+            DataError: as `encode`.
+        """
+        return self.predict_codes(self.encode(columns))
+
+    def predict_proba(self, columns: Columns) -> NDArray[np.float64]:
+        """Class probabilities: float64 [n, n_classes], in the order of the plan's classes.
+
+        Raises:
+            DataError: as `encode`.
+            ModelError: code "no-probabilities", for a regression.
+        """
+        return self.predict_proba_codes(self.encode(columns))
+
+    def decision_scores(self, columns: Columns) -> NDArray[np.float64]:
+        """Sums of leaf values: float64 [n], or [n, n_classes] with three classes or more.
+
+        Log-odds of the last class (binary), log-weights per class (multiclass), the label scaled to [-1, 1] before
+        clipping (regression), or averaged class shares when the plan averages.
+        """
+        return self.decision_scores_codes(self.encode(columns))
+
+    def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
+        """As `predict`, from grid codes [n_features, n]."""
+        label = self.plan.label
+        if label.type == "regression":
+            low, high = label_bounds(self.plan)
+            middle, half = (low + high) / 2, (high - low) / 2
+            return np.asarray(np.clip(middle + half * self.ensemble.scores(codes)[0], low, high))
+        classes: NDArray[np.str_] = np.array(label.classes)
+        return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
+
+    def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """As `predict_proba`, from grid codes [n_features, n]."""
+        if self.plan.label.type == "regression":
+            raise ModelError(
+                "A regression has no class probabilities.",
+                remedy="Ask for predictions, or train on a label with classes.",
+                code="no-probabilities",
+            )
+        return self.ensemble.probabilities(codes)
+
+    def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """As `decision_scores`, from grid codes [n_features, n]."""
+        scores = self.ensemble.scores(codes)
+        return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
+
+    def to_xgboost(self) -> dict[str, Any]:
+        """The model as XGBoost's JSON; see `hedgerow.models.export` for what it expects of its input.
+
+        Raises:
+            ModelError: XGBoost cannot compute this model's predictions.
+        """
+        return to_xgboost(self.plan, self.ensemble)
+
+    def export_xgboost(self, path: str | Path, *, verify: bool = False) -> None:
+        """Write the model as XGBoost's JSON, for `xgboost.Booster().load_model(path)`.
+
+        Args:
+            path: the file; XGBoost wants it to end in ".json".
+            verify: load the file with XGBoost afterwards and compare predictions on made-up records.
+
+        Raises:
+            ModelError: XGBoost cannot compute this model's predictions, or (verify) does not.
+            EnvironmentFault: the file cannot be written, or (verify) XGBoost is not installed.
+        """
+        write_atomically(Path(path), json.dumps(self.to_xgboost(), allow_nan=False).encode())
+        if verify:
+            from hedgerow.models.export import check_xgboost_file
+
+            check_xgboost_file(self, Path(path))
+
+    def with_sites(self, sites: tuple[str, ...]) -> Model:
+        """The same model, naming who took part."""
+        return replace(self, sites=sites)
+
+    def holds(self, other: Model) -> bool:
+        """Whether this is the same model, and all that is on the other one's account is on this one's."""
+        own, others = self.ledger.releases, other.ledger.releases
+        if self.plan.digest != other.plan.digest or own[: len(others)] != others:
+            return False
+        # Two runs of one plan have equal ledgers; their noise, and so their trees, are not equal.
+        return ensemble_to_dict(self.ensemble) == ensemble_to_dict(other.ensemble)
+
+
+def require_room(path: Path, heir: Model | None = None, remedy: str = "") -> None:
+    """Ask, before anything is released, whether a model may be written to a file.
+
+    Args:
+        path: the file; one that is not there, or empty, has room.
+        heir: a model that will be written with more on its account, or None for a new one.
+        remedy: what to do instead; usually to give another --out.
+
+    Raises:
+        UsageError: code "model-exists"; the file has what no other file may have: the account of a model's releases.
+        EnvironmentFault: the file is there but cannot be read.
+    """
+    kept = _model_at(path, remedy)
+    if kept is not None and (heir is None or not heir.holds(kept)):
+        raise _in_the_way(path, remedy)
+
+
+def save_unless_kept(model: Model, path: Path, remedy: str = "") -> bool:
+    """Write a model, unless the file has it already with more on its account; whether it was written.
+
+    Args: path, remedy: as for `require_room`.
+
+    Raises:
+        UsageError, EnvironmentFault: as `writes_over`; also when the file cannot be written.
+    """
+    if not writes_over(model, path, remedy):
+        return False
+    model.save(path)
+    return True
+
+
+def writes_over(model: Model, path: Path, remedy: str = "") -> bool:
+    """Whether `save_unless_kept` would write the file.
+
+    Raises:
+        UsageError: code "model-exists"; the file is of another model, or counts what this one does not.
+        EnvironmentFault: the file is there but cannot be read.
+    """
+    kept = _model_at(path, remedy)
+    if kept is None or model.holds(kept):
+        return True
+    if kept.holds(model):
+        return False
+    raise _in_the_way(path, remedy)
+
+
+def _model_at(path: Path, remedy: str) -> Model | None:
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        return Model.load(path)
+    except ModelError as fault:
+        # What it has cost cannot be read, so it is not taken for nothing.
+        raise _in_the_way(path, remedy) from fault
+
+
+def _in_the_way(path: Path, remedy: str) -> UsageError:
+    return UsageError(
+        f"{path} exists already, and may hold releases that the new model does not count.",
+        cause="It is another model, or has been evaluated since. Written over, what it has cost would be forgotten.",
+        remedy=remedy or "Give another name, --out MODEL, or move the file away first.",
+        code="model-exists",
+    )
+
+
+def label_bounds(plan: Plan) -> tuple[float, float]:
+    """The public bounds of a regression's label."""
+    if plan.label.min is None or plan.label.max is None:
+        raise invalid("its plan has no bounds for the label")
+    return plan.label.min, plan.label.max
+
+
+def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
+    sites, created_with = content.get("sites"), content.get("created_with")
+    if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
+        raise invalid("its sites are not a list of names")
+    if not isinstance(created_with, str):
+        raise invalid("it does not say which version wrote it")
+    try:
+        plan = _plan_from_dict(content.get("plan"))
+        ledger = Ledger.from_json(json.dumps(content.get("ledger")))
+        report = _report_of(content.get("report"), plan, ledger, exact=exact)
+    except (PlanError, PrivacyError) as fault:
+        damaged = invalid(fault.what.rstrip("."))
+        if fault.code == "plan-newer-version":
+            damaged.code, damaged.remedy = "model-newer-version", fault.remedy
+        if fault.code == "report-untrue":
+            damaged.code, damaged.cause, damaged.remedy = "model-report-untrue", fault.cause, fault.remedy
+        raise damaged from fault
+    ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
+    if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in ledger):
+        raise invalid("it has trees, and its ledger no release that they could be made from")
+    salvaged = _salvage_of(content.get("salvaged"), ledger)
+    return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
+
+
+def _salvage_of(told: Any, ledger: Ledger) -> Salvage | None:
+    """What the file says of a run that ended early; raises ModelError where its ledger cannot be of such a run."""
+    if told is None:
+        return None
+    if not isinstance(told, dict) or {part.name for part in fields(Salvage)} != told.keys():
+        raise invalid("it does not say how much of its run was salvaged")
+    code, used, planned = told["code"], told["n_used"], told["n_planned"]
+    if not isinstance(code, str) or type(used) is not int or type(planned) is not int or not 1 <= used <= planned:
+        raise invalid("it does not say how much of its run was salvaged")
+    if used > len(ledger):
+        raise invalid(f"it is said to be of {used} releases, and its ledger has {len(ledger)}")
+    return Salvage(code, used, planned)
+
+
+def _plan_to_dict(plan: Plan) -> dict[str, Any]:
+    table = plan.to_dict()
+    if math.isinf(plan.privacy.epsilon):
+        table["privacy"]["epsilon"] = _INFINITE
+    return table
+
+
+def _jsonable(epsilon: float) -> float | str:
+    return _INFINITE if math.isinf(epsilon) else epsilon
+
+
+def _plan_from_dict(table: Any) -> Plan:
+    if not isinstance(table, dict):
+        raise invalid("it has no plan")
+    privacy = table.get("privacy")
+    if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
+        table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
+    return Plan.from_dict(table, is_stored=True)
+
+
+def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
+    """The report that follows from plan and ledger; raises PrivacyError or ModelError if `told` does not fit it."""
+    if not isinstance(told, dict):
+        raise invalid("it has no privacy report")
+    if told.get("n_releases") != len(ledger):
+        raise invalid(f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}")
+    if [release.round for release in ledger] != list(range(len(ledger))):
+        raise invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
+    for release in ledger:
+        if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
+            raise invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
+        if not isinstance(release.event, _EVENTS_OF[plan.model.algorithm]):
+            raise invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
+    context = PrivacyContext.of(plan)
+    is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
+    if not is_evaluated and told.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
+        value, planned = told.get("epsilon_requested"), plan.privacy.epsilon
+        raise invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
+    # What neither plan nor ledger knows: flags that old ledgers do not have.
+    context = replace(
+        context,
+        seeded=told.get("seeded") is True,
+        approximate_noise=told.get("approximate_noise") is True,
+        bounds_from_data=context.bounds_from_data or told.get("bounds_from_data") is True,
+        candidates_from_data=context.candidates_from_data or told.get("candidates_from_data") is True,
+    )
+    report = unread_report_of(ledger, context)
+    check_claims(told, report, exact=exact)
+    return report
+
+
+FORMAT = "hedgerow-model"
+FILE_VERSION = 2
+"""Version 1 had another report, and is read; its ledger says what the report is compared with."""
+
+
+def canonical_bytes(content: dict[str, Any]) -> bytes:
+    """JSON with sorted keys, no blanks, ASCII only and finite numbers only."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def to_bytes(content: dict[str, Any]) -> bytes:
+    """A model file's bytes: `content` with its format, version and checksum."""
+    whole = {**content, "format": FORMAT, "version": FILE_VERSION}
+    whole["checksum"] = hashlib.sha256(canonical_bytes(whole)).hexdigest()
+    return canonical_bytes(whole) + b"\n"
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """The JSON object in a model file, of the right format and of a version that can be read.
+
+    The checksum is left to `check_checksum`, so that damage is named as precisely as possible.
+
+    Raises:
+        ModelError: code "model-not-found", "model-empty", "model-not-json", "model-truncated", "model-wrong-kind" or
+            "model-newer-version".
+        EnvironmentFault: the file is there but cannot be read.
+    """
+    content = _parse(_read(path), path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelError(
+            f"{path} is JSON, but no Hedgerow model.",
+            cause="It may be an exported XGBoost model, a plan or a report.",
+            remedy="Give the file that `hedgerow train` wrote with --out.",
+            code="model-wrong-kind",
+        )
+    try:
+        require_plain(content)
+    except ValueError as fault:
+        raise invalid(str(fault)) from None
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise invalid("its version is not a whole number above 0")
+    if version > FILE_VERSION:
+        raise newer(f"model file {path}", version, FILE_VERSION)
+    return content
+
+
+def check_checksum(content: dict[str, Any]) -> None:
+    """Refuse content that is not what was written.
+
+    Raises:
+        ModelError: code "model-checksum".
+    """
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    if content.get("checksum") != hashlib.sha256(canonical_bytes(rest)).hexdigest():
+        raise ModelError(
+            "The model file's content does not match its checksum.",
+            cause="It was edited by hand, or changed on its way here.",
+            remedy="Take a fresh copy from where the model was trained.",
+            code="model-checksum",
+        )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path`: afterwards the file holds either all of it or what it held before.
+
+    Raises:
+        EnvironmentFault: code "disk-full" or "file-not-written".
+    """
+    target = Path(os.path.realpath(path))
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    try:
+        try:
+            with open(draft, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise EnvironmentFault(
+            f"{path} could not be written: {fault.strerror or fault}.",
+            cause="The disk or the account's quota is full." if full else "",
+            remedy="Free some space or write elsewhere." if full else "Choose a folder that you may write to.",
+            code="disk-full" if full else "file-not-written",
+        ) from fault
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as fault:
+        raise ModelError(
+            f"There is no model file {path}.",
+            remedy="Check the path, or train a model first.",
+            code="model-not-found",
+        ) from fault
+    except OSError as fault:
+        raise EnvironmentFault(
+            f"{path} could not be read: {fault.strerror or fault}.",
+            remedy="Give a file that you may read.",
+            code="file-not-read",
+        ) from fault
+    if not data:
+        raise ModelError(
+            f"The model file {path} is empty.",
+            cause="A copy was interrupted, or the disk was full when it was copied.",
+            remedy="Copy the file again.",
+            code="model-empty",
+        )
+    return data
+
+
+def _parse(data: bytes, path: Path) -> Any:
+    text = data.decode("utf-8", errors="replace")
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as fault:
+        if text.startswith("{") and (fault.pos >= len(text) or fault.msg.startswith("Unterminated")):
+            raise ModelError(
+                f"The model file {path} breaks off after {len(data)} bytes.",
+                cause="A copy or a download was interrupted.",
+                remedy="Copy the file again.",
+                code="model-truncated",
+            ) from fault
+        raise _not_json(path, str(fault)) from fault
+    except (ValueError, RecursionError) as fault:
+        raise _not_json(path, str(fault)) from fault
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _not_json(path: Path, detail: str) -> ModelError:
+    return ModelError(
+        f"{path} is not JSON ({detail}).",
+        cause="It is not a model file, or it is compressed.",
+        remedy="Give the file that `hedgerow train` wrote with --out.",
+        code="model-not-json",
+    )

@@ -1,0 +1,321 @@
+"""Pictures of a model: what each feature does to the score. Needs the extra "plots" (matplotlib).
+
+A picture shows the model file's content only, so it may be published wherever the model may.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.errors import EnvironmentFault, missing_extra
+from hedgerow.plan.plan import Feature
+from hedgerow.trees.ensemble import LOGISTIC, PROBABILITY
+from hedgerow.trees.importances import Importances, Shape, importances, shape_function
+
+if TYPE_CHECKING:
+    from hedgerow.models.model import Model
+
+MAX_PANELS = 48
+MAX_BARS = 10
+PANELS_PER_ROW = 4
+CENTRAL_SHARE = 0.99
+"""A panel shows the range that holds this share of the records, by the released weights."""
+SKEWED = 0.08
+"""A range whose released median lies lower than this share of it gets a logarithmic axis."""
+INK, MUTED, GRID, GREEN, SHARED, FILL = "#1f2a24", "#6b756f", "#e6eae7", "#2e7d4f", "#8fc0a3", "#cfe3d6"
+CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b", "#2a8c8c", "#8c8c8c")
+
+
+def plot_shapes(model: Model, path: str | Path) -> None:
+    """Draw every feature's shape function into one file (PNG, SVG or PDF, by its ending), the most important first.
+
+    All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
+    add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
+
+    Raises:
+        EnvironmentFault: matplotlib is missing, or the file cannot be written.
+    """
+    pyplot = pyplot_module()
+    found = importances(model.ensemble)
+    order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
+    shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
+    n_columns = min(PANELS_PER_ROW, len(order))
+    n_rows = math.ceil(len(order) / n_columns)
+    height = 2.45 * n_rows + 1.0
+    with pyplot.rc_context(style()):
+        figure, axes = pyplot.subplots(
+            n_rows, n_columns, figsize=(3.4 * n_columns + 0.4, height), squeeze=False, layout="constrained"
+        )
+        scale = _score_scale(model)
+        reach = max(float(np.abs(shape.centred()).max()) for shape in shapes) * scale * 1.12 or 1.0
+        for position, axis in enumerate(axes.ravel()):
+            if position >= len(order):
+                axis.set_axis_off()
+                continue
+            index, shape = int(order[position]), shapes[position]
+            _panel(axis, model, index, shape, scale, reach)
+            _panel_title(axis, model.plan.features[index].name, _share(found, index))
+            if position % n_columns == 0:
+                axis.set_ylabel(_score_name(model), color=MUTED)
+            else:
+                axis.tick_params(labelleft=False)
+        _titles(figure, "What each feature adds to the score", _subtitle(model, found, len(order)), height)
+        _class_legend(figure, model)
+        caption = "Ring at the right edge: missing values. Percentages: shares of the importances."
+        if found.is_weighted:
+            caption = "Pale bars: where the records are, estimated from released sums. " + caption
+        figure.supxlabel(caption, x=0.012, ha="left", fontsize=8, color=MUTED)
+        save_figure(pyplot, figure, path)
+
+
+def plot_importances(model: Model, path: str | Path) -> None:
+    """Draw the importances of all features as bars; the part from trees of several features is lighter.
+
+    Raises:
+        EnvironmentFault: matplotlib is missing, or the file cannot be written.
+    """
+    pyplot = pyplot_module()
+    found = importances(model.ensemble)
+    order = np.argsort(-found.values, kind="stable")[:MAX_PANELS][::-1]
+    names = [model.plan.features[int(feature)].name for feature in order]
+    scale = _score_scale(model)
+    total = found.values[order] * scale
+    # Variances add up, so a bar is divided in proportion to them.
+    own = total * np.divide(found.own**2, found.values**2, out=np.zeros_like(found.own), where=found.values > 0)[order]
+    height = 0.27 * len(order) + 1.4
+    with pyplot.rc_context(style()):
+        figure, axis = pyplot.subplots(figsize=(7.2, height), layout="constrained")
+        axis.barh(names, own, color=GREEN, height=0.66, label="trees on this feature alone")
+        if found.interaction_share > 0:
+            axis.barh(names, total - own, left=own, color=SHARED, height=0.66, label="trees of several features")
+            axis.legend(frameon=False, loc="lower right")
+        decimals = max(0, 2 - math.floor(math.log10(total.max()))) if total.max() > 0 else 0
+        for row, value in enumerate(total):
+            axis.text(value, row, f"  {value:.{decimals}f}", va="center", fontsize=8, color=MUTED)
+        axis.grid(axis="y", visible=False)
+        axis.set_xlim(0, float(total.max()) * 1.12 or 1.0)
+        axis.set_ylim(-0.6, len(order) - 0.4)
+        axis.tick_params(axis="y", colors=INK)
+        axis.set_xlabel(f"standard deviation over the records, {_score_name(model)}", color=MUTED)
+        _titles(figure, "How much each feature moves the score", _subtitle(model, found, len(order)), height)
+        save_figure(pyplot, figure, path)
+
+
+def pyplot_module() -> ModuleType:
+    """matplotlib.pyplot, for files; EnvironmentFault when it is not installed."""
+    try:
+        import matplotlib
+    except ImportError as fault:
+        raise missing_extra("matplotlib", "Drawing") from fault
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def style() -> dict[str, Any]:
+    """The look of all pictures, for `pyplot.rc_context`."""
+    return {
+        "font.size": 8.5,
+        "text.color": INK,
+        "axes.edgecolor": GRID,
+        "axes.labelcolor": MUTED,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "xtick.minor.size": 0,
+        "savefig.dpi": 160,
+    }
+
+
+def _panel(axis: Any, model: Model, index: int, shape: Shape, scale: float, reach: float) -> None:
+    feature = model.plan.features[index]
+    axis.set_ylim(-reach, reach)
+    axis.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
+    if shape.n_trees == 0:
+        axis.set_xticks([])
+        axis.text(0.5, 0.56, "no tree on this feature alone", transform=axis.transAxes, ha="center", color=MUTED)
+    elif feature.is_categorical:
+        _categories_panel(axis, feature, shape, scale, reach)
+    else:
+        _numbers_panel(axis, feature, shape, scale, reach)
+
+
+def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reach: float) -> None:
+    if feature.min is None or feature.max is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
+    borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
+    scores, density = shape.centred() * scale, shape.density[:-1]
+    low, high = _shown_range(borders, density, shape.is_weighted)
+    is_log = _is_skewed(borders, density, low, high, shape.is_weighted)
+    if is_log:
+        # Below the first cell with a noticeable share, a logarithmic axis would only stretch emptiness.
+        start = _linear_part(borders, density, high)
+        axis.set_xscale("symlog", linthresh=start, linscale=0.4)
+        axis.xaxis.minorticks_off()
+        decades = 10.0 ** np.arange(math.ceil(math.log10(start * 1.5)), math.floor(math.log10(high)) + 1)
+        axis.set_xticks([0.0, *decades] if low == 0 else decades)
+    if shape.is_weighted:
+        _density_strip(axis, axis.get_xaxis().get_transform(), borders, density, reach)
+    for output in range(scores.shape[1]):
+        colour = CLASS_COLOURS[output % len(CLASS_COLOURS)]
+        axis.stairs(scores[:-1, output], borders, baseline=None, color=colour, linewidth=1.6, zorder=3)
+        axis.plot([1.045], [scores[-1, output]], "o", markeredgecolor=colour, markerfacecolor="white", markersize=4.5,
+                  markeredgewidth=1.4, clip_on=False, zorder=4, transform=axis.get_yaxis_transform())  # fmt: skip
+    axis.set_xlim(low, high)
+    if not is_log:
+        axis.locator_params(axis="x", nbins=4)
+    axis.xaxis.set_major_formatter(_short_number)
+
+
+def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: NDArray[Any], reach: float) -> None:
+    """Where the records are: a strip of bars along the bottom, equal areas for equal shares as drawn on the axis."""
+    places = transform.transform(borders)
+    middles = np.linspace(places[0], places[-1], 61)
+    cumulative = np.concatenate([[0.0], np.cumsum(density)])
+    shares = np.diff(np.interp(middles, places, cumulative))
+    heights = shares / shares.max() * reach * 0.3 if shares.max() > 0 else shares
+    edges = np.interp(middles, places, borders)
+    axis.stairs(heights - reach, edges, baseline=-reach, fill=True, color=FILL, linewidth=0, zorder=1.5)
+
+
+def _categories_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reach: float) -> None:
+    scores = shape.centred() * scale
+    names = [*feature.categories, "not listed", "missing"]
+    # The categories with the most records, then from the lowest score to the highest.
+    kept = np.argsort(-shape.density, kind="stable")[:MAX_BARS]
+    kept = kept[np.argsort(scores[kept].mean(axis=1) if scores.shape[1] > 1 else scores[kept, 0], kind="stable")]
+    n_outputs = scores.shape[1]
+    width = 0.72 / n_outputs
+    for output in range(n_outputs):
+        places = np.arange(len(kept)) + (output - (n_outputs - 1) / 2) * width
+        axis.bar(places, scores[kept, output], width * 0.94, color=CLASS_COLOURS[output % len(CLASS_COLOURS)], zorder=3)
+    if shape.is_weighted:
+        heights = shape.density[kept] / shape.density[kept].max() * reach * 0.3
+        axis.bar(np.arange(len(kept)), heights, 0.9, bottom=-reach, color=FILL, zorder=1.5)
+    axis.grid(axis="x", visible=False)
+    shown = [_shortened(names[code], 10 if len(kept) > 4 else 12) for code in kept]
+    tilted = any(len(one) + len(other) > 80 / len(kept) for one, other in pairwise(shown))
+    axis.set_xticks(range(len(kept)), shown, rotation=40 if tilted else 0, ha="right" if tilted else "center",
+                    rotation_mode="anchor", fontsize=7.5)  # fmt: skip
+    axis.set_xlim(-0.7, max(len(kept), 3) - 0.3)
+
+
+def _shown_range(borders: NDArray[Any], density: NDArray[Any], is_weighted: bool) -> tuple[float, float]:
+    """The range that holds the central share of the records; everything when their distribution is not known."""
+    if not is_weighted or density.sum() <= 0:
+        return float(borders[0]), float(borders[-1])
+    cumulative = np.cumsum(density) / density.sum()
+    tail = (1 - CENTRAL_SHARE) / 2
+    first, last = int(np.searchsorted(cumulative, tail)), int(np.searchsorted(cumulative, 1 - tail))
+    last = min(last, len(density) - 1)
+    # Less than a third of the public range cut off is not worth hiding any.
+    low, high = float(borders[first]), float(borders[last + 1])
+    whole = float(borders[-1] - borders[0])
+    return (low, high) if high - low < whole / 1.5 else (float(borders[0]), float(borders[-1]))
+
+
+def _is_skewed(borders: NDArray[Any], density: NDArray[Any], low: float, high: float, is_weighted: bool) -> bool:
+    if not is_weighted or low < 0 or density.sum() <= 0:
+        return False
+    median = borders[1 + int(np.searchsorted(np.cumsum(density) / density.sum(), 0.5))]
+    return bool((median - low) / (high - low) < SKEWED)
+
+
+def _linear_part(borders: NDArray[Any], density: NDArray[Any], high: float) -> float:
+    """Where a logarithmic axis starts: at the lowest twentieth of the records above zero, within three decades."""
+    cumulative = np.cumsum(density) / density.sum()
+    start = float(borders[1 + min(int(np.searchsorted(cumulative, 0.05)), len(density) - 1)])
+    return max(start, high / 1000)
+
+
+def _panel_title(axis: Any, name: str, share: str) -> None:
+    axis.set_title(_shortened(name, 26), loc="left", fontsize=9.5, fontweight="bold", color=INK, pad=5)
+    axis.set_title(share, loc="right", fontsize=8, color=MUTED, pad=5)
+
+
+def _share(found: Importances, index: int) -> str:
+    total = found.values.sum()
+    return f"{found.values[index] / total:.0%}" if total > 0 else "0%"
+
+
+def _score_name(model: Model) -> str:
+    label = model.plan.label
+    if label.type == "regression":
+        return f"units of {label.name}"
+    if model.ensemble.link == PROBABILITY:
+        return f"probability of {label.name} = {label.classes[-1]}" if label.type == "binary" else "probability"
+    return f"log-odds of {label.name} = {label.classes[-1]}" if model.ensemble.link == LOGISTIC else "log-weight"
+
+
+def _score_scale(model: Model) -> float:
+    """Regressions are shown in units of the label."""
+    label = model.plan.label
+    return (label.max - label.min) / 2 if label.min is not None and label.max is not None else 1.0
+
+
+def _subtitle(model: Model, found: Importances, n_shown: int) -> str:
+    report = model.report
+    parts = [f"label {model.plan.label.name}", f"{model.ensemble.n_trees} trees"]
+    parts.append(f"epsilon {report.epsilon:.3g}" + (" (guarantee void)" if report.guarantee == "void" else ""))
+    if found.interaction_share > 0:
+        parts.append(f"{found.interaction_share:.0%} of the variance from trees of several features")
+    if n_shown < len(model.plan.features):
+        parts.append(f"{n_shown} of {len(model.plan.features)} features")
+    return " · ".join(parts)
+
+
+def _titles(figure: Any, title: str, subtitle: str, height: float) -> None:
+    # Constrained layout makes room for the suptitle; the blank line below it is the subtitle's place.
+    figure.suptitle(title + "\n ", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
+    figure.text(0.012, 1 - 0.42 / height, subtitle, ha="left", va="center", fontsize=8.5, color=MUTED)
+
+
+def _class_legend(figure: Any, model: Model) -> None:
+    if model.ensemble.n_outputs < 2:
+        return
+    from matplotlib.lines import Line2D
+
+    shown = model.plan.label.classes[: len(CLASS_COLOURS)]
+    lines = [Line2D([], [], color=CLASS_COLOURS[place], linewidth=2, label=name) for place, name in enumerate(shown)]
+    figure.legend(handles=lines, loc="upper right", ncols=len(lines), frameon=False)
+
+
+def _short_number(value: float, _position: int | None = None) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 10 or (letter != "k" and abs(value) >= size):
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.4g}"
+
+
+def _shortened(name: str, length: int) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def save_figure(pyplot: ModuleType, figure: Any, path: str | Path) -> None:
+    """Write and close a figure; EnvironmentFault when the file cannot be written."""
+    try:
+        figure.savefig(path, facecolor="white")
+    except OSError as fault:
+        raise EnvironmentFault(
+            f"{path} could not be written: {fault.strerror or fault}.",
+            remedy="Choose a folder that exists, with space left.",
+            code="file-not-written",
+        ) from fault
+    finally:
+        pyplot.close(figure)

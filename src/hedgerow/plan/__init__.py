@@ -1,0 +1,1 @@
+"""The plan: what all parties agree on before a run."""

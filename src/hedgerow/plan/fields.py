@@ -1,0 +1,249 @@
+"""Plain values from others' files and messages: read without harm to the reader, and fit to be shown to a person.
+
+TOML and JSON can nest deeper than Python's stack, hold numbers that no double and no decimal text holds, and texts that
+a terminal takes for commands, or that read another way than they are. What is read here has none of these.
+
+Checks for the fields of a plan: each names the field, what it found, and the fix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard, TypeVar
+
+from hedgerow.errors import PlanError
+
+DEEPEST = 32
+"""Tables and lists inside one another."""
+LARGEST = 1 << 128
+"""No bound of a plan, and no integer of a model, is as large."""
+_BREAKS = {"Zl", "Zp"}
+"""Separators of lines and paragraphs."""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The table in a text of TOML; ValueError, fit to be shown, for what is none or holds what is not plain."""
+    table = parse_toml(text)
+    require_plain(table)
+    return table
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The same without the check, for who checks the table; ValueError, fit to be shown, for what is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_too_deep()) from None
+    except ValueError as fault:
+        # Also an integer of more digits than Python reads; the words quote the text.
+        raise ValueError(shown(str(fault))) from None
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value in a text of JSON; ValueError, fit to be shown, for what is none or holds what is not plain."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_too_deep()) from None
+    except ValueError as fault:
+        raise ValueError(shown(str(fault))) from None
+    require_plain(value)
+    return value
+
+
+def require_plain(value: object) -> None:
+    """Raises ValueError, fit to be shown, for nesting beyond 32, integers beyond 2**128, and texts, names of fields
+    among them, with characters that are not shown as they are. It begins with the dotted path of what is wrong.
+    """
+    level: list[tuple[str, object]] = [("", value)]
+    for _ in range(DEEPEST):
+        inner: list[tuple[str, object]] = []
+        for path, item in level:
+            if isinstance(item, str):
+                _require_showable(item, path)
+            elif isinstance(item, int) and not -LARGEST <= item <= LARGEST:
+                raise ValueError(f"{path or 'it'}: an integer of {item.bit_length()} bits is too large")
+            elif isinstance(item, Mapping):
+                for name in filter(_is_text, item):
+                    _require_showable(name, f"{path or 'it'}: the name of a field")
+                inner += [(f"{path}.{name}" if path else str(name), each) for name, each in item.items()]
+            elif isinstance(item, list | tuple):
+                inner += [(f"{path}[{place}]", each) for place, each in enumerate(item) if not isinstance(each, float)]
+        if not inner:
+            return
+        level = inner
+    raise ValueError(_too_deep())
+
+
+def shown(text: str) -> str:
+    """The text as a person may see it: characters that a terminal could take for something else as their numbers."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(f"\\u{ord(each):04x}" if _is_hidden(each) else each for each in text)
+
+
+def _require_showable(text: str, path: str) -> None:
+    if text.isascii() and text.isprintable():
+        return
+    for each in text:
+        if _is_hidden(each):
+            # Python escapes in its literals what this refuses.
+            said = f"{text[:40]!r} is not allowed, for U+{ord(each):04X} is not shown as what it is"
+            raise ValueError(f"{path}: {said}" if path else said)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def _is_hidden(character: str) -> bool:
+    """Whether it controls, reorders or separates text, has no width, or stands for nothing (category C, Zl, Zp)."""
+    category = unicodedata.category(character)
+    return category.startswith("C") or category in _BREAKS
+
+
+def _too_deep() -> str:
+    return f"its tables and lists are nested more than {DEEPEST} deep"
+
+
+Check = Callable[[Any, str], Any]
+Section = TypeVar("Section")
+
+
+def refuse(path: str, found: object, expected: str, remedy: str = "") -> PlanError:
+    """The error for one field: `path` is its dotted name, `found` the offending value."""
+    # A part is enough, and Python writes no integer of many digits out.
+    found = found if not isinstance(found, int) or abs(found) <= LARGEST else f"{found.bit_length()} bits"
+    said = shown(repr(found))
+    if len(said) > 60:
+        said = said[:57] + "..."
+    return PlanError(
+        f"{path}: {said} is not allowed; expected {expected}.",
+        remedy=remedy or f"Set {path} to {expected}.",
+        code="plan-field",
+    )
+
+
+def integer(low: int, high: int, *also: str) -> Check:
+    """An integer in [low, high], or one of the words in `also`."""
+    words = "".join(f', or "{word}"' for word in also)
+
+    def check(value: Any, path: str) -> Any:
+        if isinstance(value, str) and value in also:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise refuse(path, value, f"an integer from {low} to {high}{words}")
+        return value
+
+    return check
+
+
+def number(low: float, high: float, *also: str, exclusive: bool = False) -> Check:
+    """A finite number in [low, high] (in (low, high) when `exclusive`), or one of the words in `also`."""
+    words = "".join(f', or "{word}"' for word in also)
+    between = "strictly between" if exclusive else "from"
+    joiner = "and" if exclusive else "to"
+
+    def check(value: Any, path: str) -> Any:
+        if isinstance(value, str) and value in also:
+            return value
+        expected = f"a number {between} {low:g} {joiner} {high:g}{words}"
+        # No double holds an integer of hundreds of digits.
+        is_number = not isinstance(value, bool) and isinstance(value, int | float)
+        if not is_number or (isinstance(value, int) and abs(value) > LARGEST) or math.isnan(value):
+            raise refuse(path, value, expected)
+        inside = low < value < high if exclusive else low <= value <= high
+        if not inside:
+            raise refuse(path, value, expected)
+        return float(value)
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    """One of the given words."""
+
+    def check(value: Any, path: str) -> Any:
+        if not isinstance(value, str) or value not in words:
+            raise refuse(path, value, "one of " + ", ".join(f'"{word}"' for word in words))
+        return value
+
+    return check
+
+
+def boolean(value: Any, path: str) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise refuse(path, value, "true or false")
+    return value
+
+
+def text(value: Any, path: str) -> str:
+    """A non-empty line of text."""
+    if not isinstance(value, str) or not value.strip() or "\n" in value:
+        raise refuse(path, value, "a non-empty line of text")
+    return value
+
+
+def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
+    """A list of distinct values, kept as the text in which the data writes them."""
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise refuse(path, value, "a list of distinct values")
+    if any(item is None or isinstance(item, Mapping | list | tuple | bytes) for item in value):
+        raise refuse(path, value, "a list of distinct texts or numbers")
+    words = tuple(as_text(item) for item in value)
+    if len(set(words)) != len(words):
+        twice = next(word for word in words if words.count(word) > 1)
+        raise refuse(path, twice, "distinct values", f"Remove the repeated {twice!r} from {path}.")
+    return words
+
+
+def as_text(value: object) -> str:
+    """The canonical text of a category or class: integral numbers without a decimal point."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def checked(check: Check, default: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field that carries its check."""
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata={"check": check})
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def read_section(section: type[Section], table: object, path: str) -> Section:
+    """Build the dataclass `section` from a table, refusing unknown, missing and ill-typed fields.
+
+    Raises:
+        PlanError: with the dotted path of the offending field.
+    """
+    if not isinstance(table, Mapping):
+        raise refuse(path, table, "a table of fields")
+    fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
+    for name in table:
+        if name not in fields:
+            raise PlanError(
+                f"{path}.{name}: there is no such field.",
+                cause="It may be misspelled, or belong to another section.",
+                remedy=f"The fields of {path} are: {', '.join(fields)}.",
+                code="plan-unknown-field",
+            )
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in table and table[name] is not None:
+            values[name] = field.metadata["check"](table[name], f"{path}.{name}")
+        elif field.default is dataclasses.MISSING:
+            raise PlanError(
+                f"{path}.{name} is missing.",
+                remedy=f"Add {name} to {path}: it has no default, because only you can know it.",
+                code="plan-missing-field",
+            )
+    return section(**values)

@@ -1,0 +1,449 @@
+"""The plan: the one public file that all parties agree on.
+
+Everything a run does follows from its plan: the schema, the trees, the noise, the queries. It is public, so
+nothing in it may be read off private data; what is (for comparisons) is marked, and the report then says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hedgerow.errors import PlanError
+from hedgerow.plan.fields import (
+    boolean,
+    checked,
+    distinct_texts,
+    integer,
+    number,
+    one_of,
+    parse_toml,
+    read_section,
+    refuse,
+    require_plain,
+    text,
+)
+from hedgerow.plan.sections import (
+    SECTIONS,
+    Adassp,
+    DpXgboost,
+    SGbdt,
+    check_algorithm,
+    check_pure,
+    check_s_gbdt,
+    section_of,
+)
+
+PLAN_VERSION = 1
+MAX_CATEGORIES = 250
+_NOT_PLAIN = "Ask the party that wrote it, and take it from nobody who cannot say what it is for."
+MAX_STRUCTURE_SEED = 2**63 - 1
+"""A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
+LEAST_SECONDS = 1.0
+"""Of every timeout: with less, whoever waits gives up before anyone can answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One column: numeric with public bounds, or categorical with public categories.
+
+    Values outside [min, max] are clamped to the nearest cell; categories that are not listed share one code of their
+    own, and so do missing values.
+    """
+
+    name: str = checked(text)
+    type: str = checked(one_of("numeric", "categorical"))
+    min: float | None = checked(number(-3e38, 3e38), None)
+    max: float | None = checked(number(-3e38, 3e38), None)
+    integer: bool = checked(boolean, False)
+    spacing: str = checked(one_of("auto", "uniform", "log"), "auto")
+    categories: tuple[str, ...] = checked(distinct_texts, ())
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.type == "categorical"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """The label: its column, its type, and its public classes or bounds."""
+
+    name: str = checked(text)
+    type: str = checked(one_of("binary", "multiclass", "regression"))
+    classes: tuple[str, ...] = checked(distinct_texts, ())
+    min: float | None = checked(number(-3e38, 3e38), None)
+    max: float | None = checked(number(-3e38, 3e38), None)
+
+    @property
+    def n_outputs(self) -> int:
+        """Scores per record: one, or one per class when there are three classes or more."""
+        return len(self.classes) if self.type == "multiclass" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """How the trees are made. "auto" means: by the rule of docs/defaults.md, from public quantities only.
+
+    `split_candidates = "quantile"` asks for exact counts of every feature's values, for comparisons: such a run has no
+    guarantee, whatever its epsilon.
+
+    `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
+    "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
+    The epoch that draws it needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
+    """
+
+    algorithm: str = checked(one_of("boosting", *SECTIONS), "boosting")
+    n_trees: int | str = checked(integer(1, 100_000, "auto"), "auto")
+    max_depth: int | str = checked(integer(1, 8, "auto"), "auto")
+    n_candidates: int = checked(integer(1, 250), 32)
+    split_method: str = checked(one_of("totally_random", "hist", "partially_random"), "totally_random")
+    weight_update: str = checked(one_of("newton", "gradient", "averaging"), "newton")
+    split_candidates: str = checked(one_of("adaptive", "uniform", "log", "iterative_hessian", "quantile"), "adaptive")
+    candidate_rounds: int = checked(integer(1, 100), 5)
+    interaction: str = checked(one_of("auto", "cyclical", "random", "adaptive"), "auto")
+    interaction_size: int | str = checked(integer(1, 10_000, "all", "auto"), "auto")
+    batch_size: int | str = checked(integer(1, 100_000, "all"), 1)
+    learning_rate: float | str = checked(number(0, 10, "auto", exclusive=True), "auto")
+    leaf_ridge: float = checked(number(0, 1e9), 1.0)
+    noise_ridge: float | str = checked(number(0, 100, "auto"), "auto")
+    leaf_clip: float = checked(number(0, 1e6, exclusive=True), 2.0)
+    joint_clip: float | str = checked(number(0, 10, "auto", "none", exclusive=True), "auto")
+    hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")
+    structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What is promised. `n_records` is a public or declared number; it is never counted from the data.
+
+    A unit has at most `max_rows_per_unit` rows at each of at most `sites_per_unit` sites. The first a site sees to by
+    itself; the second it cannot see, so it is declared, and whoever reads all tables in one process sees to it.
+    """
+
+    epsilon: float = checked(number(0, math.inf, exclusive=False))
+    delta: float = checked(number(0, 1, exclusive=True))
+    accountant: str = checked(one_of("gdp", "rdp", "pure", "pld"), "gdp")
+    noise: str = checked(one_of("server", "distributed", "local"), "server")
+    n_records: int = checked(integer(1, 10**15))
+    unit: str = checked(text, "record")
+    max_rows_per_unit: int = checked(integer(1, 10**6), 1)
+    sites_per_unit: int = checked(integer(1, 1000), 1)
+    bounds_from_data: bool = checked(boolean, False)
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows of one unit in a sum over all sites, at most: what every sensitivity is multiplied by."""
+        return self.max_rows_per_unit * self.sites_per_unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """Who takes part, and how long each waits for the others (seconds, 1 at least).
+
+    A node waits `idle_timeout` for its coordinator, which waits `join_timeout` for other sites and `round_timeout` for
+    their answers: it is at least as long as both, or a node would give a run up that goes on.
+
+    With `echo`, the nodes compare what the coordinator told each of them before they unmask: one more exchange a round.
+    A plan that does not say has it with distributed noise, of which less is needed then, and not with other noise.
+    With `salvage`, a training that cannot go on ends with the model of the rounds that were released.
+    """
+
+    min_sites: int = checked(integer(1, 100_000), 1)
+    secure_aggregation: bool = checked(boolean, True)
+    echo: bool | None = checked(boolean, None)
+    join_timeout: float = checked(number(0, 1e7, exclusive=True), 300.0)
+    round_timeout: float = checked(number(0, 1e7, exclusive=True), 60.0)
+    idle_timeout: float = checked(number(0, 1e7, exclusive=True), 3600.0)
+    salvage: bool = checked(boolean, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A validated plan. Build one with `parse_plan` or `Plan.from_dict`; both check every field and every pair."""
+
+    name: str
+    features: tuple[Feature, ...]
+    label: Label
+    privacy: Privacy
+    model: Model = dataclasses.field(default_factory=Model)
+    federation: Federation = dataclasses.field(default_factory=Federation)
+    adassp: Adassp = dataclasses.field(default_factory=Adassp)
+    dp_xgboost: DpXgboost = dataclasses.field(default_factory=DpXgboost)
+    s_gbdt: SGbdt = dataclasses.field(default_factory=SGbdt)
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
+        """Build a plan from plain values, as `tomllib` and `json` give them.
+
+        Args: is_stored: it is a finished model's, or of a run that has begun. Versions before had no least timeouts,
+            and such a plan can be corrected no more.
+
+        Raises:
+            PlanError: naming the first offending field and the fix.
+        """
+        try:
+            require_plain(table)
+        except ValueError as error:
+            raise PlanError(f"{error}.", remedy=_NOT_PLAIN, code="plan-field") from None
+        _check_top_level(table)
+        features = table.get("features")
+        if not isinstance(features, list | tuple) or not features:
+            raise refuse("features", features, "at least one [[features]] table")
+        plan = cls(
+            name=text(table.get("name", "plan"), "name"),
+            privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
+            features=tuple(read_section(Feature, item, f"features[{i}]") for i, item in enumerate(features)),
+            label=read_section(Label, table.get("label", {}), "label"),
+            model=read_section(Model, table.get("model", {}), "model"),
+            federation=read_section(Federation, table.get("federation", {}), "federation"),
+            **{section_of(word): read_section(kind, table.get(section_of(word), {}), section_of(word))
+               for word, kind in SECTIONS.items()},
+        )
+        if plan.federation.echo is None:
+            federation = dataclasses.replace(plan.federation, echo=plan.privacy.noise == "distributed")
+            plan = dataclasses.replace(plan, federation=federation)
+        check_algorithm(table, plan.model)
+        check_consistency(plan)
+        if not is_stored:
+            _check_timeouts(plan.federation)
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` reads back to an equal plan; fields without a value are left out."""
+        table: dict[str, Any] = {"version": PLAN_VERSION, "name": self.name}
+        for section in ("model", "privacy", "label", "federation"):
+            table[section] = _plain(getattr(self, section))
+        if self.privacy.sites_per_unit == 1:
+            # Plans are written as before there was this field: their digests stay what they were.
+            del table["privacy"]["sites_per_unit"]
+        if self.federation.salvage:
+            del table["federation"]["salvage"]
+        if self.model.algorithm == "boosting":
+            # Plans of boosted trees are written as before there were others: their digests stay what they were.
+            del table["model"]["algorithm"]
+        else:
+            section = section_of(self.model.algorithm)
+            table[section] = _plain(getattr(self, section))
+        table["features"] = [_plain(feature) for feature in self.features]
+        return table
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON form, in hexadecimal: two parties with equal digests hold the same plan."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def has_joint_structure(self) -> bool:
+        """Whether the seed of the trees' structure is still to be drawn by the sites."""
+        return isinstance(self.model.structure_seed, str)
+
+    def with_structure_seed(self, seed: int) -> Plan:
+        """The plan as it is run, with the seed that the sites have drawn; a plan with its own seed stays as it is."""
+        if not self.has_joint_structure:
+            return self
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed=seed))
+
+    def with_joint_structure(self) -> Plan:
+        """The same plan with the seed of the trees left to the sites."""
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, structure_seed="joint"))
+
+    def is_run_of(self, agreed: Plan, *, is_model: bool = True) -> bool:
+        """Whether this is the plan that was agreed on.
+
+        Args: is_model: whether it may be so with the seed that the sites drew, as a model's plan is.
+        """
+        seed = self.model.structure_seed
+        own = agreed.with_structure_seed(seed) if is_model and isinstance(seed, int) else agreed
+        return self.digest == own.digest
+
+    @property
+    def reads_quantiles(self) -> bool:
+        """Whether the run asks for exact counts of the features' values, which no noise hides."""
+        return self.model.split_candidates == "quantile"
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in self.features)
+
+
+def parse_plan(toml_text: str) -> Plan:
+    """Read a plan from the text of its TOML file.
+
+    Raises:
+        PlanError: when it is not TOML, is of a newer version, or a field is wrong.
+    """
+    try:
+        table = parse_toml(toml_text)
+    except ValueError as error:
+        raise PlanError(
+            f"The plan is not valid TOML: {error}.",
+            remedy="Mend that line, or start from a fresh one with `hedgerow plan init`.",
+            code="plan-syntax",
+        ) from None
+    try:
+        return Plan.from_dict(table)
+    except PlanError as error:
+        line = _waiting_line(toml_text, error.what)
+        if line is None:
+            raise
+        remedy = f"{error.remedy} Line {line} waits for it: write what is right there, without the # at its beginning."
+        raise PlanError(error.what, cause=error.cause, remedy=remedy, code=error.code) from None
+
+
+def _waiting_line(toml_text: str, what: str) -> int | None:
+    """The number of the comment that keeps the place of the field that an error is about, as a draft leaves it."""
+    found = re.match(r"(\w+)(?:\[(\d+)\])?", what)
+    field = re.search(r"\.(\w+)(?: is missing\.|: \[\] is not allowed)", what)
+    if found is None or field is None:
+        return None
+    header = f"[{found[1]}]" if found[2] is None else f"[[{found[1]}]]"
+    before, is_inside = -1, False
+    for count, line in enumerate(toml_text.split("\n"), start=1):
+        if line.startswith("["):
+            is_inside = line.strip() == header
+            before += is_inside
+        elif is_inside and before == int(found[2] or 0) and re.match(rf"#\s*{field[1]}\s*=.*# (FILL IN|CONFIRM)", line):
+            return count
+    return None
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    # Sections hold numbers, texts and tuples of them only: there is nothing to copy more deeply.
+    values = {each.name: getattr(section, each.name) for each in dataclasses.fields(section)}
+    kept = {name: value for name, value in values.items() if value is not None and value != ()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+
+
+def _check_top_level(table: Mapping[str, Any]) -> None:
+    version = table.get("version", None)
+    if version is None:
+        raise PlanError("version is missing.", remedy=f"Add version = {PLAN_VERSION}.", code="plan-missing-field")
+    if isinstance(version, int) and version > PLAN_VERSION:
+        raise PlanError(
+            f"version: {version} is newer than {PLAN_VERSION}, the newest that this Hedgerow reads.",
+            remedy="Install a newer Hedgerow on this machine.",
+            code="plan-newer-version",
+        )
+    if version != PLAN_VERSION or isinstance(version, bool):
+        raise refuse("version", version, str(PLAN_VERSION))
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", *map(section_of, SECTIONS)}
+    for name in table:
+        if name not in known:
+            raise PlanError(
+                f"{name}: there is no such section.",
+                remedy=f"The sections of a plan are: {', '.join(sorted(known))}.",
+                code="plan-unknown-field",
+            )
+
+
+def check_consistency(plan: Plan) -> None:
+    """Check what no single field can say: pairs of fields, and names across sections.
+
+    Raises:
+        PlanError: naming the field to change.
+    """
+    names = plan.feature_names
+    for index, feature in enumerate(plan.features):
+        path = f"features[{index}] ({feature.name})"
+        if names.count(feature.name) > 1:
+            raise refuse(path, feature.name, "a name that no other feature has")
+        if feature.name == plan.label.name:
+            raise refuse(path, feature.name, "a column that is not the label")
+        _check_feature(feature, path)
+    _check_label(plan.label)
+    _check_privacy(plan)
+    check_pure(plan)
+    if plan.label.type == "multiclass" and plan.model.algorithm != "boosting":
+        raise refuse("label.type", "multiclass", f'"binary" or "regression" with "{plan.model.algorithm}"')
+    if plan.label.type == "regression" and plan.adassp.loss not in ("auto", "squared"):
+        raise refuse("adassp.loss", plan.adassp.loss, '"squared" for a regression')
+    check_s_gbdt(plan)
+    if plan.reads_quantiles and plan.model.weight_update == "averaging":
+        raise refuse("model.split_candidates", "quantile", 'candidates without quantiles for "averaging"')
+    size = plan.model.interaction_size
+    if isinstance(size, int) and size > len(names):
+        raise refuse("model.interaction_size", size, f"at most {len(names)}, the number of features")
+    if plan.model.interaction == "adaptive" and plan.model.split_method != "totally_random":
+        raise refuse("model.interaction", "adaptive", f'"cyclical" or "random" with "{plan.model.split_method}" splits')
+    batch, trees = plan.model.batch_size, plan.model.n_trees
+    if isinstance(batch, int) and isinstance(trees, int) and batch > trees:
+        raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
+
+
+def _check_timeouts(federation: Federation) -> None:
+    for name in ("join_timeout", "round_timeout", "idle_timeout"):
+        seconds = getattr(federation, name)
+        if seconds < LEAST_SECONDS:
+            raise refuse(f"federation.{name}", seconds, f"at least {LEAST_SECONDS:g} (seconds)")
+    least = max(federation.join_timeout, federation.round_timeout)
+    if federation.idle_timeout < least:
+        reason = f"at least {least:g}, which join_timeout and round_timeout are at most"
+        raise refuse("federation.idle_timeout", federation.idle_timeout, reason)
+
+
+def _check_feature(feature: Feature, path: str) -> None:
+    if feature.is_categorical:
+        if not feature.categories:
+            raise PlanError(
+                f"{path}.categories is missing.",
+                remedy="List the categories that may occur; they are public, so take them from a code book.",
+                code="plan-missing-field",
+            )
+        if len(feature.categories) > MAX_CATEGORIES:
+            raise refuse(f"{path}.categories", len(feature.categories), f"at most {MAX_CATEGORIES} categories")
+        if feature.min is not None or feature.max is not None:
+            raise refuse(path, "min or max", "no bounds on a categorical feature")
+        return
+    _check_bounds(feature.min, feature.max, path)
+    if feature.categories:
+        raise refuse(f"{path}.categories", list(feature.categories), "no categories on a numeric feature")
+
+
+def _check_bounds(low: float | None, high: float | None, path: str) -> None:
+    for name, value in (("min", low), ("max", high)):
+        if value is None:
+            raise PlanError(
+                f"{path}.{name} is missing.",
+                cause="Bounds are public inputs: reading them off private data would leak it.",
+                remedy=f"Give {name} from a code book or from common knowledge; values beyond it are clamped.",
+                code="plan-missing-field",
+            )
+    if low is not None and high is not None and not low < high:
+        raise refuse(f"{path}.max", high, f"a number above min = {low:g}")
+
+
+def _check_label(label: Label) -> None:
+    if label.type == "regression":
+        _check_bounds(label.min, label.max, "label")
+        if label.classes:
+            raise refuse("label.classes", list(label.classes), "no classes on a regression label")
+        return
+    if label.min is not None or label.max is not None:
+        raise refuse("label.min", label.min, "no bounds on a label with classes")
+    wanted = 2 if label.type == "binary" else 3
+    count = len(label.classes)
+    if (label.type == "binary" and count != 2) or count < wanted or count > MAX_CATEGORIES:
+        exactly = "exactly 2 classes, the positive one last" if wanted == 2 else f"3 to {MAX_CATEGORIES} classes"
+        raise refuse("label.classes", list(label.classes), exactly)
+
+
+def _check_privacy(plan: Plan) -> None:
+    privacy = plan.privacy
+    if privacy.epsilon <= 0:
+        raise refuse("privacy.epsilon", privacy.epsilon, "a number above 0 (inf for a model without privacy)")
+    if privacy.unit == "record" and privacy.max_rows_per_unit != 1:
+        raise refuse("privacy.max_rows_per_unit", privacy.max_rows_per_unit, '1 when privacy.unit is "record"')
+    if privacy.unit == "record" and privacy.sites_per_unit != 1:
+        raise refuse("privacy.sites_per_unit", privacy.sites_per_unit, '1 when privacy.unit is "record"')
+    if privacy.noise == "distributed" and not plan.federation.secure_aggregation:
+        raise refuse("federation.secure_aggregation", False, 'true when privacy.noise is "distributed"')
+    if privacy.unit in plan.feature_names or privacy.unit == plan.label.name:
+        raise refuse("privacy.unit", privacy.unit, '"record", or an identifier column that is no feature')

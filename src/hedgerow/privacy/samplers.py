@@ -1,0 +1,421 @@
+"""The compiled inner loop of the exact discrete Gaussian sampler; integers only, no floating point anywhere.
+
+The loop reads a stream of random bytes. When the stream ends inside a draw, the loop stops *before* that draw and says
+so; the caller appends bytes and the draw starts again from its first byte. Nothing that was read is thrown away, so
+that long draws (which are large ones more often) are not under-represented.
+
+Every value is a non-negative int64 below 2^62; see `fill_discrete_gaussian` for why no operation overflows.
+
+The compiled inner loops of the exact discrete Laplace sampler and of the exponential mechanism; integers only.
+
+They read a stream of random bytes as `hedgerow.privacy.samplers` does: a draw during which the stream ends
+starts again from its first byte when there are more.
+
+Exact sampling of the discrete Gaussian N_Z(0, sigma²): P(i) proportional to exp(-i² / (2 sigma²)) on the integers.
+
+No floating point is involved (Mironov 2012: its low bits leak), and all randomness comes from the byte source that is
+passed in. The source is exact: given uniform bytes, the draws have this distribution and no other.
+
+A batch is drawn at once, and its running time depends on the values drawn; no time per value can be seen from outside
+(Jin et al. 2021, arXiv 2112.05307, on timing). The proof of what such noise costs is docs/proofs/discrete-gaussian.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from hedgerow.errors import PrivacyError
+
+# A position of -1 says that the stream ended.
+END_OF_STREAM = -1
+
+# (k + 1) sigma must fit an int64 for every k that is allowed. k > 511 has a probability below e^(-130 000).
+LARGEST_SIGMA = 2**53
+LARGEST_K = 511
+
+Stream = npt.NDArray[np.uint8]
+
+
+@numba.njit(cache=True)
+def uniform_below(stream: Stream, position: int, limit: int) -> tuple[int, int]:
+    """A uniform integer in [0, limit), 1 <= limit <= 2^53, by rejection from the fewest bits that hold limit - 1.
+
+    Reads whole bytes, little-endian, and masks the surplus bits. Returns (value, next position), or (0, -1) when the
+    stream ends. Seven bytes at most are joined, so that the value is below 2^56.
+    """
+    mask = np.int64(0)
+    n_bytes = 0
+    while mask < limit - 1:
+        mask = (mask << 1) | 1
+    width = mask
+    while width > 0:
+        n_bytes += 1
+        width >>= 8
+    while True:
+        if position + n_bytes > stream.size:
+            return 0, END_OF_STREAM
+        value = np.int64(0)
+        for index in range(n_bytes):
+            value |= np.int64(stream[position + index]) << (8 * index)
+        position += n_bytes
+        value &= mask
+        if value < limit:
+            return int(value), position
+
+
+@numba.njit(cache=True)
+def bernoulli_exp_half(stream: Stream, position: int) -> tuple[int, int]:
+    """1 with probability exp(-1/2), else 0, and the next position.
+
+    Source: Canonne, Kamath & Steinke 2020 (arXiv 2004.00010), Algorithm 1 with gamma = 1/2: count how many draws of
+    Bernoulli(gamma / 1), Bernoulli(gamma / 2), ... succeed; the probability that the count is even is exp(-gamma).
+    Bernoulli(1 / (2 m)) is "a uniform integer below 2 m is 0".
+    """
+    count = 1
+    while True:
+        value, position = uniform_below(stream, position, 2 * count)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if value != 0:
+            return count & 1, position
+        count += 1
+
+
+@numba.njit(cache=True)
+def bernoulli_exp_ratio(stream: Stream, position: int, part: int, whole: int) -> tuple[int, int]:
+    """1 with probability exp(-part / whole), else 0, and the next position; 0 <= part < whole <= 2^53.
+
+    As above with gamma = part / whole. Bernoulli(gamma / m) is "a uniform integer below `whole` is less than `part`"
+    and, independently, "a uniform integer below m is 0": no product is ever formed.
+    """
+    count = 1
+    while True:
+        value, position = uniform_below(stream, position, whole)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if value >= part:
+            return count & 1, position
+        value, position = uniform_below(stream, position, count)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if value != 0:
+            return count & 1, position
+        count += 1
+
+
+@numba.njit(cache=True)
+def bernoulli_exp_half_square(stream: Stream, position: int, part: int, whole: int) -> tuple[int, int]:
+    """1 with probability exp(-(part / whole)² / 2), else 0, and the next position; 0 <= part < whole <= 2^53.
+
+    As above with gamma = (part / whole)² / 2: Bernoulli(gamma / m) is two independent "uniform below `whole` is less
+    than `part`" and "a uniform integer below 2 m is 0".
+    """
+    count = 1
+    while True:
+        for _ in range(2):
+            value, position = uniform_below(stream, position, whole)
+            if position == END_OF_STREAM:
+                return 0, END_OF_STREAM
+            if value >= part:
+                return count & 1, position
+        value, position = uniform_below(stream, position, 2 * count)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if value != 0:
+            return count & 1, position
+        count += 1
+
+
+@numba.njit(cache=True)
+def draw_half_normal_integer(stream: Stream, position: int) -> tuple[int, int]:
+    """A k >= 0 with probability proportional to exp(-k² / 2), or -1 for a rejected attempt, and the next position.
+
+    Source: Karney 2016 (arXiv 1303.6257), Algorithm N, steps 1 and 2: k successes of exp(-1/2) before a failure, then
+    k (k - 1) more of them must all succeed: exp(-k / 2) exp(-k (k - 1) / 2) = exp(-k² / 2).
+    """
+    k = 0
+    while True:
+        success, position = bernoulli_exp_half(stream, position)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if success == 0:
+            break
+        k += 1
+    for _ in range(k * (k - 1)):
+        success, position = bernoulli_exp_half(stream, position)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if success == 0:
+            return -1, position
+    return k, position
+
+
+@numba.njit(cache=True)
+def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tuple[int, int, int]:
+    """One attempt at a draw from N_Z(0, sigma²): (accepted, value, next position).
+
+    With i = k sigma + j, 0 <= j < sigma, it is exp(-i² / 2 sigma²) = exp(-k² / 2) exp(-j / sigma)^k
+    exp(-(j / sigma)² / 2). So k is drawn from the first factor, j and the sign uniformly, and the attempt is accepted
+    with the probability of the other factors. Zero has one of its two signs refused. Every integer is reached in one
+    way, hence with a probability proportional to exp(-i² / 2 sigma²), exactly.
+
+    Source: Karney 2016 (arXiv 1303.6257), Algorithm D, for an integer sigma and mean 0.
+    """
+    k, position = draw_half_normal_integer(stream, position)
+    if position == END_OF_STREAM or k < 0:
+        return 0, 0, position
+    if k > LARGEST_K:
+        return -1, 0, position
+    sign, position = uniform_below(stream, position, 2)
+    if position == END_OF_STREAM:
+        return 0, 0, END_OF_STREAM
+    j, position = uniform_below(stream, position, sigma)
+    if position == END_OF_STREAM or (k == 0 and j == 0 and sign == 1):
+        return 0, 0, position
+    for _ in range(k):
+        success, position = bernoulli_exp_ratio(stream, position, j, sigma)
+        if position == END_OF_STREAM or success == 0:
+            return 0, 0, position
+    success, position = bernoulli_exp_half_square(stream, position, j, sigma)
+    if position == END_OF_STREAM or success == 0:
+        return 0, 0, position
+    # k <= 511 and j < sigma <= 2^53, so that k sigma + j < 512 * 2^53 = 2^62: it fits an int64 with its sign.
+    value = k * sigma + j
+    return 1, -value if sign == 1 else value, position
+
+
+@numba.njit(cache=True)
+def fill_discrete_gaussian(
+    stream: Stream, sigma: int, out: npt.NDArray[np.int64], start: int
+) -> tuple[int, int]:
+    """Fill out[start:] with independent draws from N_Z(0, sigma²) until it is full or the stream ends.
+
+    Args:
+        stream: (n,) uint8, uniform random bytes.
+        sigma: 1 <= sigma <= 2^53, grid units.
+        out: (length,) int64, written from `start` on.
+        start: how many entries are filled already.
+
+    Returns:
+        (entries filled in total, bytes used up); bytes from there on must be given again, with more behind them.
+        A negative first number says that a k above LARGEST_K was drawn, which no sound byte source ever does.
+    """
+    position = 0
+    filled = start
+    while filled < out.size:
+        accepted, value, after = attempt_discrete_gaussian(stream, position, sigma)
+        if accepted < 0:
+            return -1, position
+        if after == END_OF_STREAM:
+            break
+        # A refused attempt is complete: its bytes are spent, and the next attempt is independent of it.
+        position = after
+        if accepted == 1:
+            out[filled] = value
+            filled += 1
+    return filled, position
+
+
+LARGEST_WHOLE = 2**20
+"""More successes of chance 1/e in a row than this have a probability below e^(-10^6)."""
+
+
+@numba.njit(cache=True)
+def bernoulli_exp_one(stream: Stream, position: int) -> tuple[int, int]:
+    """1 with probability exp(-1), else 0, and the next position: two successes of exp(-1/2)."""
+    for _ in range(2):
+        success, position = bernoulli_exp_half(stream, position)
+        if position == END_OF_STREAM:
+            return 0, END_OF_STREAM
+        if success == 0:
+            return 0, position
+    return 1, position
+
+
+@numba.njit(cache=True)
+def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple[int, int, int]:
+    """One attempt at a draw with P(x) proportional to exp(-|x| / scale): (accepted, value, next position).
+
+    u uniform below `scale` is kept with probability exp(-u / scale), v counts successes of exp(-1) before a failure;
+    u + scale v is geometric; it gets a random sign, and one of the two signs of zero is refused. accepted is -1 when v
+    leaves its range.
+
+    Source: Canonne, Kamath & Steinke 2020 (arXiv 2004.00010), Algorithm 2 with s = 1, t = scale.
+    """
+    u, position = uniform_below(stream, position, scale)
+    if position == END_OF_STREAM:
+        return 0, 0, END_OF_STREAM
+    success, position = bernoulli_exp_ratio(stream, position, u, scale)
+    if position == END_OF_STREAM or success == 0:
+        return 0, 0, position
+    v = 0
+    while True:
+        success, position = bernoulli_exp_one(stream, position)
+        if position == END_OF_STREAM:
+            return 0, 0, END_OF_STREAM
+        if success == 0:
+            break
+        v += 1
+        if v > 256:
+            return -1, 0, position
+    sign, position = uniform_below(stream, position, 2)
+    if position == END_OF_STREAM:
+        return 0, 0, END_OF_STREAM
+    # v <= 256 and u < scale <= 2^53: the value is below 2^62.
+    value = u + scale * v
+    if sign == 1 and value == 0:
+        return 0, 0, position
+    return 1, -value if sign == 1 else value, position
+
+
+@numba.njit(cache=True)
+def fill_discrete_laplace(
+    stream: Stream, scale: int, out: npt.NDArray[np.int64], start: int
+) -> tuple[int, int]:
+    """Fill out[start:] as `fill_discrete_gaussian` does: (entries filled in total, or -1; bytes used up)."""
+    position = 0
+    filled = start
+    while filled < out.size:
+        accepted, value, after = attempt_discrete_laplace(stream, position, scale)
+        if accepted < 0:
+            return -1, position
+        if after == END_OF_STREAM:
+            break
+        position = after
+        if accepted == 1:
+            out[filled] = value
+            filled += 1
+    return filled, position
+
+
+@numba.njit(cache=True)
+def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64], scale: int) -> tuple[int, int]:
+    """One attempt at a choice: (index, or -1 when it is refused; next position).
+
+    An index is drawn uniformly and kept with probability exp(-gap / scale), its gap being how far its score is below
+    the best one: then each is chosen with a probability proportional to exp(score / scale), exactly, and the best one
+    is never refused.
+    """
+    index, position = uniform_below(stream, position, gaps.size)
+    if position == END_OF_STREAM:
+        return -1, END_OF_STREAM
+    whole, part = gaps[index] // scale, gaps[index] % scale
+    for _ in range(min(whole, LARGEST_WHOLE)):
+        success, position = bernoulli_exp_one(stream, position)
+        if position == END_OF_STREAM or success == 0:
+            return -1, position
+    success, position = bernoulli_exp_ratio(stream, position, part, scale)
+    return (index if success == 1 else -1), position
+
+
+RandomBytes = Callable[[int], bytes]
+"""Gives that many uniform random bytes: `os.urandom` at the edges, a keyed stream in experiments."""
+
+# One request to the byte source: enough for a thousand draws at least, and small beside the machine's memory.
+SMALLEST_REQUEST = 4096
+_LARGEST_REQUEST = 1 << 22
+
+# An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
+LARGEST_ATTEMPT = 1 << 20
+
+# Bytes that an average draw uses, besides those of its uniform integers below sigma (measured: 12, and 6 of those).
+_BYTES_PER_DRAW = 14
+_UNIFORMS_PER_DRAW = 7
+
+
+def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+    """`length` independent draws from N_Z(0, sigma²), exact.
+
+    Args:
+        sigma: in grid units, 1 <= sigma <= 2^53; round up when it comes from a real number.
+        length: >= 0.
+        random_bytes: the only source of randomness; surplus bytes at its end are thrown away.
+
+    Returns:
+        (length,) int64, absolute values below 2^62.
+
+    Raises:
+        PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
+    """
+    return draw(GAUSSIAN, sigma, length, random_bytes)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What tells one kind of noise from another.
+
+    Attributes:
+        fill: the kernel: takes (bytes, size of the noise, out, entries filled), fills `out` on, and returns how many
+            entries are filled now, below 0 for a draw beyond `limit`, and how many bytes it used.
+        bytes_per_draw, uniforms_per_draw: what an average draw uses: single bytes, and integers below the size.
+        limit: what no draw from random bytes exceeds, in words.
+    """
+
+    fill: Callable[[npt.NDArray[np.uint8], int, npt.NDArray[np.int64], int], tuple[int, int]]
+    bytes_per_draw: int
+    uniforms_per_draw: int
+    limit: str
+
+
+GAUSSIAN = Sampler(fill_discrete_gaussian, _BYTES_PER_DRAW, _UNIFORMS_PER_DRAW, "511 standard deviations")
+
+
+def draw(sampler: Sampler, size: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+    """`length` independent draws of one kind of noise; arguments and errors as in `sample_discrete_gaussian`."""
+    check_arguments(size, length)
+    out = np.empty(length, dtype=np.int64)
+    width = (size.bit_length() + 7) // 8
+    stream = np.empty(0, dtype=np.uint8)
+    filled = 0
+    while filled < length:
+        wanted = (length - filled) * (sampler.bytes_per_draw + sampler.uniforms_per_draw * width)
+        request = max(min(max(wanted, SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
+        stream = np.concatenate([stream, request_bytes(random_bytes, request)])
+        filled, used = sampler.fill(stream, size, out, filled)
+        if filled < 0:
+            raise unsound(f"The byte source gave a value beyond {sampler.limit}.")
+        stream = stream[used:]
+        if filled < length and stream.size > LARGEST_ATTEMPT:
+            raise unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
+    return out
+
+
+def check_arguments(sigma: int, length: int) -> None:
+    """Raise PrivacyError for a size of noise, or a length, out of range."""
+    if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
+        raise PrivacyError(
+            f"The noise has sigma = {sigma!r} grid units; it must be an integer from 1 to 2^53.",
+            cause="The fixed-point grid is far too coarse or too fine for the noise.",
+            remedy="Choose a scale such that sigma is between a thousand and a billion grid units.",
+            code="sigma-out-of-range",
+        )
+    if isinstance(length, bool) or not isinstance(length, int) or length < 0:
+        raise PrivacyError(
+            f"Noise was asked for a vector of {length!r} entries.",
+            cause="The query states no length.",
+            remedy="Give the number of entries as an integer of at least 0.",
+            code="length-out-of-range",
+        )
+
+
+def request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
+    """So many bytes from the source: uint8 [n_bytes]; PrivacyError when it gives another number."""
+    content = random_bytes(n_bytes)
+    if len(content) != n_bytes:
+        raise unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
+    return np.frombuffer(content, dtype=np.uint8)
+
+
+def unsound(what: str) -> PrivacyError:
+    """The error for a byte source that is not random."""
+    return PrivacyError(
+        what,
+        cause="It is not a source of uniform random bytes.",
+        remedy="Use the operating system's generator (os.urandom).",
+        code="unsound-randomness",
+    )

@@ -1,0 +1,309 @@
+"""Public grids: the cells that every value falls into, whoever holds it.
+
+A grid is fixed by the plan before any data is seen. All split candidates, thresholds and histograms are made of its
+cells, so a node bins its rows once and every later question is a table over small integers:
+
+    numeric       x < edges[0] | edges[0] <= x < edges[1] | ... | x >= edges[-1] | missing
+    code          0              1                                len(edges)       len(edges) + 1
+    categorical   categories[0] | ... | categories[-1] | not listed | missing
+    code          0               ...   K - 1            K            K + 1
+
+Edges are single precision, and values are compared as single precision, as XGBoost does: an exported model then sends
+every value, down to the last bit, to the same side.
+
+Kernels that turn values into grid codes: one pass, one short search per value.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.plan.plan import Feature, Plan
+
+FloatArray = NDArray[np.float32]
+CodeArray = NDArray[np.unsignedinteger[Any]]
+"""uint8 when every code fits, else uint16."""
+
+MAX_BYTE_CODES = 256
+UNKNOWN_CATEGORY = -1
+MISSING_CATEGORY = -2
+HALVING_EDGES = 4094
+LOG_DECADES = 6.0
+"""Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureGrid:
+    """The cells of one feature.
+
+    Attributes:
+        edges: float32 [n_edges], ascending and distinct; empty for a categorical feature.
+        n_categories: number of listed categories; 0 for a numeric feature.
+    """
+
+    edges: FloatArray
+    n_categories: int = 0
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.n_categories > 0
+
+    @cached_property
+    def n_cells(self) -> int:
+        """Codes that stand for values: cells of a numeric feature, categories and "not listed" of a categorical one."""
+        return self.n_categories + 1 if self.is_categorical else len(self.edges) + 1
+
+    @property
+    def missing_code(self) -> int:
+        return self.n_cells
+
+    @property
+    def n_codes(self) -> int:
+        return self.n_cells + 1
+
+    def encode(self, values: NDArray[np.generic]) -> NDArray[np.uint16]:
+        """Codes of one column.
+
+        Args:
+            values: float32 [n] with NaN for missing; for a categorical feature integers [n], -1 for a value that is
+                not listed and -2 for missing.
+
+        Returns:
+            uint16 [n].
+        """
+        if self.is_categorical:
+            indices = values.astype(np.int64)
+            codes = np.where(indices == UNKNOWN_CATEGORY, self.n_categories, indices)
+            return np.where(indices == MISSING_CATEGORY, self.missing_code, codes).astype(np.uint16)
+        codes = np.empty(len(values), dtype=np.uint16)
+        with np.errstate(over="ignore"):  # beyond single precision: an infinity, which has a cell like any value
+            single = values.astype(np.float32)
+        bin_column(single, *self.acceleration, codes)
+        return codes
+
+    @property
+    def acceleration(self) -> tuple[FloatArray, np.float32, np.float32, NDArray[np.int32]]:
+        """Edges, offset, scale and, per bucket, the number of edges before it: makes binning one short search.
+
+        A bucket number is a monotone function of the value, computed alike for edges and values, so an edge in an
+        earlier bucket is never above the value; only edges of the same bucket need comparing.
+        """
+        low = self.edges[0] if len(self.edges) else np.float32(0)
+        high = self.edges[-1] if len(self.edges) else np.float32(1)
+        with np.errstate(all="ignore"):
+            span = high - low
+            scale = np.float32(1 / span) if np.isfinite(span) and span > 0 else np.float32(0)
+        if np.isfinite(scale) and scale > 0:
+            position = np.maximum((self.edges - low) * scale, np.float32(0))
+            bucket = np.clip((position.view(np.int32) >> 16) - TOP_BITS + BUCKETS - 1, 0, BUCKETS - 1)
+        else:  # single precision cannot tell the buckets apart: one of them holds every edge
+            scale, bucket = np.float32(0), np.zeros(len(self.edges), dtype=np.int32)
+        counts = np.bincount(bucket, minlength=BUCKETS)
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return self.edges, low, scale, starts
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The grids of all features, in the plan's order."""
+
+    features: tuple[FeatureGrid, ...]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.features)
+
+    @cached_property
+    def n_codes(self) -> int:
+        """Width of a table that any feature's code can index."""
+        return max(feature.n_codes for feature in self.features)
+
+    @cached_property
+    def codes_of_features(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The number of codes of each feature, and whether it is categorical: int64 and bool [n_features]."""
+        return (
+            np.array([feature.n_codes for feature in self.features], dtype=np.int64),
+            np.array([feature.is_categorical for feature in self.features], dtype=np.bool_),
+        )
+
+    @property
+    def dtype(self) -> type[np.uint8] | type[np.uint16]:
+        """One byte per value when every code fits."""
+        return np.uint8 if self.n_codes <= MAX_BYTE_CODES else np.uint16
+
+    def encode(self, columns: tuple[NDArray[np.generic], ...]) -> CodeArray:
+        """Codes of a chunk of columns: [n_features, n], features in rows (each tree reads few features)."""
+        codes: CodeArray = np.empty((self.n_features, len(columns[0])), dtype=self.dtype)
+        for row, (feature, values) in enumerate(zip(self.features, columns, strict=True)):
+            codes[row] = feature.encode(values)
+        return codes
+
+    def encode_matrix(self, matrix: NDArray[np.floating[Any]], n_threads: int = 1) -> CodeArray:
+        """Codes of an all-numeric matrix [n, n_features] in one pass over memory: [n_features, n].
+
+        Args:
+            matrix: float32 or float64, C order, NaN for missing.
+            n_threads: threads to divide the rows among.
+        """
+        parts = [feature.acceleration for feature in self.features]
+        lengths = np.array([len(part[0]) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        edges = np.concatenate([part[0] for part in parts]).astype(np.float32)
+        lows = np.array([part[1] for part in parts], dtype=np.float32)
+        scales = np.array([part[2] for part in parts], dtype=np.float32)
+        starts = np.stack([part[3] for part in parts])
+        codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
+        rows = np.ascontiguousarray(matrix)
+
+        def part(number: int) -> None:
+            first, last = len(rows) * number // n_threads, len(rows) * (number + 1) // n_threads
+            bin_rows(rows, edges, offsets, lows, scales, starts, codes, first, last)
+
+        with ThreadPoolExecutor(n_threads) as threads:
+            list(threads.map(part, range(n_threads)))
+        return codes
+
+
+def build_grid(plan: Plan) -> Grid:
+    """The grid that a plan fixes.
+
+    ``log`` has exactly the Q candidates as edges, ``uniform`` all but the upper bound. ``adaptive`` chooses among 253
+    edges, a byte per value; ``iterative_hessian`` halves intervals again and again and moves each midpoint to the
+    nearest of 4094 edges, among which ``quantile`` finds its quantiles.
+    """
+    return Grid(tuple(_feature_grid(feature, plan) for feature in plan.features))
+
+
+def _feature_grid(feature: Feature, plan: Plan) -> FeatureGrid:
+    if feature.is_categorical:
+        return FeatureGrid(np.empty(0, dtype=np.float32), n_categories=len(feature.categories))
+    if feature.min is None or feature.max is None:  # a validated plan has both
+        raise ValueError(f"feature {feature.name} has no bounds")
+    low, high = feature.min, feature.max
+    method, n_candidates = plan.model.split_candidates, plan.model.n_candidates
+    if method == "adaptive":
+        return FeatureGrid(_mixed_edges(low, high, feature, MAX_BYTE_CODES - 3))
+    if method in ("iterative_hessian", "quantile"):
+        return FeatureGrid(_mixed_edges(low, high, feature, HALVING_EDGES))
+    return FeatureGrid(_edges_above(low, high - low, n_candidates, logarithmic=method == "log"))
+
+
+def _edges_above(low: float, span: float, n_candidates: int, logarithmic: bool) -> FloatArray:
+    """Edges right above candidates s_q, q = 0 .., for splits "x <= s_q" (CCS'22, section 4.5.1).
+
+    Uniform ones are low + q span / (Q - 1). Log ones are uniform in log(1 + x - low), as in the published code. The
+    first candidate is the lower bound itself: where most records lie on it, as counts of rare things do, it is the most
+    useful one of all. The upper bound is none: it divides nothing.
+    """
+    if logarithmic:
+        candidates = low + np.expm1(np.log1p(span) * np.arange(n_candidates) / n_candidates)
+    else:
+        steps = max(1, n_candidates - 1)
+        candidates = low + span * np.arange(steps) / steps
+    # The next number after zero is denormal, which not every machine tells from zero; a billionth of a step is not.
+    following = np.nextafter(candidates.astype(np.float32), np.float32(np.inf))
+    return _distinct(np.maximum(following, candidates + span * 1e-12).astype(np.float32))
+
+
+def _mixed_edges(low: float, high: float, feature: Feature, n_edges: int) -> FloatArray:
+    """Half uniform, half log-spaced edges; for integers within reach, one edge between every two neighbours."""
+    if feature.integer and high - low <= n_edges:
+        return _distinct(np.arange(np.floor(low), np.ceil(high)) + 0.5)
+    n_uniform = {"uniform": n_edges, "log": 0}.get(feature.spacing, n_edges // 2)
+    uniform = low + (high - low) * np.arange(1, n_uniform + 1) / (n_uniform + 1)
+    log = _log_edges(low, high, n_edges - n_uniform) if n_uniform < n_edges else np.empty(0)
+    edges = np.concatenate([uniform, log])
+    # Between two neighbouring integers one edge is enough.
+    return _distinct(np.floor(edges) + 0.5 if feature.integer else edges)
+
+
+def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
+    """Edges that grow by a constant factor away from zero when the range holds it, else away from `low`."""
+    if low < 0 < high:
+        n_below = max(1, min(n_edges - 1, round(n_edges * -low / (high - low))))
+        below = -_log_edges(0.0, -low, n_below)
+        return np.concatenate([below, _log_edges(0.0, high, n_edges - n_below)])
+    exponents = -LOG_DECADES * (1 - np.arange(1, n_edges + 1) / (n_edges + 1))
+    span = high - low
+    if high <= 0:
+        return np.asarray(high - span * 10.0**exponents)
+    return np.asarray(low + span * 10.0**exponents)
+
+
+def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
+    """Ascending single-precision edges; neighbours that single precision cannot tell apart are merged."""
+    return np.unique(edges.astype(np.float32))
+
+
+LOWEST_OCTAVE = 32
+STEPS_PER_OCTAVE = 128
+BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
+"""Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
+around zero are told apart as well as those further up."""
+TOP_BITS = 0x3F800000 >> 16
+"""The sign, the exponent and the first seven bits of the single-precision number 1."""
+ROWS_PER_BLOCK = 512
+
+
+@numba.njit(cache=True, nogil=True)
+def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
+    """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell."""
+    missing = np.int64(len(edges) + 1)
+    for i in range(len(values)):
+        value = np.float32(values[i])
+        position = np.float32((value - low) * scale)
+        # The leading bits of positive numbers stand in the numbers' order.
+        bucket = (np.int64(position.view(np.int32)) >> np.int64(16)) - np.int64(TOP_BITS - BUCKETS + 1)
+        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
+        bucket = min(max(bucket, np.int64(0)), np.int64(BUCKETS - 1)) if position > 0 else np.int64(0)
+        left = np.int64(starts[bucket])
+        n_left = np.int64(starts[bucket + 1]) - left
+        # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
+        while n_left > 1:
+            half = n_left >> 1
+            left += half * np.int64(edges[left + half - 1] <= value)
+            n_left -= half
+        if n_left == 1:
+            left += np.int64(edges[left] <= value)
+        codes[i] = left if value == value else missing
+
+
+@numba.njit(cache=True, nogil=True)
+def bin_column(
+    values: NDArray[np.float32],
+    edges: NDArray[np.float32],
+    low: np.float32,
+    scale: np.float32,
+    starts: NDArray[np.int32],
+    codes: NDArray[np.uint16],
+) -> None:
+    """Write the code of each value; see `FeatureGrid.acceleration` for the arguments."""
+    _encode(values, edges, low, scale, starts, codes)
+
+
+@numba.njit(cache=True, nogil=True)
+def bin_rows(
+    matrix: NDArray[np.floating[Any]],
+    edges: NDArray[np.float32],
+    offsets: NDArray[np.int64],
+    lows: NDArray[np.float32],
+    scales: NDArray[np.float32],
+    starts: NDArray[np.int32],
+    codes: NDArray[np.unsignedinteger[Any]],
+    first_row: int,
+    last_row: int,
+) -> None:
+    """Codes of some rows of a C-ordered matrix, transposed: a block of rows stays in cache for all its features."""
+    for begin in range(first_row, last_row, ROWS_PER_BLOCK):
+        end = min(begin + ROWS_PER_BLOCK, last_row)
+        for feature in range(matrix.shape[1]):
+            own_edges = edges[offsets[feature] : offsets[feature + 1]]
+            column = matrix[begin:end, feature]
+            _encode(column, own_edges, lows[feature], scales[feature], starts[feature], codes[feature, begin:end])

@@ -1,0 +1,395 @@
+"""Sums per node, feature and bin for trees that grow level by level: the kernel, and the calls that a node makes.
+
+As in `hedgerow.trees.leaf_sums`, everything is integers, records are visited in blocks, and two statistics share a word
+while a span of blocks is summed.
+
+Kernels that sum over cells of two features: find the cells, add records up in them, and read off the bins' sums.
+
+Histograms of features two by two: half the additions of one by one, and the same sums to the last unit.
+
+A record adds its statistics to one cell of every pair of features, a bin of the one by a bin of the other; the sums of
+the cells' rows and columns are the sums of the two features' bins. Which cells a record is in does not depend on the
+tree: they are found once, and kept, in as much memory as codes of a byte, while bins and features stay what they are.
+Every record is still in one bin of each feature, so what leaves the node and its sensitivity are unchanged.
+
+Nothing is kept of a query's answer. (Subtracting a child's sums from its parent's would save as much, but would carry
+sums from one query to the next, and the time of an answer would tell how many records are in the smaller child.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import Loss
+from hedgerow.protocol.queries import IntVector, NodeHistograms, SplitSums
+from hedgerow.trees.binning import CodeArray
+from hedgerow.trees.leaf_sums import (
+    BLOCK,
+    MIN_RECORDS_PER_THREAD,
+    SPAN,
+    SiteRecords,
+    _route_block,
+    _statistics_block,
+    _unpack,
+    apply_update,
+    no_trees,
+    packed,
+    packed_loss,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where each sum stands: an answer is [tree][node][feature][bin or side][statistic], flattened.
+
+    Attributes:
+        features: int64 [B, k].
+        offsets: int64 [B, k], of each feature among the entries of one node.
+        strides: int64 [B], entries of one node.
+        bins: uint16 [n_features, n_codes].
+        goes_left: uint8 [B, n_nodes, k, n_bins]; of no trees for histograms.
+    """
+
+    features: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    strides: NDArray[np.int64]
+    bins: NDArray[np.uint16]
+    goes_left: NDArray[np.uint8]
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_words(  # type: ignore[no-untyped-def]
+    words, leaves, codes, begin, end, tree, features, offsets, stride, bins, goes_left, sums
+):
+    """Add a block's packed words to sums: int64 [n_nodes * stride]."""
+    # Places without a sign need no test for counting from the end.
+    if goes_left.shape[0] > 0:
+        for slot in range(features.shape[1]):
+            row = codes[features[tree, slot], begin:end]
+            bin_of_code = bins[features[tree, slot]]
+            at = np.uint64(offsets[tree, slot])
+            for i in range(end - begin):
+                side = np.uint64(1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]])
+                sums[np.uint64(leaves[i]) * np.uint64(stride) + at + side] += words[i]
+        return
+    n_slots = features.shape[1]
+    n_together = n_slots - n_slots % 4
+    # An addition waits for the one before it when both go to one entry, as in the fullest bin of a skewed feature;
+    # those of four features in turn never do.
+    for slot in range(0, n_together, 4):
+        row0, row1 = codes[features[tree, slot], begin:end], codes[features[tree, slot + 1], begin:end]
+        row2, row3 = codes[features[tree, slot + 2], begin:end], codes[features[tree, slot + 3], begin:end]
+        bin0, bin1 = bins[features[tree, slot]], bins[features[tree, slot + 1]]
+        bin2, bin3 = bins[features[tree, slot + 2]], bins[features[tree, slot + 3]]
+        at0, at1 = np.uint64(offsets[tree, slot]), np.uint64(offsets[tree, slot + 1])
+        at2, at3 = np.uint64(offsets[tree, slot + 2]), np.uint64(offsets[tree, slot + 3])
+        for i in range(end - begin):
+            node = np.uint64(leaves[i]) * np.uint64(stride)
+            word = words[i]
+            sums[node + at0 + np.uint64(bin0[row0[i]])] += word
+            sums[node + at1 + np.uint64(bin1[row1[i]])] += word
+            sums[node + at2 + np.uint64(bin2[row2[i]])] += word
+            sums[node + at3 + np.uint64(bin3[row3[i]])] += word
+    for slot in range(n_together, n_slots):
+        row = codes[features[tree, slot], begin:end]
+        bin_of_code = bins[features[tree, slot]]
+        at = np.uint64(offsets[tree, slot])
+        for i in range(end - begin):
+            sums[np.uint64(leaves[i]) * np.uint64(stride) + at + np.uint64(bin_of_code[row[i]])] += words[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def _sums_per_node(  # type: ignore[no-untyped-def]
+    codes, labels, scores, level, trees, features, offsets, strides, bins, goes_left, loss, n_statistics, first, last
+):
+    """The records from `first` to `last` (excluded) of a level: int64 [sum of n_nodes * strides, n_statistics]."""
+    feature, start, width, table_left, single, leaf_of_code = trees
+    kind, table, clip, constant, exp_table, units = loss
+    n_nodes = 1 << level
+    result = np.zeros((n_nodes * strides.sum(), n_statistics), dtype=np.int64)
+    work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
+    words = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
+    sums = np.zeros((words.shape[0], len(result)), dtype=np.int64)
+    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
+    for span in range(first, last, SPAN):
+        span_end = min(span + SPAN, last)
+        sums[:] = 0
+        for begin in range(span, span_end, BLOCK):
+            end = min(begin + BLOCK, span_end)
+            _statistics_block(
+                kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words
+            )
+            base = 0
+            for tree in range(len(strides)):
+                if level > 0:
+                    _route_block(
+                        codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
+                        single[tree], leaf_of_code[tree], work,
+                    )  # fmt: skip
+                size = n_nodes * strides[tree]
+                for pair in range(words.shape[0]):
+                    _add_words(
+                        words[pair], work[0], codes, begin, end, tree, features, offsets, strides[tree], bins,
+                        goes_left, sums[pair, base : base + size],
+                    )  # fmt: skip
+                base += size
+        for pair in range(words.shape[0]):
+            for entry in range(sums.shape[1]):
+                one, two = _unpack(sums[pair, entry])
+                result[entry, 2 * pair] += one
+                if 2 * pair + 1 < n_statistics:
+                    result[entry, 2 * pair + 1] += two
+    return result
+
+
+def node_histograms(
+    records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1, pairs: PairedBinsCache | None = None
+) -> IntVector:
+    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
+
+    Args:
+        records: the site's rows.
+        query: the query.
+        loss: whose statistics are summed.
+        n_threads: threads to sum with.
+        pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
+            feature, for records that are there for this query only. The sums are the same.
+    """
+    n_threads = _start(records, query, n_threads)
+    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
+    paired = pairs.bins_for(records.codes, query, n_threads) if pairs else None
+    if paired is not None:
+        n_trees, cells, n_cells, n_bins = len(query.features), paired.cells, paired.n_cells, paired.n_bins
+        return _in_parts(
+            records, n_threads,
+            lambda first, last: paired_sums(
+                records.codes, records.labels, records.scores, level, trees, n_trees, cells, n_cells, n_bins, how,
+                loss.n_statistics, first, last,
+            ),
+        )  # fmt: skip
+    counts = query.n_bins[query.features]
+    offsets = np.cumsum(counts, axis=1) - counts
+    none = np.zeros((0, 1, 1, 1), dtype=np.uint8)
+    layout = _Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none)
+    return _sums(records, query, layout, loss, n_threads)
+
+
+def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
+    """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
+    n_threads = _start(records, query, n_threads)
+    n_trees, n_slots = query.features.shape
+    offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
+    strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
+    layout = _Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left)
+    return _sums(records, query, layout, loss, n_threads)
+
+
+def _start(records: SiteRecords, query: NodeHistograms | SplitSums, n_threads: int) -> int:
+    """Apply a query's update; the number of threads that pays."""
+    if query.update is not None:
+        apply_update(records, query.update, n_threads)
+    return n_threads if records.n_records >= MIN_RECORDS_PER_THREAD * n_threads else 1
+
+
+def _trees_of(query: NodeHistograms | SplitSums) -> tuple[Any, ...]:
+    return packed(query.trees if query.trees.depth else no_trees(query.trees.goes_left.shape[2]))
+
+
+def _sums(
+    records: SiteRecords, query: NodeHistograms | SplitSums, layout: _Layout, loss: Loss, n_threads: int
+) -> IntVector:
+    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
+    return _in_parts(
+        records, n_threads,
+        lambda first, last: _sums_per_node(
+            records.codes, records.labels, records.scores, level, trees, layout.features, layout.offsets,
+            layout.strides, layout.bins, layout.goes_left, how, loss.n_statistics, first, last,
+        ),
+    )  # fmt: skip
+
+
+def _in_parts(records: SiteRecords, n_threads: int, sums_of: Callable[[int, int], IntVector]) -> IntVector:
+    """The sums over all records, flattened; each thread takes as many records as the others."""
+
+    def part(number: int) -> IntVector:
+        first, last = (records.n_records * (number + more) // n_threads for more in (0, 1))
+        return np.asarray(sums_of(first, last)).reshape(-1)
+
+    if n_threads == 1:
+        return part(0)
+    with ThreadPoolExecutor(n_threads) as threads:
+        return np.asarray(np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64))
+
+
+@numba.njit(cache=True, nogil=True)
+def find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no-untyped-def]
+    """Write each record's cell of every pair; see `hedgerow.trees.histograms.PairedBins` for the arguments."""
+    n_slots = len(features)
+    for begin in range(0, codes.shape[1], BLOCK):
+        end = min(begin + BLOCK, codes.shape[1])
+        start = 0
+        for pair in range(cells.shape[1]):
+            slot = 2 * pair
+            has_second = slot + 1 < n_slots
+            n_second = n_bins[slot + 1] if has_second else 1
+            first = (bin_of_code[features[slot]] * n_second + start).astype(np.uint16)
+            row = codes[features[slot], begin:end]
+            if has_second:
+                second = bin_of_code[features[slot + 1]]
+                other = codes[features[slot + 1], begin:end]
+                for i in range(end - begin):
+                    cells[begin + i, pair] = first[row[i]] + second[other[i]]
+            else:
+                for i in range(end - begin):
+                    cells[begin + i, pair] = first[row[i]]
+            start += n_bins[slot] * n_second
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_cells(words, leaves, cells, n_cells, sums):  # type: ignore[no-untyped-def]
+    """Add a block's packed words to sums: int64 [n_nodes * n_cells]."""
+    # Places without a sign need no test for counting from the end.
+    for i in range(len(cells)):
+        node = np.uint64(leaves[i]) * np.uint64(n_cells)
+        word = words[i]
+        for pair in range(cells.shape[1]):
+            sums[node + np.uint64(cells[i, pair])] += word
+
+
+@numba.njit(cache=True, nogil=True)
+def _sums_of_bins(cells, n_bins, sums):  # type: ignore[no-untyped-def]
+    """The bins of one node, int64 [n_bins.sum()], all 0 before, from its cells, int64 [n_cells]."""
+    at, out = 0, 0
+    n_paired = len(n_bins) - len(n_bins) % 2
+    for slot in range(0, n_paired, 2):
+        n_first, n_second = n_bins[slot], n_bins[slot + 1]
+        second = sums[out + n_first : out + n_first + n_second]
+        for one in range(n_first):
+            row = cells[at : at + n_second]
+            total = np.int64(0)
+            for other in range(n_second):
+                total += row[other]
+                second[other] += row[other]
+            sums[out + one] = total
+            at += n_second
+        out += n_first + n_second
+    for slot in range(n_paired, len(n_bins)):
+        sums[out : out + n_bins[slot]] = cells[at : at + n_bins[slot]]
+
+
+@numba.njit(cache=True, nogil=True)
+def paired_sums(  # type: ignore[no-untyped-def]
+    codes, labels, scores, level, trees, n_trees, cells, n_cells, n_bins, loss, n_statistics, first, last
+):
+    """The records from `first` to `last` (excluded) of a level: int64 [n_trees * n_nodes * bins, n_statistics]."""
+    feature, start, width, table_left, single, leaf_of_code = trees
+    kind, table, clip, constant, exp_table, units = loss
+    n_nodes, stride = 1 << level, n_bins.sum()
+    result = np.zeros((n_trees * n_nodes * stride, n_statistics), dtype=np.int64)
+    words = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
+    sums = np.zeros((words.shape[0], n_trees, n_nodes * n_cells), dtype=np.int64)
+    work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
+    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
+    of_bins = np.zeros(stride, dtype=np.int64)
+    for span in range(first, last, SPAN):
+        span_end = min(span + SPAN, last)
+        sums[:] = 0
+        for begin in range(span, span_end, BLOCK):
+            end = min(begin + BLOCK, span_end)
+            _statistics_block(
+                kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words
+            )
+            for tree in range(n_trees):
+                if level > 0:
+                    _route_block(
+                        codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
+                        single[tree], leaf_of_code[tree], work,
+                    )  # fmt: skip
+                for pair in range(words.shape[0]):
+                    _add_cells(words[pair], work[0], cells[begin:end], n_cells, sums[pair, tree])
+        for pair in range(words.shape[0]):
+            for place in range(n_trees * n_nodes):
+                tree, node = place // n_nodes, place % n_nodes
+                of_bins[:] = 0
+                _sums_of_bins(sums[pair, tree, node * n_cells : (node + 1) * n_cells], n_bins, of_bins)
+                for entry in range(stride):
+                    one, two = _unpack(of_bins[entry])
+                    result[place * stride + entry, 2 * pair] += one
+                    if 2 * pair + 1 < n_statistics:
+                        result[place * stride + entry, 2 * pair + 1] += two
+    return result
+
+
+MOST_CELLS = 2**16
+"""Of all pairs together, so that 16 bits number them."""
+MOST_SUMS = 2**17
+"""Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
+MOST_STATISTICS = 2**25
+"""Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairedBins:
+    """The cells of a site's records.
+
+    Attributes:
+        codes: the records' codes, uint8 or uint16 [n_features, n].
+        features: int64 [k], the features in pairs; an odd last one is by itself.
+        bin_of_code: uint16 [n_features, n_codes].
+        n_bins: int64 [k].
+        n_cells: of all pairs.
+        cells: uint16 [n, (k + 1) // 2], the cells of each record, numbered through all pairs.
+    """
+
+    codes: CodeArray
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    n_bins: NDArray[np.int64]
+    n_cells: int
+    cells: NDArray[np.uint16]
+
+
+class PairedBinsCache:
+    """The last cells that were found; to lose them costs time and changes nothing."""
+
+    def __init__(self) -> None:
+        self._last: PairedBins | None = None
+
+    def bins_for(self, codes: CodeArray, query: NodeHistograms, n_threads: int) -> PairedBins | None:
+        """The cells of these records for a query's histograms, or None where pairs of features do not pay."""
+        features = query.features[0]
+        if not (query.features == features).all():
+            return None
+        n_bins = query.n_bins[features]
+        n_cells = _n_cells(n_bins)
+        n_sums = n_cells << query.trees.depth
+        n_pairs = (len(features) + 1) // 2
+        if n_cells > MOST_CELLS or n_sums > MOST_SUMS or codes.shape[1] * n_pairs < n_sums * n_threads:
+            return None
+        if query.length * n_cells * n_threads > MOST_STATISTICS * int(n_bins.sum()):
+            return None
+        last = self._last
+        if (
+            last is None
+            or last.codes is not codes
+            or not np.array_equal(last.features, features)
+            or not np.array_equal(last.bin_of_code, query.bin_of_code)
+        ):
+            cells = np.empty((codes.shape[1], n_pairs), dtype=np.uint16)
+            find_cells(codes, features, query.bin_of_code, n_bins, cells)
+            last = PairedBins(codes, features.copy(), query.bin_of_code.copy(), n_bins, n_cells, cells)
+            self._last = last
+        return last
+
+
+def _n_cells(n_bins: NDArray[np.int64]) -> int:
+    """Cells of all pairs; a feature by itself has one for each bin."""
+    second = np.append(n_bins, 1)[1::2]
+    return int((n_bins[::2] * second[: len(n_bins[::2])]).sum())

@@ -1,0 +1,551 @@
+"""Public randomness: a stream that anyone can expand again from the plan's seed.
+
+Trees are drawn from it, so a node can check that the coordinator did not pick them. It is SHAKE-256 of the seed and a
+label, read as 64-bit words: the same on every machine and in every release, which numpy's generators do not promise.
+It must never be used for noise, masks or subsampling.
+
+Kernels that draw a tree from words of public randomness: every node's split, and which codes it sends left.
+
+A whole batch of trees is drawn by every party between two exchanges, while all the others wait.
+
+Totally random trees: structures drawn from public randomness and public candidates, before any record is asked.
+
+Source: Maddock et al., CCS'22, section 4.3.2 (totally random splits) and 5.1 (feature interactions). A split is drawn
+among the candidates that still divide the node's cells, so no leaf is empty by construction; a node that no candidate
+divides sends everything left. Missing values go to a side drawn by coin, independently of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.protocol.queries import FittedTrees, TreeBatch
+from hedgerow.trees.binning import Grid
+
+Item = TypeVar("Item")
+WORDS_PER_REFILL = 512
+_FIRST_WORDS = 64
+"""Most streams are never asked for more; a longer output of SHAKE-256 begins with the shorter one."""
+
+
+def words_of(content: bytes) -> NDArray[np.uint64]:
+    """Bytes of a stream as its words: uint64 [len(content) / 8]."""
+    return np.frombuffer(content, dtype="<u8").astype(np.uint64)
+
+
+class PublicRandom:
+    """A deterministic stream of integers.
+
+    Args:
+        seed: the plan's structure seed, a non-negative integer.
+        label: separates the streams of one seed, e.g. "tree 17".
+    """
+
+    def __init__(self, seed: int, label: str) -> None:
+        self._key = f"hedgerow public randomness v1|{seed}|{label}".encode()
+        self._refills = 0
+        self._is_short = False
+        self._words: list[int] = []
+
+    def _word(self) -> int:
+        if not self._words:
+            if self._is_short:
+                self._is_short, self._words = False, self._block(0, WORDS_PER_REFILL)[:-_FIRST_WORDS]
+            else:
+                self._is_short = self._refills == 0
+                self._words = self._block(self._refills, _FIRST_WORDS if self._is_short else WORDS_PER_REFILL)
+                self._refills += 1
+        return self._words.pop()
+
+    def first_words(self, count: int) -> NDArray[np.uint64]:
+        """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
+        return words_of(self.first_bytes(count))
+
+    def first_bytes(self, count: int) -> bytes:
+        """The same words before `words_of` reads them; those of several streams are read at once."""
+        sizes = [8 * min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
+        streams = [hashlib.shake_256(self._key + b"|%d" % block) for block in range(len(sizes))]
+        return b"".join([stream.digest(size) for stream, size in zip(streams, sizes, strict=True)])
+
+    def _block(self, refill: int, n_words: int) -> list[int]:
+        """The first words of a block of the stream, last one first."""
+        block = hashlib.shake_256(self._key + b"|%d" % refill).digest(8 * n_words)
+        return list(struct.unpack(f"<{n_words}Q", block))[::-1]
+
+    def _take(self, count: int) -> list[int]:
+        """The next `count` words."""
+        if count > len(self._words):
+            return [self._word() for _ in range(count)]
+        taken = self._words[len(self._words) - count :]
+        del self._words[len(self._words) - count :]
+        taken.reverse()
+        return taken
+
+    def below(self, limit: int) -> int:
+        """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
+        return (self._word() * limit) >> 64
+
+    def coin(self) -> bool:
+        """True or false, evenly."""
+        return bool(self._word() & 1)
+
+    def permutation(self, size: int) -> list[int]:
+        """0 .. size-1 in random order (Fisher and Yates)."""
+        order = list(range(size))
+        words = self._take(max(0, size - 1))
+        for last, word in zip(range(size - 1, 0, -1), words, strict=False):
+            other = (word * (last + 1)) >> 64
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def sample(self, items: Sequence[Item], size: int) -> list[Item]:
+        """`size` distinct items, in random order."""
+        return [items[index] for index in self.permutation(len(items))[:size]]
+
+    def weighted(self, weights: Sequence[int]) -> int:
+        """An index, drawn in proportion to non-negative integer weights, not all zero."""
+        target = self.below_big(sum(weights))
+        for index, weight in enumerate(weights):
+            target -= weight
+            if target < 0:
+                return index
+        raise ValueError("weights must not all be zero")
+
+    def below_big(self, limit: int) -> int:
+        """An integer in [0, limit) for limits up to 2**96; its bias is below 2**-32."""
+        return (((self._word() << 64) | self._word()) * limit) >> 128
+
+
+Words = NDArray[np.uint64]
+ANY_SET, SMALL_SET, SMALL_CODES = -1, -2, 64
+"""In place of a length, see `intervals`; and how many codes have a bit in a word."""
+
+
+@numba.njit(cache=True, nogil=True)
+def _below(word, limit):  # type: ignore[no-untyped-def]
+    """word * limit >> 64 for limit <= 2**32: the product has 96 bits, so it is made of two halves."""
+    size = np.uint64(limit)
+    low = (word & np.uint64(0xFFFFFFFF)) * size
+    high = (word >> np.uint64(32)) * size
+    return np.int64((high + (low >> np.uint64(32))) >> np.uint64(32))
+
+
+@numba.njit(cache=True, nogil=True)
+def permutation(words, at, order):  # type: ignore[no-untyped-def]
+    """Writes 0 .. len(order)-1 in random order (Fisher and Yates); returns the next word's position."""
+    for i in range(len(order)):
+        order[i] = i
+    for last in range(len(order) - 1, 0, -1):
+        other = _below(words[at], last + 1)
+        at += 1
+        order[last], order[other] = order[other], order[last]
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_trees(  # type: ignore[no-untyped-def]
+    words, features, starts, cuts, n_cuts, n_codes, is_categorical, n_nodes, n_grid_codes
+):
+    """Draw a batch of trees; a categorical feature by itself is divided by its categories.
+
+    Args:
+        words: uint64 [B, n_words]; at least 2 * n_codes for each categorical feature of a tree and 3 for each of its
+            nodes.
+        features: int64, the features that each tree may ask for, those of one tree after those of another.
+        starts: int64 [B + 1], where the features of each tree begin.
+        cuts, n_cuts: int64 [n_features, most cuts] and [n_features], the ascending cuts of each numeric feature.
+        n_codes, is_categorical: int64 and bool [n_features].
+        n_nodes, n_grid_codes: of every tree, and of the grid.
+
+    Returns:
+        What `hedgerow.protocol.queries.TreeBatch` holds, in its order.
+    """
+    n_trees = len(starts) - 1
+    feature = np.zeros((n_trees, n_nodes), dtype=np.int32)
+    goes_left = np.empty((n_trees, n_nodes, n_grid_codes), dtype=np.uint8)
+    threshold = np.full((n_trees, n_nodes), n_grid_codes - 1, dtype=np.int32)
+    for tree in range(n_trees):
+        own, stream = features[starts[tree] : starts[tree + 1]], words[tree]
+        # Nodes that nothing divides send everything left.
+        goes_left[tree] = 1
+        if len(own) == 1 and is_categorical[own[0]]:
+            feature[tree], threshold[tree] = own[0], -1
+            _draw_by_category(stream, n_codes[own[0]], goes_left[tree])
+        else:
+            _draw_randomly(
+                stream, own, cuts, n_cuts, n_codes, is_categorical, feature[tree], goes_left[tree], threshold[tree]
+            )
+    return feature, goes_left, threshold
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_by_category(words, n_codes, goes_left):  # type: ignore[no-untyped-def]
+    """Every category a leaf of its own when there are enough; else neighbours in a random order share one.
+
+    Args:
+        words: uint64, at least 2 * n_codes.
+        n_codes: codes of the feature.
+        goes_left: uint8 [n_nodes, at least n_codes]; written.
+    """
+    n_nodes = len(goes_left)
+    n_leaves = n_nodes + 1
+    order = np.empty(n_codes, dtype=np.int64)
+    at = permutation(words, 0, order)
+    starts_leaf = np.zeros(n_codes + 1, dtype=np.int64)
+    if n_codes <= n_leaves:
+        starts_leaf[1:n_codes] = 1
+    else:
+        borders = np.empty(n_codes - 1, dtype=np.int64)
+        permutation(words, at, borders)
+        for i in range(n_leaves - 1):
+            starts_leaf[borders[i] + 1] = 1
+    leaf = np.cumsum(starts_leaf)[order]
+    goes_left[:, n_codes:] = 0
+    level_start, span = 0, n_leaves
+    for node in range(n_nodes):
+        if node > 2 * level_start:
+            level_start, span = node, span // 2
+        middle = (node - level_start) * span + span // 2
+        for code in range(n_codes):
+            goes_left[node, code] = leaf[code] < middle
+
+
+@numba.njit(cache=True, nogil=True)
+def _choice(words, at, first, end):  # type: ignore[no-untyped-def]
+    """One feature among those with a cut left, -1 if there is none; one of its cuts; the next word's position."""
+    n_usable = 0
+    for i in range(len(first)):
+        n_usable += first[i] < end[i]
+    if n_usable == 0:
+        return -1, np.int64(0), at
+    chosen, skipped = -1, _below(words[at], n_usable)
+    while skipped >= 0:
+        chosen += 1
+        skipped -= first[chosen] < end[chosen]
+    return chosen, first[chosen] + _below(words[at + 1], end[chosen] - first[chosen]), at + 2
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_randomly(  # type: ignore[no-untyped-def]
+    words, features, cuts, n_cuts, n_codes, is_categorical, feature, goes_left, threshold
+):
+    """Split node after node, from the root: feature and candidate uniformly among those that divide the node.
+
+    The arguments are those of `draw_trees` for one tree, and its arrays, which are written; the cuts of a categorical
+    feature count its codes in a random order.
+    """
+    n_nodes, k = len(feature), len(features)
+    orders = np.empty((k, n_codes.max()), dtype=np.int64)
+    # What is still open of each feature's cuts, node by node: a stretch of them, as its first and its end.
+    first, end = np.zeros((n_nodes, k), dtype=np.int64), np.empty((n_nodes, k), dtype=np.int64)
+    at = 0
+    for i in range(k):
+        own = features[i]
+        end[0, i] = n_codes[own] - 1 if is_categorical[own] else n_cuts[own]
+        if is_categorical[own]:
+            at = permutation(words, at, orders[i, : n_codes[own]])
+    pending, n_pending = np.zeros(n_nodes, dtype=np.int64), 1
+    while n_pending:
+        n_pending -= 1
+        node = pending[n_pending]
+        chosen, position, at = _choice(words, at, first[node], end[node])
+        feature[node] = features[max(chosen, 0)]
+        if chosen >= 0 and is_categorical[feature[node]]:
+            threshold[node] = -1
+            _send_set(goes_left[node], orders[chosen, : n_codes[feature[node]]], position)
+        elif chosen >= 0:
+            threshold[node] = cuts[feature[node], position]
+            missing_left = words[at] & np.uint64(1)
+            at += 1
+            # Codes beyond the feature's own never occur; they follow the missing one: one interval goes right.
+            missing = n_codes[feature[node]] - 1
+            goes_left[node, threshold[node] + 1 : missing] = 0
+            goes_left[node, missing:] = missing_left
+        for child in range(2 * node + 2, 2 * node, -1):
+            if child < n_nodes:
+                first[child], end[child] = first[node], end[node]
+                if chosen >= 0 and child == 2 * node + 1:
+                    end[child, chosen] = position
+                elif chosen >= 0:
+                    first[child, chosen] = position + 1
+                pending[n_pending] = child
+                n_pending += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
+    """Sends left the codes up to place `last` of an order; `order` has the place of each code."""
+    for code in range(len(order)):
+        goes_left[code] = order[code] <= last
+    goes_left[len(order) :] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _n_left(goes_left):  # type: ignore[no-untyped-def]
+    """How many codes go left."""
+    n_left = np.int64(0)
+    for code in range(len(goes_left)):
+        n_left += np.int64(goes_left[code])
+    return n_left
+
+
+@numba.njit(cache=True, nogil=True)
+def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
+    """Per node the first code that goes right and the length of that one stretch: two of int64 [B, n_nodes].
+
+    Where the codes that go right are not one stretch that begins after the threshold, the length is SMALL_SET, and the
+    first number has a bit for each of 64 codes, set for those that go right as all later codes do; or it is ANY_SET.
+
+    Args:
+        goes_left: uint8 [B, n_nodes, n_codes].
+        threshold: int32 [B, n_nodes], negative for a node that does not split ordered codes.
+    """
+    n_trees, n_nodes, n_codes = goes_left.shape
+    start = np.zeros((n_trees, n_nodes), dtype=np.int64)
+    width = np.full((n_trees, n_nodes), ANY_SET, dtype=np.int64)
+    for tree in range(n_trees):
+        for node in range(n_nodes):
+            if threshold[tree, node] < 0:
+                if _n_left(goes_left[tree, node, SMALL_CODES:]) == 0:
+                    width[tree, node] = SMALL_SET
+                    for code in range(min(n_codes, SMALL_CODES)):
+                        start[tree, node] |= np.int64(1 - goes_left[tree, node, code]) << np.int64(code)
+                continue
+            # As many go right as are not left, and they are one stretch if none in a stretch of that length goes left.
+            first, n_right = np.int64(threshold[tree, node]) + 1, n_codes - _n_left(goes_left[tree, node])
+            start[tree, node] = first
+            if first + n_right <= n_codes and _n_left(goes_left[tree, node, first : first + n_right]) == 0:
+                width[tree, node] = n_right
+    return start, width
+
+
+@numba.njit(cache=True, nogil=True)
+def shapes_of_trees(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
+    """What `hedgerow.trees.smoothing.Shapes` holds, in its order.
+
+    Args:
+        feature, threshold: int32 [B, n_nodes].
+        goes_left: uint8 [B, n_nodes, n_codes], 0 or 1.
+    """
+    n_trees, n_nodes, n_codes = goes_left.shape
+    single, is_ordered = np.empty(n_trees, dtype=np.int64), np.empty(n_trees, dtype=np.bool_)
+    leaf_of_code = np.zeros((n_trees, n_codes), dtype=np.uint8)
+    reachable = np.zeros((n_trees, n_nodes + 1), dtype=np.bool_)
+    for tree in range(n_trees):
+        is_single, has_order = True, True
+        for node in range(n_nodes):
+            is_single &= feature[tree, node] == feature[tree, 0]
+            has_order &= threshold[tree, node] >= 0
+        single[tree], is_ordered[tree] = feature[tree, 0] if is_single else -1, is_single and has_order
+        if is_single:
+            _follow_codes(goes_left[tree], leaf_of_code[tree], reachable[tree])
+        else:
+            _follow_sides(goes_left[tree], reachable[tree])
+    return single, is_ordered, leaf_of_code, reachable
+
+
+@numba.njit(cache=True, nogil=True)
+def _follow_codes(goes_left, leaf_of_code, reachable):  # type: ignore[no-untyped-def]
+    """Writes the leaf that each code ends in, and marks it."""
+    n_nodes, n_codes = goes_left.shape
+    for code in range(n_codes):
+        node = 0
+        while node < n_nodes:
+            node = 2 * node + 2 - goes_left[node, code]
+        leaf_of_code[code] = node - n_nodes
+        reachable[node - n_nodes] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
+    """Marks the leaves below nodes that send any code to their side; something always goes left."""
+    n_nodes = len(goes_left)
+    is_alive = np.zeros(2 * n_nodes + 1, dtype=np.bool_)
+    is_alive[0] = True
+    for node in range(n_nodes):
+        is_alive[2 * node + 1] = is_alive[node]
+        is_alive[2 * node + 2] = is_alive[node] and _n_left(goes_left[node]) < goes_left.shape[1]
+    reachable[:] = is_alive[n_nodes:]
+
+
+Cuts = Mapping[int, Sequence[int]]
+"""Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
+_AHEAD_BYTES = 1 << 22
+"""Enough for some thousand trees; the words of later ones are made when their turn comes."""
+
+
+@dataclass(frozen=True)
+class OrderedSplits:
+    """Splits of numeric features, one of each list for a split, to be filled in together."""
+
+    nodes: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    missing_codes: list[int] = field(default_factory=list)
+    missing_left: list[bool] = field(default_factory=list)
+
+    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
+        """Note one split."""
+        self.nodes.append(node)
+        self.features.append(feature)
+        self.cuts.append(cut)
+        self.missing_codes.append(missing_code)
+        self.missing_left.append(missing_left)
+
+
+class Draft:
+    """One tree while its nodes are filled in; those that are not send everything left."""
+
+    def __init__(self, depth: int, n_codes: int) -> None:
+        n_nodes = 2**depth - 1
+        self.feature = np.zeros(n_nodes, dtype=np.int32)
+        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
+        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
+
+    def fill_ordered(self, splits: OrderedSplits) -> None:
+        """Cells up to a split's cut go left."""
+        if not splits.nodes:
+            return
+        self.feature[splits.nodes] = splits.features
+        self.threshold[splits.nodes] = splits.cuts
+        codes = np.arange(self.goes_left.shape[1])
+        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
+        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
+        follows = np.array(splits.missing_left)[:, None]
+        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
+
+    def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
+        """The codes marked in `left` go left."""
+        self.feature[node] = feature
+        self.goes_left[node, : len(left)] = left
+        self.goes_left[node, len(left) :] = 0
+        self.threshold[node] = -1
+
+
+class CutTable:
+    """The candidates of all features, as the kernel takes them; rows are replaced one by one.
+
+    Attributes:
+        cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
+        n_cuts: int64 [n_features].
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
+        self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
+
+    @classmethod
+    def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
+        """The table of some features' candidates; the others have none."""
+        table = cls(grid)
+        for feature, row in cuts.items():
+            table.put(feature, row)
+        return table
+
+    def put(self, feature: int, cuts: Sequence[int]) -> None:
+        """Replace the candidates of one feature."""
+        self.cuts[feature, : len(cuts)] = cuts
+        self.n_cuts[feature] = len(cuts)
+
+    def of_feature(self, feature: int) -> list[int]:
+        """The candidates of one feature."""
+        cuts: list[int] = self.cuts[feature, : self.n_cuts[feature]].tolist()
+        return cuts
+
+
+class TreeWords:
+    """The words that the trees of a run are drawn from, each tree's from the public stream of its number.
+
+    Those of the first trees are made at once: what is drawn from them then keeps nobody waiting between two exchanges.
+    """
+
+    def __init__(self, seed: int, n_trees: int, grid: Grid, depth: int, largest: int) -> None:
+        """Args: seed: of the run's structures; n_trees: trees of the run; largest: features of a tree at most."""
+        self._seed, self._grid, self._depth = seed, grid, depth
+        n_words = words_for(grid, depth, largest)
+        self._ahead = self._drawn(0, min(n_trees, _AHEAD_BYTES // (8 * n_words)), n_words)
+
+    def of_batch(self, first: int, subsets: Sequence[Sequence[int]]) -> Words:
+        """Those of tree `first` and its followers, one for each subset: uint64 [B, as many as they need or more]."""
+        if first + len(subsets) <= len(self._ahead):
+            return self._ahead[first : first + len(subsets)]
+        return self._drawn(first, len(subsets), words_for(self._grid, self._depth, max(map(len, subsets))))
+
+    def _drawn(self, first: int, n_trees: int, n_words: int) -> Words:
+        streams = [PublicRandom(self._seed, f"tree {first + number}") for number in range(n_trees)]
+        content = b"".join([stream.first_bytes(n_words) for stream in streams])
+        return words_of(content).reshape(n_trees, n_words)
+
+
+def words_for(grid: Grid, depth: int, subset_size: int) -> int:
+    """Words that suffice for a tree that may ask for `subset_size` features: the orders of categories, three a node."""
+    n_codes, is_categorical = grid.codes_of_features
+    orders = sorted((2 * n_codes * is_categorical).tolist())[-subset_size:]
+    return int(3 * (2**depth - 1) + sum(orders))
+
+
+def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
+    """One totally random tree, see `random_trees`; a batch of one."""
+    words = randomness.first_words(words_for(grid, depth, len(features)))
+    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth)
+
+
+def random_trees(
+    randomness: Words, subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
+) -> TreeBatch:
+    """Totally random trees, one for each subset of features.
+
+    Args:
+        randomness: uint64 [B, n_words], the public words of each tree, as many as `words_for` says or more.
+        subsets: the features that each tree may ask for, at least one.
+        cuts: for every numeric feature of these, its candidates; categorical features need none.
+        depth: levels of splits, 1 to 8.
+    """
+    n_codes, is_categorical = grid.codes_of_features
+    drawn = draw_trees(
+        np.ascontiguousarray(randomness),
+        np.array([feature for features in subsets for feature in features], dtype=np.int64),
+        np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
+        cuts.cuts,
+        cuts.n_cuts,
+        n_codes,
+        is_categorical,
+        2**depth - 1,
+        grid.n_codes,
+    )
+    return TreeBatch(*drawn)
+
+
+def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
+    """The same trees with further levels, which send everything left; `depth` is at least theirs."""
+    trees, extra = fitted.trees, depth - fitted.trees.depth
+    if extra == 0:
+        return fitted
+    n_trees, n_nodes, n_codes = trees.goes_left.shape
+    below = 2**depth - 1 - n_nodes
+    deeper = TreeBatch(
+        feature=np.concatenate([trees.feature, np.zeros((n_trees, below), dtype=np.int32)], axis=1),
+        goes_left=np.concatenate([trees.goes_left, np.ones((n_trees, below, n_codes), dtype=np.uint8)], axis=1),
+        threshold=np.concatenate([trees.threshold, np.full((n_trees, below), n_codes - 1, dtype=np.int32)], axis=1),
+    )
+    values = np.zeros((n_trees, 2**depth, fitted.values.shape[2]), dtype=np.int32)
+    values[:, :: 2**extra] = fitted.values
+    return FittedTrees(deeper, values)
+
+
+def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
+    """Batches of equal depth as one."""
+    return TreeBatch(
+        feature=np.concatenate([batch.feature for batch in batches]),
+        goes_left=np.concatenate([batch.goes_left for batch in batches]),
+        threshold=np.concatenate([batch.threshold for batch in batches]),
+    )
