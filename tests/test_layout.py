@@ -61,7 +61,7 @@ PURE: dict[str, set[str]] = {
     "evaluation": {"numpy"},
     "training": {"numpy", "numba"},
     "methods": {"numpy", "numba", "concurrent"},
-    "privacy": {"numpy", "numba", "scipy", "autodp", "dp_accounting"},
+    "privacy": {"numpy", "numba", "scipy", "dp_accounting"},
     # Threads make parts of a mask, which is the same however it is divided.
     "secagg": {"numpy", "numba", "cryptography", "concurrent"},
 }

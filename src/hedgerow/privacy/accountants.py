@@ -77,7 +77,7 @@ class GdpAccountant(_SupportsKnownEvents):
 
 
 class RdpAccountant(_SupportsKnownEvents):
-    """Renyi differential privacy by autodp (`rdp`); looser by 8 to 10 % of noise, and independent of the first."""
+    """Renyi differential privacy (`rdp`); looser by 8 to 10 % of noise, and independent of the first."""
 
     name = "rdp"
 
