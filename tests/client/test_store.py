@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from experiments.secagg_lab import Lab
-from hedgerow.client.cohort import Cohort
 from hedgerow.client.counter import EVERY_ROUND
 from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
+from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.transitions import Code, State
 

@@ -578,6 +578,140 @@ def test_sites_that_do_not_come_back_leave_the_model_of_the_rounds_so_far(federa
     check(federation, outcome, HONEST[1:])
 
 
+# Rounds that were burnt ----------------------------------------------------------------------------------------------
+
+
+def withholding(federation: Federation, act: Callable[[], None], *, after: int) -> Party:
+    """From a round on the hostile site masks nothing; at its begin something is carried out once."""
+    when(federation, "released", after, act)
+    released = [0]
+    before = federation.on_event
+
+    def watch(event: RunEvent) -> None:
+        released[0] += event.kind == "released"
+        before(event)
+
+    federation.on_event = watch
+    return hostile(
+        federation, lambda m: [] if released[0] >= after and is_kind(m, MessageKind.UPLOAD) else [m]
+    )
+
+
+def with_least(plan: Plan, least: int) -> Plan:
+    """The plan with another number of sites that it needs."""
+    return dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, min_sites=least))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_round_that_may_not_be_repeated_leaves_the_model_of_those_before(
+    federate: Builder, plan: Plan, killed: type[BaseException], is_killed: bool
+) -> None:
+    """Four of five sites are needed; one comes late and one withholds its vector. With the late one instead, both sums
+    of the round could be opened, so no honest site would mask it again: the run ends by name, and doubts none of them.
+    """
+    federation = federate(5, with_least(plan, 4), must_start=False)
+    for site in (HOSTILE, *HONEST[:3]):
+        federation.parties[site].start()
+    withholding(federation, federation.parties["site-4"].start, after=3)
+    if is_killed:
+        kill_at_burn(federation, killed)
+        with pytest.raises(killed):
+            federation.run()
+        federation.parties[HOSTILE].kill()
+    outcome = federation.run()
+    check_salvaged(federation, outcome, "round-not-repeatable", 3)
+    assert not named(federation, "refused")
+    assert HOSTILE in str(federation.session.setback)
+
+
+def kill_at_burn(federation: Federation, killed: type[BaseException]) -> None:
+    """The coordinator's process is killed as soon as a slot was burnt."""
+    before = federation.on_event
+
+    def watch(event: RunEvent) -> None:
+        before(event)
+        if event.kind == "abandoned" and event.code == "too-few-uploads":
+            federation.on_event = before
+            raise killed
+
+    federation.on_event = watch
+
+
+def test_a_burnt_round_is_repeated_with_the_site_that_withheld_where_it_speaks(federate: Builder, plan: Plan) -> None:
+    """In an epoch of all five both sums cannot be opened, and four vectors are enough there."""
+    federation = federate(5, with_least(plan, 4), must_start=False)
+    for site in (HOSTILE, *HONEST[:3]):
+        federation.parties[site].start()
+    party = withholding(federation, federation.parties["site-4"].start, after=3)
+
+    def speak() -> None:
+        party.uplink.send(encode(Refused(0, "rolled-back")))
+
+    when(federation, "abandoned", 1, speak)
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and set(federation.session.survivors[-1]) == set(HONEST)
+
+
+def test_who_refuses_a_round_whose_vectors_were_lost_is_not_doubted(federate: Builder, plan: Plan) -> None:
+    """The vectors of a round were masked and never came; what their sites then refuse is what this run has burnt."""
+    federation = federate(5, with_least(plan, 4), must_start=False)
+    for site in (HOSTILE, *HONEST[:3]):
+        federation.parties[site].start()
+    is_lossy = [False]
+
+    def lose(event: Arrived) -> bool:
+        return is_lossy[0] and is_kind(event.message, MessageKind.UPLOAD)
+
+    federation.tamper = losing(lose)
+
+    def act() -> None:
+        is_lossy[0] = True
+        federation.parties["site-4"].start()
+
+    when(federation, "released", 3, act)
+    federation.on_event = chained(federation.on_event, lambda event: mend(federation, event, is_lossy))
+    outcome = federation.run()
+    assert outcome.salvaged is not None and outcome.salvaged.n_used == 3
+    assert {site for site, code in named(federation, "refused") if code == "purpose-answered"} == set(HONEST[:3])
+
+
+def losing(lose: Callable[[Arrived], bool]) -> Callable[[Any], None]:
+    """A hub that loses what `lose` says."""
+
+    def tamper(hub: Any) -> None:
+        receive = hub.receive
+
+        def lossy(timeout: float) -> Any:
+            while True:
+                event = receive(timeout)
+                if not isinstance(event, Arrived) or not lose(event):
+                    return event
+
+        hub.receive = lossy
+
+    return tamper
+
+
+def chained(first: Callable[[RunEvent], None], second: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
+    """One after the other."""
+
+    def both(event: RunEvent) -> None:
+        first(event)
+        second(event)
+
+    return both
+
+
+def mend(federation: Federation, event: RunEvent, is_lossy: list[bool]) -> None:
+    """When the slot is given up the hostile site is gone for good, and the others' line is whole again."""
+    if event.kind == "abandoned" and is_lossy[0]:
+        is_lossy[0] = False
+        federation.parties[HOSTILE].kill()
+        for site in HONEST[:3]:
+            federation.parties[site].uplink.send(encode(Refused(0, "rolled-back")))
+
+
 # Whatever else -------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from math import isqrt
 import numpy as np
 
 from hedgerow.client.arrivals import ArrivalFolder
-from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
@@ -34,6 +33,7 @@ from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.guarantees import origin_members
 from hedgerow.secagg.node_context import NodeContext

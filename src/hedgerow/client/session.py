@@ -19,7 +19,6 @@ from hedgerow.client.budget import (
     BudgetBook,
     closed_run,
 )
-from hedgerow.client.cohort import Cohort
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import (
@@ -67,6 +66,7 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import NodeState, require_expected
+from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.node_context import NodeContext

@@ -101,6 +101,7 @@ class Sites:
         conduct: what each site has cost the others.
         left_out: who is asked no more, and the code that says why.
         claims: whose node says that it holds more releases than there are.
+        explained: who has refused what a slot that was given up here explains.
     """
 
     roster: Roster
@@ -123,6 +124,7 @@ class Sites:
     conduct: defaultdict[str, Conduct] = field(default_factory=lambda: defaultdict(Conduct))
     left_out: dict[str, str] = field(default_factory=dict)
     claims: set[str] = field(default_factory=set)
+    explained: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._numbers = {site.name: number for number, site in enumerate(self.roster.sites)}
@@ -160,9 +162,13 @@ class Sites:
         self.asked.discard(site)
         self.openers.discard(site)
 
-    def refuse(self, site: str, code: str) -> None:
-        """The site will not do what was asked."""
+    def refuse(self, site: str, code: str, *, is_explained: bool = False) -> None:
+        """The site will not do what was asked.
+
+        Args: is_explained: whether that is no wonder, so that it says nothing against this journal.
+        """
         self.refusals[site] = code
+        (self.explained.add if is_explained else self.explained.discard)(site)
         self.ready.discard(site)
         self.members.discard(site)
         self.returning.discard(site)
@@ -183,9 +189,8 @@ class Sites:
     @property
     def is_journal_doubted(self) -> bool:
         """Whether several sites say that they have given or hold more than the journal knows of, or other releases."""
-        return len(self.claims | {site for site, code in self.refusals.items() if code in _DOUBTS}) >= (
-            self.n_believed
-        )
+        doubting = {site for site, code in self.refusals.items() if code in _DOUBTS} - self.explained
+        return len(self.claims | doubting) >= self.n_believed
 
     def leave_out(self, site: str, code: str) -> None:
         """The site is asked no more."""

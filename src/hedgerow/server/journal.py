@@ -25,6 +25,7 @@ from hedgerow.privacy.ledger import Release, release_to_json
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import EpochView
 from hedgerow.storage.database import Database, Statement
@@ -38,9 +39,12 @@ create table if not exists slots (run_id blob primary key, next_slot integer not
 create table if not exists releases (
     round integer primary key, purpose text not null unique, content blob not null, entry text not null,
     survivors text not null
-)
+);
+create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
-_VERSION = 6
+_VERSION = 7
+_UPGRADES = {6: ""}
+"""It did not say in which epochs a round's slots were given up."""
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
@@ -51,6 +55,15 @@ class JournalledRelease:
     release: IntVector
     entry: Release
     survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BurntSlot:
+    """A slot that was given up before its manifest: its round, its epoch, and the nodes whose vectors had come."""
+
+    round: int
+    cohort: Cohort
+    masked: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class JournalledRun:
     releases: tuple[JournalledRelease, ...]
     result_digest: bytes | None
     salvage: Salvage | None = None
+    burnt: tuple[BurntSlot, ...] = ()
 
 
 class Journal:
@@ -78,7 +92,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _SCHEMA, _VERSION)
+        self._database = Database(path, _SCHEMA, _VERSION, upgrades=_UPGRADES)
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
@@ -112,7 +126,8 @@ class Journal:
         view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
         salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
-        return JournalledRun(run_id, attempt, next_slot, view, first, opened, self._releases(), digest, salvage)
+        parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
+        return JournalledRun(run_id, attempt, next_slot, *parts)
 
     def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
         """Whether it holds a run that makes room for a new one: any with `is_new`, else one that has released nothing
@@ -160,9 +175,12 @@ class Journal:
         """A slot's spec, then its uploads with the manifest; each written before it is sent."""
         self._database.write(_slot_statement(aggregator))
 
-    def burn_slot(self) -> None:
-        """A slot was given up before its manifest; its purpose may be asked for again in another slot."""
-        self._database.write(_close_slot())
+    def burn_slot(self, burnt: BurntSlot) -> None:
+        """A slot was given up before its manifest; its purpose may be asked for again in another slot of the epoch, and
+        in another epoch where no two sums of it could be opened.
+        """
+        values = (burnt.round, burnt.cohort.to_json(), json.dumps(sorted(burnt.masked)))
+        self._database.write(_close_slot(), ("insert or ignore into burnt values (?, ?, ?)", values))
 
     def commit(
         self,
@@ -205,6 +223,11 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+    def _burnt(self) -> tuple[BurntSlot, ...]:
+        rows = self._database.rows("select round, cohort, masked from burnt order by rowid")
+        return tuple(BurntSlot(number, Cohort.from_json(text), frozenset(json.loads(masked)))
+                     for number, text, masked in rows)  # fmt: skip
 
     def _releases(self) -> tuple[JournalledRelease, ...]:
         rows = self._database.rows("select content, entry, survivors from releases order by round")

@@ -20,7 +20,7 @@ from hedgerow.server.ahead import Ahead
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.gathering import Sites
-from hedgerow.server.journal import Journal, JournalledRelease
+from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease
 from hedgerow.server.rounds import invitation_to
 from hedgerow.server.run_setup import RunSetup
 
@@ -58,6 +58,8 @@ class RunOutbox:
         self._certificate = b""
         self._requests: dict[int, bytes] = {}
         """The slot's requests, by how many releases they bring: most sites need the same."""
+        self._burnt: list[BurntSlot] = []
+        """Slots that were given up before their manifests."""
         self._next_slot = self._attempt = 0
         self._out: list[Outgoing] = []
 

@@ -20,6 +20,7 @@ from hedgerow.protocol.queries import SplitSelection
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.fixed_point import wrapped
 from hedgerow.secagg.query_round import VECTOR_ID
@@ -31,7 +32,7 @@ from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, Summed, require_plausible
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.gathering import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS
-from hedgerow.server.journal import Journal, JournalledRelease, JournalledRun
+from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
 from hedgerow.server.outbox import Outgoing as Outgoing
 from hedgerow.server.outbox import RunOutbox
 from hedgerow.server.rounds import (
@@ -41,6 +42,7 @@ from hedgerow.server.rounds import (
     check_rounds,
     check_words,
     cohort_of,
+    cohort_to_be,
     open_slot,
     parameters_of,
     slots_for,
@@ -77,7 +79,7 @@ class RunPhases(RunOutbox):
             self._ledger = self._ledger.append(line.entry)
         if stored.salvage is not None:
             self._replica.end_early()
-        self._attempt, self._next_slot = stored.attempt, stored.next_slot
+        self._attempt, self._next_slot, self._burnt = stored.attempt, stored.next_slot, list(stored.burnt)
         self._view, self._slot = stored.view, stored.slot
         if self._view is not None:
             self.sites.returning = {self.sites.name(node) for node in self._view.ready}
@@ -107,7 +109,7 @@ class RunPhases(RunOutbox):
         members = self._members()
         while len(members) < self.sites.least(self._setup.run_plan):
             if not self._take_back():
-                raise self.sites.too_few(self._setup.run_plan)
+                raise self._too_few()
             members = self._members()
         if self._attempt >= MAX_ATTEMPTS:
             raise AggregationError(
@@ -128,9 +130,60 @@ class RunPhases(RunOutbox):
             self._send_origin(site)
             self._send(site, Payload(MessageKind.ENROL, parameters.to_bytes()))
 
-    def _members(self) -> set[str]:
-        """Who takes part in a set-up that begins now."""
+    def _agreeing(self) -> set[str]:
+        """Who would take part in a set-up that begins now, but for what was masked before."""
         return self.sites.agreeing(self.sites.heard(self.sites.ready), self._setup.run_plan)
+
+    def _members(self) -> set[str]:
+        """Who takes part in a set-up that begins now; nobody, where none of them would mask the next query there.
+
+        A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
+        up after vectors of it had come, an epoch without those who came since may do.
+        """
+        members = self._agreeing()
+        burnt = [slot for slot in self._burnt if slot.round == self._replica.n_releases and slot.masked]
+        earlier = [{self.sites.name(node) for node in slot.cohort.members} for slot in burnt]
+        least = self.sites.least(self._setup.run_plan)
+        if len(members) < least:
+            return members
+        for among in (members, members.intersection(*earlier)):
+            nodes = frozenset(map(self.sites.number, among))
+            against = [slot.cohort for slot in burnt if nodes & slot.masked]
+            if len(among) >= least and all(cohort_to_be(self._setup.run_plan, nodes).excludes(one) for one in against):
+                return among
+        return set()
+
+    def _explains(self, site: str, code: str) -> bool:
+        """Whether a site refuses to mask a round again of which this run has given a slot up, as it has to.
+
+        Its vector may have left without coming here. In the local model a site that was started again does not know
+        the noise that it has sent.
+        """
+        if code != Code.PURPOSE_ANSWERED.value or self._view is None:
+            return False
+        now, node = Cohort.of(self._view), self.sites.number(site)
+        is_local = self._setup.run_plan.privacy.noise == "local"
+        return any(
+            slot.round == self._replica.n_releases and node in slot.cohort.members
+            and (is_local or not now.excludes(slot.cohort))
+            for slot in self._burnt
+        )  # fmt: skip
+
+    def _too_few(self) -> AggregationError:
+        """Why the run cannot go on with the sites that are there."""
+        there, least = self._agreeing(), self.sites.least(self._setup.run_plan)
+        if len(there) < least or self._members():
+            return self.sites.too_few(self._setup.run_plan)
+        burnt = [slot for slot in self._burnt if slot.round == self._replica.n_releases]
+        missing = {self.sites.name(node) for slot in burnt for node in slot.cohort.members - slot.masked}
+        return AggregationError(
+            f"Round {self._replica.n_releases} cannot be repeated with the sites that are there, "
+            f"{', '.join(sorted(there))}; of {', '.join(sorted(missing))} no vector came{self.sites.said_of_them()}.",
+            cause="Its vectors were masked in an epoch of other sites, and were too few. With those who came since in "
+            "place of those who are gone, both sums could be opened, so that no site masks it again.",
+            remedy="Start a new run when all sites are there. A smaller federation.min_sites leaves a round more room.",
+            code="round-not-repeatable",
+        )
 
     def _leave_out(self, site: str, code: str) -> None:
         """Ask a site no more; whoever watches is told why."""
@@ -266,15 +319,15 @@ class RunPhases(RunOutbox):
         if self.sites.returning:
             return Following.WAIT, there
         is_short = len(there) < view.guarantees.min_survivors
-        ready = self._members()
+        agreeing, ready = self._agreeing(), self._members()
         comes_back = {site for site in ready - there if self.sites.conduct[site].lost_epochs >= MOST_LOST_EPOCHS}
         # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps nobody out.
-        is_worth_it = bool(ready - there) and is_short
+        is_worth_it = bool(agreeing - there) and is_short
         is_worth_it |= bool(ready - there - comes_back) and self._attempt < MAX_ATTEMPTS // 2
         if len(ready) >= self.sites.least(self._setup.run_plan) and (is_full or is_worth_it):
             # An epoch takes nobody in: those who came later, or lost their state, join in a new one.
             return Following.EPOCH, there
-        return (Following.WAIT if is_short else Following.SLOT), there
+        return (Following.WAIT if is_short or is_full else Following.SLOT), there
 
     def _new_slot(self) -> Aggregator | None:
         query, place = self._replica.query, (self._next_slot, self._replica.context())
@@ -289,7 +342,9 @@ class RunPhases(RunOutbox):
             slot, requests = slot.close_vectors(self._setup.identity, first)
         except SumAbandoned as fault:
             # No manifest was sent, so nothing of this slot can ever be opened: the purpose may have another one.
-            self._journal.burn_slot()
+            burnt = BurntSlot(self._replica.n_releases, Cohort.of(slot.view), frozenset(slot.uploads))
+            self._journal.burn_slot(burnt)
+            self._burnt.append(burnt)
             self._judge_burnt(slot)
             self._slot = None
             self._tell(RunEventKind.ABANDONED, code=fault.code)

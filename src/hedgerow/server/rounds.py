@@ -18,6 +18,9 @@ from hedgerow.protocol.script import RunState
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.cohort import Cohort
+from hedgerow.secagg.encoding import HASH_BYTES
+from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
 from hedgerow.secagg.query_round import expected_round, mode_of, require_words, rows_of
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode
@@ -109,6 +112,12 @@ def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, 
     least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
     wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
     return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
+
+
+def cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
+    """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
+    parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
+    return Cohort.promised(members, derive(len(members), parameters.wishes))
 
 
 def open_slot(plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]) -> Aggregator:

@@ -107,7 +107,7 @@ class RunSession(RunPhases):
             self.n_phases += 1
             return self._flush()
         if self.is_stalled:
-            self._give_up(self.sites.too_few(self._setup.run_plan))
+            self._give_up(self._too_few())
             return self._flush()
         for site in sorted(self._awaited()):
             self._fall_silent(site)
@@ -140,7 +140,7 @@ class RunSession(RunPhases):
                 self._accept(site, message)
             case Refused():
                 if message.code not in _PASSING:
-                    self.sites.refuse(site, message.code)
+                    self.sites.refuse(site, message.code, is_explained=self._explains(site, message.code))
                 self._tell(RunEventKind.REFUSED, site, message.code)
             case Done():
                 self.sites.answered.add(site)

@@ -1,4 +1,4 @@
-"""Whose answers could open a sum, so that a node never lets two sums of one round be opened."""
+"""Whose answers could open a sum: no node lets two sums of one round be opened, and no coordinator need ask for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.view import EpochView
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """An epoch in which a node has masked a vector.
+    """An epoch in which a vector is masked.
 
     Attributes:
-        epoch: the epoch's digest, 32 bytes.
+        epoch: the epoch's digest, 32 bytes; empty for one that is not set up yet.
         members: its nodes.
         least: nodes without whose answers, or echoes, nothing of it is opened.
         n_colluders: nodes of it that may collude with the coordinator.
@@ -28,9 +29,13 @@ class Cohort:
     @classmethod
     def of(cls, view: EpochView) -> Cohort:
         """The cohort of an epoch."""
-        promised = view.guarantees
-        least = promised.quorum if promised.has_echo else promised.threshold
-        return cls(view.digest, frozenset(view.graph.neighbours), least, promised.n_colluders)
+        return cls.promised(frozenset(view.graph.neighbours), view.guarantees, view.digest)
+
+    @classmethod
+    def promised(cls, members: frozenset[int], guarantees: Guarantees, epoch: bytes = b"") -> Cohort:
+        """The cohort of these members with these guarantees."""
+        least = guarantees.quorum if guarantees.has_echo else guarantees.threshold
+        return cls(epoch, members, least, guarantees.n_colluders)
 
     def excludes(self, other: Cohort) -> bool:
         """Whether at most one of two sums of one round can be opened, each in one of these epochs.
