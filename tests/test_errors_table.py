@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -16,31 +17,6 @@ from hedgerow.models.model import to_bytes
 
 TABLE = Path(__file__).parent.parent / "docs" / "errors.md"
 
-PLAN = """version = 1
-[model]
-n_trees = 3
-max_depth = 2
-[privacy]
-epsilon = 1
-delta = 1e-6
-n_records = 100
-[federation]
-min_sites = 1
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b"]
-[label]
-name = "ill"
-type = "binary"
-classes = [0, 1]
-"""
-REGRESSION = PLAN.replace('type = "binary"\nclasses = [0, 1]', 'type = "regression"\nmin = 0\nmax = 1')
 HEADER = "age,ward,ill"
 ROWS = [f"{20 + i},{'ab'[i % 2]},{i % 2}" for i in range(40)]
 
@@ -66,9 +42,11 @@ def documented() -> list[Row]:
 class Scene:
     """A folder with a good plan, a good table and, when asked for, a good model; a case spoils one of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wards: ModuleType) -> None:
         self.folder = folder
-        self.write("plan.toml", PLAN)
+        shape = {"n_trees": 3, "max_depth": 2}
+        self.text: str = wards.plan_text(1, model=shape, federation={"min_sites": 1})
+        self.write("plan.toml", self.text)
         self.write("site.csv", "\n".join([HEADER, *ROWS]) + "\n")
 
     def write(self, name: str, content: str | bytes) -> str:
@@ -89,11 +67,15 @@ class Scene:
         self.write(name, "\n".join([header, *(ROWS if header == HEADER else []), *rows]) + "\n")
         return self.train(name)
 
-    def plan(self, old: str, new: str, text: str = PLAN) -> list[str]:
+    def plan(self, old: str, new: str) -> list[str]:
         """Train by a plan in which something is replaced."""
-        assert old in text
-        self.write("plan.toml", text.replace(old, new, 1))
+        assert old in self.text
+        self.write("plan.toml", self.text.replace(old, new, 1))
         return self.train()
+
+    def regression(self) -> list[str]:
+        """Train by a plan for a label that is a number."""
+        return self.plan('type = "binary"\nclasses = [0, 1]', 'type = "regression"\nmin = 0\nmax = 1')
 
     def model(self, change: Callable[[bytes], bytes]) -> list[str]:
         """Predict with a model file that was changed after training."""
@@ -178,12 +160,12 @@ def unit_missing(scene: Scene) -> list[str]:
 
 
 def regression_label_beyond(scene: Scene) -> list[str]:
-    scene.write("plan.toml", REGRESSION)
+    scene.regression()
     return scene.table("30,a,7.5", "31,b,-2")
 
 
 def regression_probabilities(scene: Scene) -> list[str]:
-    scene.write("plan.toml", REGRESSION)
+    scene.regression()
     assert main(scene.train()) == 0
     return ["predict", scene.path("model.json"), scene.path("site.csv"), "--proba"]
 
@@ -239,7 +221,7 @@ def federated(scene: Scene, *options: str) -> list[str]:
 
 
 def picture_of_regression(scene: Scene) -> list[str]:
-    scene.write("plan.toml", REGRESSION)
+    scene.regression()
     return federated(scene, "--epsilon", "1", "--plot", scene.path("curve.png"))
 
 
@@ -284,8 +266,8 @@ CASES: dict[str, Case] = {
     "epsilon = 0": lambda s: s.plan("epsilon = 1", "epsilon = 0"),
     "epsilon < 0": lambda s: s.plan("epsilon = 1", "epsilon = -1"),
     "epsilon = nan": lambda s: s.plan("epsilon = 1", "epsilon = nan"),
-    "delta = 0": lambda s: s.plan("delta = 1e-6", "delta = 0"),
-    "delta = 1": lambda s: s.plan("delta = 1e-6", "delta = 1"),
+    "delta = 0": lambda s: s.plan("delta = 1e-06", "delta = 0"),
+    "delta = 1": lambda s: s.plan("delta = 1e-06", "delta = 1"),
     "max below min": lambda s: s.plan("max = 100", "max = -1"),
     "one class": lambda s: s.plan("classes = [0, 1]", "classes = [1]"),
     "a timeout below a second": lambda s: s.plan("min_sites = 1", "min_sites = 1\nround_timeout = 0.5"),
@@ -353,9 +335,9 @@ def test_table_and_cases_agree() -> None:
 
 
 @pytest.mark.parametrize("row", documented(), ids=lambda row: row.input)
-def test_bad_input(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(row: Row, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The documented exit code and code word, three parts and no traceback; or a result when it is handled."""
-    arguments = CASES[row.input](Scene(tmp_path))
+    arguments = CASES[row.input](Scene(tmp_path, wards))
     capsys.readouterr()
     exit_code = main(arguments)
     printed = capsys.readouterr()
@@ -376,10 +358,10 @@ def test_bad_input(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [("-5,a", "0,a"), ("1e6,b", "100,b"), ("inf,a", "100,a"), ("NaN,a", ",a"), ("null,NA", ","), ("30,c", "30,zzz")],
 )
 def test_handled_values_count_as_documented(
-    odd: str, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    odd: str, plain: str, wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A value that is handled predicts as the value that the document says it counts as."""
-    scene = Scene(tmp_path)
+    scene = Scene(tmp_path, wards)
     assert main(scene.plan("n_trees = 3", "n_trees = 40")) == 0
     scene.write("ask.csv", f"age,ward\n{odd}\n{plain}\n")
     capsys.readouterr()

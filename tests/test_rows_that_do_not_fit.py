@@ -31,40 +31,25 @@ from hedgerow.privacy.noise import SeededNoise
 HEADER = "person,age,ward,ill"
 GOOD = [f"p{number % 7},{20 + number},{'ab'[number % 2]},{number % 2}" for number in range(40)]
 
-PLAN = """version = 1
-[model]
-n_trees = 3
-max_depth = 2
-structure_seed = 1
-[privacy]
-epsilon = 1
-delta = 1e-6
-n_records = 100
-unit = "person"
-max_rows_per_unit = 3
-[federation]
-min_sites = 1
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b"]
-[label]
-name = "ill"
-type = "binary"
-classes = [0, 1]
-"""
+TextOf, PlanOf = Callable[..., str], Callable[..., Plan]
+PERSONS = {"unit": "person", "max_rows_per_unit": 3}
 
 
-RECORDS = PLAN.replace('unit = "person"\nmax_rows_per_unit = 3\n', "")
+@pytest.fixture(scope="session")
+def text_of(wards: ModuleType) -> TextOf:
+    """A plan's text, with persons as its units unless `privacy` says otherwise."""
+
+    def text_of(privacy: dict[str, Any] = PERSONS, **columns: Any) -> str:
+        model = {"n_trees": 3, "max_depth": 2, "structure_seed": 1}
+        return wards.plan_text(1, model=model, privacy=privacy, federation={"min_sites": 1}, **columns)  # type: ignore[no-any-return]
+
+    return text_of
 
 
-def plan_of(text: str = PLAN) -> Plan:
-    return parse_plan(text)
+@pytest.fixture(scope="session")
+def plan_of(text_of: TextOf) -> PlanOf:
+    """The plan of such a text."""
+    return lambda *arguments, **named: parse_plan(text_of(*arguments, **named))
 
 
 def table(path: Path, rows: list[str | bytes], header: str = HEADER) -> Path:
@@ -95,7 +80,7 @@ UNFIT: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize(("row", "code"), UNFIT)
 @pytest.mark.parametrize("at", [0, 17, 40])
 def test_a_row_that_does_not_fit_changes_nothing_but_its_own_count(
-    tmp_path: Path, name: str, row: str | bytes, code: str, at: int
+    plan_of: PlanOf, tmp_path: Path, name: str, row: str | bytes, code: str, at: int
 ) -> None:
     """Wherever it stands, the site holds the very rows that it holds without it; its operator is told the cause."""
     plan = plan_of()
@@ -108,7 +93,7 @@ def test_a_row_that_does_not_fit_changes_nothing_but_its_own_count(
 
 
 @pytest.mark.parametrize(("row", "code"), UNFIT)
-def test_a_site_may_refuse_instead(tmp_path: Path, row: str | bytes, code: str) -> None:
+def test_a_site_may_refuse_instead(plan_of: PlanOf, tmp_path: Path, row: str | bytes, code: str) -> None:
     """Who wants to hear of every such row can: the first one is an error that names it."""
     with pytest.raises(DataError) as caught:
         read_site_data(table(tmp_path / "t.csv", [*GOOD, row]), plan_of(), strict=True)
@@ -120,7 +105,7 @@ def test_a_site_may_refuse_instead(tmp_path: Path, row: str | bytes, code: str) 
         parse_policy(policy + 'rows_that_do_not_fit = "perhaps"\n')
 
 
-def test_many_rows_that_do_not_fit_are_counted_once_each(tmp_path: Path) -> None:
+def test_many_rows_that_do_not_fit_are_counted_once_each(plan_of: PlanOf, tmp_path: Path) -> None:
     """A row with several faults is one row; chunks do not matter."""
     rows = [row for row, _ in UNFIT] * 3 + [",old,a,7"] * 5 + GOOD
     plan, left_out = plan_of(), dict[str, int]()
@@ -130,15 +115,15 @@ def test_many_rows_that_do_not_fit_are_counted_once_each(tmp_path: Path) -> None
     assert sum(left_out.values()) == 3 * len(UNFIT) + 5
 
 
-def test_one_long_row_does_not_keep_a_site_out(tmp_path: Path) -> None:
+def test_one_long_row_does_not_keep_a_site_out(plan_of: PlanOf, tmp_path: Path) -> None:
     """A row may hold a book: the rows before and after it are what they are without it, and it counts as any other."""
     header = f"{HEADER},note"
     rows: list[str | bytes] = [f"{row},short" for row in GOOD] * 3
     rows[20:20] = ["p1,30,a,1", "p1,30,a,7,no class"]
     long = f'p1,30,a,1,"{"x" * 5_000_000}\n"'
-    before, told = read_site_data(table(tmp_path / "a.csv", rows, header), plan_of(RECORDS))
+    before, told = read_site_data(table(tmp_path / "a.csv", rows, header), plan_of({}))
     after, told_after = read_site_data(
-        table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of(RECORDS)
+        table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of({})
     )
     assert (np.delete(after.codes, 58, axis=1) == before.codes).all() and after.n_records == before.n_records + 1
     assert told.unfit == told_after.unfit == {"data-ragged-row": 1, "data-label-outside": 1}
@@ -151,9 +136,9 @@ BLANK_ROWS: list[str | bytes] = [
 
 @pytest.mark.parametrize("row", BLANK_ROWS)
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-def test_a_row_of_blanks_hides_no_other(tmp_path: Path, name: str, row: str) -> None:
+def test_a_row_of_blanks_hides_no_other(plan_of: PlanOf, tmp_path: Path, name: str, row: str) -> None:
     """A megabyte of blanks in the first row, or before it, does not pass for a table without rows."""
-    plan = plan_of(RECORDS)
+    plan = plan_of({})
     before, _ = read_site_data(table(tmp_path / name, [*GOOD]), plan)
     after, _ = read_site_data(table(tmp_path / name, [row, *GOOD]), plan)
     assert (after.codes[:, -40:] == before.codes).all() and after.n_records - 40 in (0, 1)
@@ -161,7 +146,7 @@ def test_a_row_of_blanks_hides_no_other(tmp_path: Path, name: str, row: str) -> 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n\n"])
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-def test_a_header_alone_is_a_table_without_rows(tmp_path: Path, name: str, end: str) -> None:
+def test_a_header_alone_is_a_table_without_rows(plan_of: PlanOf, tmp_path: Path, name: str, end: str) -> None:
     """However the header ends: with a line's end, without one, with empty lines after it."""
     content = (HEADER + end).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -179,7 +164,7 @@ RAGGED: list[str | bytes] = [
 
 @pytest.mark.parametrize("row", RAGGED)
 @pytest.mark.parametrize("at", [0, 17, 40])
-def test_no_ragged_row_makes_a_site_refuse(tmp_path: Path, row: str | bytes, at: int) -> None:
+def test_no_ragged_row_makes_a_site_refuse(plan_of: PlanOf, tmp_path: Path, row: str | bytes, at: int) -> None:
     """However long it is, and whatever bytes it holds: only a quotation mark that is never closed ends the reading."""
     plan = plan_of()
     before, _ = read_site_data(table(tmp_path / "t.csv", [*GOOD]), plan)
@@ -188,9 +173,9 @@ def test_no_ragged_row_makes_a_site_refuse(tmp_path: Path, row: str | bytes, at:
     assert told.unfit == {"data-ragged-row": 1}
 
 
-def test_cells_are_read_as_the_bytes_that_they_are(tmp_path: Path) -> None:
+def test_cells_are_read_as_the_bytes_that_they_are(plan_of: PlanOf, tmp_path: Path) -> None:
     """Letters beyond ASCII, a byte order mark before a header of two lines, bytes that are no UTF-8 beside them."""
-    plan = plan_of(RECORDS.replace('["a", "b"]', '["é", "日本", "ÿ", "a"]'))
+    plan = plan_of({}, categories=["é", "日本", "ÿ", "a"])
     rows = ["p,1,é,1", "p,2,日本,0", b"p,3,\xe9,1", "p,4,ÿ,0", "ü,5,a,1", "p,6,ñ,0"]
     header = '\ufeff"note\nof ü",person,age,ward,ill'
     found, told = read_site_data(
@@ -204,7 +189,9 @@ def test_cells_are_read_as_the_bytes_that_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n_after", "code"), [(1, "data-ragged-row"), (12_000, "data-long-row")])
-def test_a_quotation_mark_that_is_never_closed_is_an_error_of_the_file(tmp_path: Path, n_after: int, code: str) -> None:
+def test_a_quotation_mark_that_is_never_closed_is_an_error_of_the_file(
+    plan_of: PlanOf, tmp_path: Path, n_after: int, code: str
+) -> None:
     """What follows it cannot be told apart into rows; going on without it would hide from the owner that it is lost."""
     broken = table(tmp_path / "a.csv", [*GOOD, 'p1,30,"a,1', *(GOOD * n_after)])
     with pytest.raises(DataError) as caught:
@@ -212,7 +199,7 @@ def test_a_quotation_mark_that_is_never_closed_is_an_error_of_the_file(tmp_path:
     assert caught.value.code == code
 
 
-def test_parquet_rows_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+def test_parquet_rows_that_do_not_fit_are_left_out(plan_of: PlanOf, tmp_path: Path) -> None:
     """A label outside the plan and a missing identifier in a typed file."""
     columns = {
         "person": pa.array([1.0, None, 2.0**53, 3.0, 4.0]),
@@ -226,9 +213,8 @@ def test_parquet_rows_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     assert report.unfit == {"data-unit-missing": 2, "data-encoding": 1}
 
 
-def read_in_vain(folder: Path, kind: str) -> SiteData:
+def read_in_vain(plan: Plan, folder: Path, kind: str) -> SiteData:
     """The rows of a table of which no row fits, or that has none."""
-    plan = plan_of()
     if kind == "parquet":
         empty = {name: pa.array([], pa.string()) for name in HEADER.split(",")}
         pq.write_table(pa.table(empty), folder / "t.parquet")
@@ -241,11 +227,11 @@ def read_in_vain(folder: Path, kind: str) -> SiteData:
 
 
 @pytest.mark.parametrize("kind", ["header", "header and empty lines", "nothing fits", "parquet", "query"])
-def test_a_site_without_rows_takes_part_with_zeros(tmp_path: Path, kind: str) -> None:
+def test_a_site_without_rows_takes_part_with_zeros(plan_of: PlanOf, tmp_path: Path, kind: str) -> None:
     """If it refused, whether there is a model would tell of one row whether it is in the table."""
-    rows = read_in_vain(tmp_path, kind)
-    assert rows.n_records == 0
     plan = plan_of()
+    rows = read_in_vain(plan, tmp_path, kind)
+    assert rows.n_records == 0
     node = Node("empty", rows, plan, resolve(plan))
     program = program_for(plan)
     query = next(program)
@@ -301,9 +287,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def test_counts_of_private_rows_stay_on_the_operators_screen(tmp_path: Path, run: Run) -> None:
+def test_counts_of_private_rows_stay_on_the_operators_screen(text_of: TextOf, tmp_path: Path, run: Run) -> None:
     """What `train --json` prints may be published: it is the same whether or not a row was left out."""
-    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "plan.toml").write_text(text_of())
     told = []
     for rows in ([*GOOD], [*GOOD, "p3,30,a,2", ",1,a,1"]):
         site = table(tmp_path / "north.csv", rows)
@@ -318,9 +304,9 @@ def test_counts_of_private_rows_stay_on_the_operators_screen(tmp_path: Path, run
     assert "Private" in said and "1 data-label-outside" in said and "1 data-unit-missing" in said
 
 
-def test_strict_commands_refuse(tmp_path: Path, run: Run) -> None:
+def test_strict_commands_refuse(text_of: TextOf, tmp_path: Path, run: Run) -> None:
     """`--strict` names the row, and no model is written."""
-    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "plan.toml").write_text(text_of())
     site = table(tmp_path / "north.csv", [*GOOD, "p3,30,a,2"])
     arguments = ("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)
     code, _, err = run(*arguments, "--strict")
@@ -335,9 +321,9 @@ def test_strict_commands_refuse(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("row", ["old,a", "3", b"30,\xe9"])
-def test_a_prediction_drops_no_row(tmp_path: Path, run: Run, row: str | bytes) -> None:
+def test_a_prediction_drops_no_row(text_of: TextOf, tmp_path: Path, run: Run, row: str | bytes) -> None:
     """Line n of the predictions is row n of the table, or there are none: an unreadable row is named."""
-    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "plan.toml").write_text(text_of())
     site = table(tmp_path / "north.csv", [*GOOD])
     assert run("train", tmp_path / "plan.toml", "--site", site, "--out", tmp_path / "m.json", "--seed", 1)[0] == 0
     asked = table(tmp_path / "ask.csv", ["30,a", row, "31,b"], header="age,ward")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Mapping, Sequence
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +24,35 @@ from hedgerow.server.coordinator import run_program
 RECORDS_PER_SITE = 100
 SEED = "5"
 """Of the coordinator's noise."""
-COLUMNS = """[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b"]
-[label]
-name = "ill"
-type = "binary"
-classes = [0, 1]
-"""
 
 
-def plan_text(n_sites: int, **sections: Mapping[str, Any]) -> str:
-    """A plan over the tables of `n_sites` sites; each section's fields as TOML has them."""
+def plan_text(
+    n_sites: int,
+    *,
+    name: str = "",
+    categories: Sequence[str] = ("a", "b"),
+    classes: Sequence[object] = (0, 1),
+    **sections: Mapping[str, Any],
+) -> str:
+    """A plan over the tables of `n_sites` sites; each section's fields as TOML has them.
+
+    `categories` and `classes` are the wards and the label's; a name that is empty is left out.
+    """
     privacy = {"epsilon": 1, "delta": 1e-6, "n_records": RECORDS_PER_SITE * n_sites, **sections.get("privacy", {})}
     federation = {"min_sites": 3, **sections.get("federation", {})}
     tables = {"model": sections.get("model", {}), "privacy": privacy, "federation": federation}
-    lines = ["version = 1"]
-    for name, fields in tables.items():
+    lines = ["version = 1", *([f'name = "{name}"'] if name else [])]
+    for section, fields in tables.items():
         values = {key: f'"{value}"' if isinstance(value, str) else f"{value}" for key, value in fields.items()}
-        lines += [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
-    return "\n".join(lines) + "\n" + COLUMNS
+        lines += [f"[{section}]", *(f"{key} = {value}" for key, value in values.items())]
+    lines += ["[[features]]", 'name = "age"', 'type = "numeric"', "min = 0", "max = 100"]
+    lines += ["[[features]]", 'name = "ward"', 'type = "categorical"', f"categories = {_listed(categories)}"]
+    lines += ["[label]", 'name = "ill"', 'type = "binary"', f"classes = {_listed(classes)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(values: Sequence[object]) -> str:
+    return dumps(list(values), ensure_ascii=False)
 
 
 def furnish(folder: Path, sites: Sequence[str], plan: str, max_epsilon: float, monitor: str = "") -> None:

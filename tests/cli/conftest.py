@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,38 +14,16 @@ import pytest
 
 from hedgerow.cli.main import main
 
-PLAN = """version = 1
-name = "wards"
-[model]
-n_trees = 30
-max_depth = 3
-[privacy]
-epsilon = 4
-delta = 1e-6
-n_records = 1500
-[federation]
-min_sites = 2
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b", "c"]
-[label]
-name = "ill"
-type = "binary"
-classes = ["no", "yes"]
-"""
-
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(wards: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with plan.toml, north.csv, south.csv, west.csv (500 rows each, two per patient) and test.csv."""
     folder = tmp_path_factory.mktemp("study")
-    (folder / "plan.toml").write_text(PLAN)
+    plan = wards.plan_text(
+        3, name="wards", categories="abc", classes=["no", "yes"], model={"n_trees": 30, "max_depth": 3},
+        privacy={"epsilon": 4, "n_records": 1500}, federation={"min_sites": 2},
+    )  # fmt: skip
+    (folder / "plan.toml").write_text(plan)
     generator = np.random.default_rng(4)
     for name in ("north", "south", "west", "test"):
         age = generator.uniform(0, 100, 500)

@@ -144,7 +144,7 @@ def test_privacy_forecasts_what_training_spends(study: Path, model: Path, hedger
 def test_privacy_warns_of_a_large_delta(study: Path, tmp_path: Path, hedgerow: Run) -> None:
     """A delta of one in the number of records or more protects nobody in particular."""
     text = (study / "plan.toml").read_text()
-    (tmp_path / "plan.toml").write_text(text.replace("delta = 1e-6", "delta = 0.01"))
+    (tmp_path / "plan.toml").write_text(text.replace("delta = 1e-06", "delta = 0.01"))
     assert "delta is not below 1 / n_records" in hedgerow("privacy", tmp_path / "plan.toml")
     assert "warning" not in hedgerow("privacy", study / "plan.toml")
     (tmp_path / "plan.toml").write_text(text.replace("epsilon = 4", "epsilon = inf"))

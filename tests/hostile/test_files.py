@@ -28,32 +28,6 @@ from hedgerow.transport.identity import Role
 from hedgerow.transport.identity_files import create_identity, read_private
 from hedgerow.transport.roster_file import build_roster, parse_roster, read_public
 
-PLAN = """version = 1
-name = "wards"
-[model]
-n_trees = 3
-structure_seed = 1
-[privacy]
-epsilon = 4
-delta = 1e-6
-n_records = 1500
-[federation]
-min_sites = 2
-round_timeout = 60
-[[features]]
-name = "age"
-type = "numeric"
-min = 0
-max = 100
-[[features]]
-name = "ward"
-type = "categorical"
-categories = ["a", "b", "c"]
-[label]
-name = "ill"
-type = "binary"
-classes = ["no", "yes"]
-"""
 POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
 DEEP = 20_000
 TOML_VALUES = {
@@ -84,7 +58,16 @@ JSON_VALUES: tuple[Any, ...] = (
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Callable[[str], object]]]:
+def plan_text(wards: ModuleType) -> str:
+    """A good plan."""
+    return wards.plan_text(  # type: ignore[no-any-return]
+        2, name="wards", categories="abc", classes=["no", "yes"], model={"n_trees": 3, "structure_seed": 1},
+        privacy={"epsilon": 4, "n_records": 1500}, federation={"min_sites": 2, "round_timeout": 60},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts(plan_text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Callable[[str], object]]]:
     """A good text of every kind of file that somebody else may have written, and what reads it."""
     folder = tmp_path_factory.mktemp("files")
     identities = {
@@ -104,7 +87,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Call
         return written
 
     return {
-        "plan": (PLAN, parse_plan),
+        "plan": (plan_text, parse_plan),
         "policy": (POLICY, parse_policy),
         "roster": (build_roster(publics[0], publics[1:]).to_toml(), parse_roster),
         "public": (public.read_text(), read(read_public)),
@@ -133,11 +116,11 @@ def test_no_value_in_a_file_ends_a_command_without_a_name(
 
 @pytest.mark.parametrize("value", TOML_VALUES)
 def test_a_command_refuses_a_harmful_plan_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+    plan_text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
 ) -> None:
     """Exit code 70 means a fault of Hedgerow; whoever writes a plan cannot bring it about, nor reach the terminal."""
     path = tmp_path / "plan.toml"
-    path.write_text(PLAN.replace('name = "wards"', f"name = {TOML_VALUES[value]}"))
+    path.write_text(plan_text.replace('name = "wards"', f"name = {TOML_VALUES[value]}"))
     assert main(["privacy", str(path)]) == 3
     said = capsys.readouterr()
     assert all(shown(line) == line for line in (said.out + said.err).split("\n"))
@@ -145,9 +128,9 @@ def test_a_command_refuses_a_harmful_plan_by_name(
 
 @pytest.mark.parametrize("character", ["\x1b", "\x07", "\x7f", "\x9b", "\u200b", "\u200f", "\u202a", "\u202e", "\u2066",
                                        "\u2069", "\ufeff", "\u2028", "\u2029", "\r", "\n", "\t", "\ud800"])  # fmt: skip
-def test_a_plan_shows_its_owner_nothing_that_reads_otherwise(character: str) -> None:
+def test_a_plan_shows_its_owner_nothing_that_reads_otherwise(plan_text: str, character: str) -> None:
     """Neither in a text nor in the name of a field, wherever it stands: what an owner agrees to is what is seen."""
-    table = json.loads(json.dumps(Plan.to_dict(parse_plan(PLAN))))
+    table = json.loads(json.dumps(Plan.to_dict(parse_plan(plan_text))))
     texts = [("name",), ("label", "name"), ("privacy", "unit"), ("features", 0, "name"), ("label", "classes", 0)]
     for *outer, last in texts:
         spoilt = copy.deepcopy(table)
