@@ -101,6 +101,7 @@ class Sites:
         conduct: what each site has cost the others.
         left_out: who is asked no more, and the code that says why.
         claims: whose node says that it holds more releases than there are.
+        knows_origin: whose node knows which epoch drew the trees' seed, as far as its connection tells.
         explained: who has refused what a slot that was given up here explains.
     """
 
@@ -125,6 +126,7 @@ class Sites:
     left_out: dict[str, str] = field(default_factory=dict)
     claims: set[str] = field(default_factory=set)
     explained: set[str] = field(default_factory=set)
+    knows_origin: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._numbers = {site.name: number for number, site in enumerate(self.roster.sites)}
@@ -159,6 +161,7 @@ class Sites:
         self.connected.discard(site)
         self.ready.discard(site)
         self.members.discard(site)
+        self.knows_origin.discard(site)
         self.asked.discard(site)
         self.openers.discard(site)
 

@@ -114,9 +114,11 @@ class RunOutbox:
             self._out.append((site, encode(message)))
 
     def _send_origin(self, site: str) -> None:
-        """Show a site that may be late whose signed nonces seed the trees."""
-        if self._setup.plan.has_joint_structure and self._origin is not None:
-            self._send(site, Payload(MessageKind.ORIGIN, self._origin.record))
+        """Show a site that may be late whose signed nonces seed the trees; once, for there may be 32 MiB of them."""
+        origin = self._origin if self._setup.plan.has_joint_structure else None
+        if origin is not None and site in self.sites.connected - self.sites.knows_origin:
+            self.sites.knows_origin.add(site)
+            self._send(site, Payload(MessageKind.ORIGIN, origin.record))
 
     def _send_request(self, site: str) -> None:
         spec, seed = self._require_slot().signed_spec, self._replica.structure_seed

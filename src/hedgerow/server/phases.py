@@ -268,6 +268,8 @@ class RunPhases(RunOutbox):
         for site in sorted(self.sites.members - inside):
             self._invite(site)
         self.sites.outsiders = self.sites.names - inside
+        if self._origin is not None and self._origin.digest == view.digest:
+            self.sites.knows_origin |= inside
         for site in sorted(inside):
             self._send(site, Payload(MessageKind.SETUP, ready_list))
 

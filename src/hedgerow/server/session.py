@@ -174,6 +174,10 @@ class RunSession(RunPhases):
             return
         self.sites.claims.discard(site)
         self.sites.held[site] = hello.n_releases if is_ours else 0
+        # No node has a release, or the epoch itself, without the seed that the trees are made from.
+        is_in_it = self._origin is not None and hello.epoch == self._origin.digest
+        knows = self.sites.knows_origin
+        (knows.add if is_ours and (hello.n_releases or is_in_it) else knows.discard)(site)
         is_member = self._view is not None and self._view.is_ready(self.sites.number(site))
         if is_ours and is_member and self._view is not None and hello.epoch == self._view.digest:
             self.sites.ready.add(site)
