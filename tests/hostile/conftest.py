@@ -21,7 +21,7 @@ def _conftest_of(room: str) -> ModuleType:
 
 
 _runtime = _conftest_of("runtime")
-federate, killed = _runtime.federate, _runtime.killed
+federate, killed, crash = _runtime.federate, _runtime.killed, _runtime.crash
 
 _processes = _conftest_of("processes")
 theatre = _processes.theatre

@@ -35,10 +35,6 @@ VICTIM = "site-1"
 RUN = b"1" * 32
 
 
-class Crash(BaseException):
-    """The node's process is gone; not an Exception, for nothing may catch it."""
-
-
 def other(factory: ModuleType, epsilon: float = 1.5) -> Plan:
     """Another plan than the federation's."""
     return factory.make_plan(privacy={"epsilon": epsilon})  # type: ignore[no-any-return]
@@ -76,31 +72,6 @@ def restart(federation: Federation, plan: Plan) -> None:
 def close(party: Party, run_id: bytes, *more: str, place: Path | None = None) -> int:
     """`hedgerow ledger --close`; its exit code."""
     return main(["ledger", str(place or book_of(party)), "--close", run_id.hex()[:12], *more])
-
-
-def crash_after(monkeypatch: pytest.MonkeyPatch, victim: Party, kind: type, name: str) -> list[bool]:
-    """The victim's process is killed after it has called this once; it is then started again."""
-    method, crashed = getattr(kind, name), []
-
-    def struck(self: Any, *arguments: Any, **named: Any) -> Any:
-        found = method(self, *arguments, **named)
-        if self in (victim.store, victim.book) and not crashed:
-            crashed.append(True)
-            raise Crash
-        return found
-
-    monkeypatch.setattr(kind, name, struck)
-    pump = victim.pump
-
-    def reborn() -> bool:
-        try:
-            return pump()
-        except Crash:
-            victim.restart()
-            return True
-
-    victim.pump = reborn  # type: ignore[method-assign]
-    return crashed
 
 
 @pytest.mark.parametrize(("n_writes", "n_charged"), [(NO_VECTOR, 0), (VECTORS_LEFT, 1), (THREE_RELEASES, 4)])
@@ -253,7 +224,7 @@ def test_a_run_that_was_being_joined_a_second_time_is_not_forgotten(
     restart(federation, first)
     (federation.folder / "journal.db").write_bytes(journal)
     (federation.folder / "journal.db").chmod(0o600)
-    crashed = crash_after(monkeypatch, victim, BudgetBook if moment == "reserve" else NodeStore, moment)
+    crashed = victim.crash_after(monkeypatch, BudgetBook if moment == "reserve" else NodeStore, moment)
     struck = victim.restart
     victim.restart = victim.kill  # type: ignore[method-assign]
     with pytest.raises(killed):
@@ -430,37 +401,35 @@ def salvaged_once(federation: Federation) -> list[str]:
     return told
 
 
-def crash_before_closing(monkeypatch: pytest.MonkeyPatch, victim: Party, told: list[str]) -> None:
+def crash_before_closing(
+    monkeypatch: pytest.MonkeyPatch, victim: Party, told: list[str], crash: type[BaseException]
+) -> None:
     """The victim's process is gone once it has settled its book, before its store is closed; it is started again."""
-    close_run, pump = NodeStore.close_run, victim.pump
+    close_run = NodeStore.close_run
 
     def struck(self: NodeStore, run_id: bytes, status: str) -> None:
         if self is victim.store and "crashed" not in told:
             told.append("crashed")
-            raise Crash
+            raise crash
         close_run(self, run_id, status)
 
-    def reborn() -> bool:
-        try:
-            return pump()
-        except Crash:
-            victim.restart()
-            return True
-
     monkeypatch.setattr(NodeStore, "close_run", struck)
-    victim.pump = reborn  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
-    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_reopened: bool
+    federate: Builder,
+    factory: ModuleType,
+    crash: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    is_reopened: bool,
 ) -> None:
     """A coordinator that says "salvaged", waits for the node to crash between its two files and asks on gets no vector
     that is not charged: the run is closed at the start, and a node that still had it open would not answer.
     """
     federation = federate(4, factory.make_plan(model={"n_trees": 6}))
     victim, told = federation.parties[VICTIM], salvaged_once(federation)
-    crash_before_closing(monkeypatch, victim, told)
+    crash_before_closing(monkeypatch, victim, told, crash)
     if is_reopened:
         monkeypatch.setattr("hedgerow.client.session._reconcile", lambda store, book: None)
     federation.run()
@@ -472,12 +441,12 @@ def test_nothing_leaves_a_node_in_a_run_that_its_book_has_settled(
 
 
 def test_a_finished_run_is_answered_again_after_a_crash_between_its_files(
-    federate: Builder, monkeypatch: pytest.MonkeyPatch
+    federate: Builder, crash: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that crashed when it had settled the whole run still has the model in the end."""
     federation = federate(4)
     victim, told = federation.parties[VICTIM], list[str]()
-    crash_before_closing(monkeypatch, victim, told)
+    crash_before_closing(monkeypatch, victim, told, crash)
     federation.run()
     assert told == ["crashed"] and not victim.failures and lines(victim) == [("finished", 4)]
     session = victim.session

@@ -49,6 +49,10 @@ def key(name: str) -> Identity:
     return Identity(name.encode().ljust(32, b"."))
 
 
+class Crash(BaseException):
+    """The node's process is gone; not an Exception, for nothing may catch it."""
+
+
 @dataclass
 class Party:
     """One site's node process: it can be killed, frozen and started again."""
@@ -91,7 +95,7 @@ class Party:
         return self.session is not None and self.session.state is NodeState.FINISHED
 
     def pump(self) -> bool:
-        """Handle one event; False when there is none, or nobody to handle it."""
+        """Handle one event; False when there is none, or nobody to handle it. After a crash it is started again."""
         if self.session is None or self.uplink is None or self.is_frozen:
             return False
         event = self.uplink.receive(0)
@@ -99,6 +103,8 @@ class Party:
             return False
         try:
             handle(self.session, self.uplink, event)
+        except Crash:
+            self.restart()
         except HedgerowError as fault:
             self.failures.append(fault)
             self.kill()
@@ -122,6 +128,20 @@ class Party:
         self.kill()
         self.start()
 
+    def crash_after(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[bool]:
+        """The process crashes once, when it has called this method of its store or book; then the list has an entry."""
+        method, crashed = getattr(kind, name), []
+
+        def struck(own: Any, *arguments: Any, **named: Any) -> Any:
+            found = method(own, *arguments, **named)
+            if own in (self.store, self.book) and not crashed:
+                crashed.append(True)
+                raise Crash
+            return found
+
+        monkeypatch.setattr(kind, name, struck)
+        return crashed
+
 
 class Killed(BaseException):
     """The coordinator's process is gone; not an Exception, for nothing may catch it."""
@@ -131,6 +151,12 @@ class Killed(BaseException):
 def killed() -> type[BaseException]:
     """What ends a coordinator's process in these tests."""
     return Killed
+
+
+@pytest.fixture
+def crash() -> type[BaseException]:
+    """What ends a node's process in these tests; it is started again."""
+    return Crash
 
 
 class PumpedHub:

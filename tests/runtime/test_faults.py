@@ -98,10 +98,6 @@ def test_a_counter_that_cannot_be_written_stops_the_node(tmp_path: Path) -> None
     store.close()
 
 
-class Crash(BaseException):
-    """The node's process is gone; not an Exception, for nothing may catch it."""
-
-
 def charged(party: Any) -> tuple[str, int]:
     """Of the only run in a node's budget book: how it ended, and how many releases it is charged for."""
     (line,) = party.book.lines()
@@ -166,7 +162,7 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
 
 @pytest.mark.parametrize("n_crashes", [1, 2])
 def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
-    federate: Builder, monkeypatch: pytest.MonkeyPatch, n_crashes: int
+    federate: Builder, crash: type[BaseException], monkeypatch: pytest.MonkeyPatch, n_crashes: int
 ) -> None:
     """Of an answer only the manifest's hash is on the disk; of three sites all are needed, and the sum is the same."""
     federation = federate(3)
@@ -180,20 +176,9 @@ def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
             counts["answers"] += 1
             if counts["crashes"] < n_crashes:
                 counts["crashes"] += 1
-                raise Crash
-
-    pump = victim.pump
-
-    def fragile() -> bool:
-        try:
-            return pump()
-        except Crash:
-            victim.kill()
-            victim.start()
-            return True
+                raise crash
 
     monkeypatch.setattr(NodeStore, "save", dying)
-    victim.pump = fragile  # type: ignore[method-assign]
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert not victim.failures and victim.is_done and counts["answers"] > counts["crashes"] == n_crashes

@@ -24,10 +24,6 @@ VECTORS_LEFT, THREE_RELEASES = 5, 10
 VICTIM = "site-1"
 
 
-class Crash(BaseException):
-    """The node's process is gone; not an Exception, for nothing may catch it."""
-
-
 def other(factory: ModuleType, **privacy: Any) -> Plan:
     """A corrected plan."""
     return factory.make_plan(privacy={"epsilon": 1.5, **privacy})  # type: ignore[no-any-return]
@@ -212,32 +208,8 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
     assert before > 1
     new_journal(federation)
     start(federation, None, other(factory))
-    crashed: list[bool] = []
-
-    def crash_after(kind: type, name: str) -> None:
-        method = getattr(kind, name)
-
-        def struck(self: Any, *arguments: Any, **named: Any) -> Any:
-            found = method(self, *arguments, **named)
-            if self in (victim.store, victim.book) and not crashed:
-                crashed.append(True)
-                raise Crash
-            return found
-
-        monkeypatch.setattr(kind, name, struck)
-
     place = {"reserve": (BudgetBook, "reserve"), "close_run": (NodeStore, "close_run"), "_start": (NodeStore, "_start")}
-    crash_after(*place.get(moment, (NodeStore, "open_run")))
-    pump = victim.pump
-
-    def reborn() -> bool:
-        try:
-            return pump()
-        except Crash:
-            victim.restart()
-            return True
-
-    victim.pump = reborn  # type: ignore[method-assign]
+    crashed = victim.crash_after(monkeypatch, *place.get(moment, (NodeStore, "open_run")))
     finish(federation, other(factory))
     assert crashed and not victim.failures
     (old, n_old), (new, n_new) = lines(victim)
