@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -624,6 +625,25 @@ def test_a_round_that_may_not_be_repeated_leaves_the_model_of_those_before(
     assert HOSTILE in str(federation.session.setback)
 
 
+def test_a_first_round_that_may_not_be_repeated_ends_by_name_at_every_site(federate: Builder, plan: Plan) -> None:
+    """Where nothing was released there is no model; the nodes end with the code of the coordinator, and pay for what
+    they have masked.
+    """
+    federation = federate(5, with_least(plan, 4), must_start=False)
+    for site in (HOSTILE, *HONEST[:3]):
+        federation.parties[site].start()
+    hostile(federation, lambda m: [] if is_kind(m, MessageKind.UPLOAD) else [m])
+    when(federation, "phase", 1, federation.parties["site-4"].start, code="collecting-vectors")
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "round-not-repeatable" and HOSTILE in caught.value.what
+    for site in HONEST:
+        assert [fault.code for fault in federation.parties[site].failures] == ["round-not-repeatable"]
+        with closing(BudgetBook(federation.parties[site].folder / "budget.db")) as book:
+            (line,) = book.lines()
+        assert (line.status, len(line.events)) == ("stopped", 0 if site == "site-4" else 1)
+
+
 def kill_at_burn(federation: Federation, killed: type[BaseException]) -> None:
     """The coordinator's process is killed as soon as a slot was burnt."""
     before = federation.on_event
@@ -674,6 +694,29 @@ def test_who_refuses_a_round_whose_vectors_were_lost_is_not_doubted(federate: Bu
     outcome = federation.run()
     assert outcome.salvaged is not None and outcome.salvaged.n_used == 3
     assert {site for site, code in named(federation, "refused") if code == "purpose-answered"} == set(HONEST[:3])
+    for site in HONEST[:3]:
+        assert [fault.code for fault in federation.parties[site].failures] == ["purpose-answered"]
+    assert federation.parties["site-4"].is_done
+
+
+def test_a_run_goes_on_from_a_journal_without_slots_that_were_given_up(
+    federate: Builder, plan: Plan, killed: type[BaseException]
+) -> None:
+    """The version before did not write them down; its runs go on."""
+    federation = federate(4, plan)
+
+    def die() -> None:
+        raise killed
+
+    when(federation, "released", 2, die)
+    with pytest.raises(killed):
+        federation.run()
+    with closing(sqlite3.connect(federation.folder / "journal.db")) as database:
+        database.execute("drop table burnt")
+        database.execute("pragma user_version = 6")
+        database.commit()
+    outcome = federation.run()
+    assert federation.model_bytes(outcome) == federation.survivors_model()
 
 
 def losing(lose: Callable[[Arrived], bool]) -> Callable[[Any], None]:

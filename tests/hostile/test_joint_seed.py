@@ -26,7 +26,9 @@ from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.epoch import Enrolment
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.node_context import NodeContext
+from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
+from hedgerow.secagg.transitions import Code
 from hedgerow.secagg.view import EpochView, nonce_seed
 from hedgerow.server.coordinator import Releaser
 from hedgerow.server.journal import JournalledRelease
@@ -359,6 +361,30 @@ def test_a_seed_cannot_be_drawn_over_many_runs_that_come_to_nothing(
         ["seed-drawn-too-often"]
     ] * 4
     assert book_knows == [True] * (4 * 16), "a nonce left before the book knew of it"
+
+
+def test_the_last_set_up_that_is_left_may_be_one_in_the_middle_of_a_run(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other runs have used up is missing in the next one: its nodes end by name, whatever it is that failed."""
+    federation = federate(4, plan)
+    for party in federation.parties.values():
+        for number in range(14):
+            party.book.note_draw(plan.digest, bytes([number]) * 32, 1)
+    failed: list[EpochSetup] = []
+
+    def fail(setup: EpochSetup) -> None:
+        failed.append(setup)
+        raise refuse(Code.REVEAL_MISSING, peer=0)
+
+    monkeypatch.setattr(EpochSetup, "close_nonces", fail)
+    with pytest.raises(AggregationError) as caught:
+        federation.run()
+    assert caught.value.code == "too-few-sites" and "seed-drawn-too-often" in caught.value.what
+    assert len(failed) == 2
+    assert [[fault.code for fault in party.failures] for party in federation.parties.values()] == [
+        ["seed-drawn-too-often"]
+    ] * 4
 
 
 def test_the_owner_lets_the_seed_be_drawn_again(
