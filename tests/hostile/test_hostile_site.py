@@ -529,18 +529,23 @@ def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: 
     assert federation.now < 2 * N_TREES * federation.plan.federation.round_timeout
 
 
-def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, factory: ModuleType) -> None:
-    """It is silent in every third round, and takes part in the others until it has used up its time."""
-    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+def silent_in_every(federation: Federation, number: int) -> None:
+    """After every so many releases one site is silent until the coordinator has noticed."""
     party = federation.parties[HOSTILE]
 
     def act(event: RunEvent) -> None:
         if event.kind == "released":
-            party.is_frozen = event.round % 3 == 0
+            party.is_frozen = event.round % number == 0
         elif event.kind == "silent":
             party.is_frozen = False
 
     federation.on_event = act
+
+
+def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, factory: ModuleType) -> None:
+    """It is silent in every third round, and takes part in the others until it has used up its time."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 30}))
+    silent_in_every(federation, 3)
     outcome = federation.run()
     check(federation, outcome, (HOSTILE, *HONEST))
     assert outcome.salvaged is None and federation.now <= 4 * federation.plan.federation.round_timeout
@@ -550,15 +555,7 @@ def test_an_honest_site_on_a_line_that_flaps_ends_no_run(federate: Builder, fact
 def test_a_slow_site_that_is_needed_is_asked_again(federate: Builder, factory: ModuleType) -> None:
     """Of three sites all are needed: one that is silent in every second round still ends nothing."""
     federation = federate(3, factory.make_plan(model={"n_trees": 12}))
-    party = federation.parties[HOSTILE]
-
-    def act(event: RunEvent) -> None:
-        if event.kind == "released":
-            party.is_frozen = event.round % 2 == 0
-        elif event.kind == "silent":
-            party.is_frozen = False
-
-    federation.on_event = act
+    silent_in_every(federation, 2)
     outcome = federation.run()
     check(federation, outcome, (HOSTILE, *HONEST[:2]))
     assert outcome.salvaged is None and len(outcome.ledger) == 12

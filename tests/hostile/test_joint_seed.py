@@ -6,7 +6,8 @@ import dataclasses
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -245,16 +246,9 @@ def test_an_epoch_that_broke_down_leaves_its_origin(
 ) -> None:
     """The first epoch that was ready has drawn the seed, whatever became of it; a site of it goes on in a later one."""
     federation = federate(4, plan)
-
-    def die(_: float) -> bool:
-        raise killed
-
-    federation.tamper = dropping_uploads
-    federation.while_waiting = die
-    with pytest.raises(killed):
+    with dying_without_vectors(federation, killed), pytest.raises(killed):
         federation.run()
     first = federation.session._origin
-    federation.while_waiting, federation.tamper = (lambda _: False), lambda _: None
     write(federation, "update slots set slot = null, next_slot = 0", "update run set epoch = null")
     outcome = federation.run()
     assert outcome.plan.model.structure_seed == first.public_seed
@@ -267,15 +261,8 @@ def test_a_journal_that_lost_its_origin_gets_no_other_trees(
 ) -> None:
     """Before the first release as well: a node that knows the seed answers nothing under another."""
     federation = federate(4, plan)
-
-    def die(_: float) -> bool:
-        raise killed
-
-    federation.tamper = dropping_uploads
-    federation.while_waiting = die
-    with pytest.raises(killed):
+    with dying_without_vectors(federation, killed), pytest.raises(killed):
         federation.run()
-    federation.while_waiting, federation.tamper = (lambda _: False), lambda _: None
     write(federation, "update slots set slot = null, next_slot = 0", "update run set epoch = null, origin = null")
     with pytest.raises(AggregationError):
         federation.run()
@@ -415,15 +402,22 @@ def test_runs_that_were_paid_for_are_not_counted(
     """A coordinator that fails now and then after its first round, all through a plan's life, is not refused."""
     cheap = factory.make_plan(model={"structure_seed": "joint", "n_trees": 4}, privacy={"epsilon": 0.5})
     federation = federate(4, cheap)
+    with dying_without_vectors(federation, killed):
+        assert begin_runs(federation, 18, killed, lambda: None) == ["dropped"] * 18
+    federation.run()
+    assert not any(party.failures for party in federation.parties.values())
+
+
+@contextmanager
+def dying_without_vectors(federation: Federation, killed: type[BaseException]) -> Iterator[None]:
+    """The coordinator is killed when it has waited for masked vectors, of which none arrives."""
 
     def die(_: float) -> bool:
         raise killed
 
     federation.tamper, federation.while_waiting = dropping_uploads, die
-    assert begin_runs(federation, 18, killed, lambda: None) == ["dropped"] * 18
+    yield
     federation.tamper, federation.while_waiting = (lambda _: None), lambda _: False
-    federation.run()
-    assert not any(party.failures for party in federation.parties.values())
 
 
 def dropping_uploads(hub: MemoryHub) -> None:
