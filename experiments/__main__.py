@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -64,5 +64,17 @@ def _run(argv: list[str]) -> int:
     return int(module.main(argv[1:]))
 
 
+def run_quietly(argv: list[str]) -> int:
+    """As `run`, also when what reads the output, such as ``head``, ends before it."""
+    try:
+        code = run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is still in the buffer would be written at the interpreter's end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_quietly(sys.argv[1:]))

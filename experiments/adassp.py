@@ -1,13 +1,13 @@
 """Boosted AdaSSP (Rho et al. 2022): AUROC and F1 by epsilon, loss and rounds, beside a reference run and our trees.
 
 The paper prints its results as figures only; the numbers beside ours are a run of its algorithm (the best of 1, 10 and
-100 rounds) on the same data sets. Mean over random 70/30 splits, delta = 1 / n_train, bounds and categories as declared
-in `experiments.datasets`; seeded noise. The exit code is 1 when Adult's AUROC falls below the reference.
+100 rounds, public row norm, one-hot, 5 splits) on the same data sets. Mean over random 70/30 splits, delta = 1 /
+n_train, bounds and categories as declared in `experiments/schemas`; seeded noise. The exit code is 1 when Adult's AUROC
+falls below the reference.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,22 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score, roc_auc_score
 
-from experiments.datasets import BINARY_NAMES, Table, data_folder, load
-from experiments.generated import generated_classes
+from experiments.datasets import BINARY_NAMES, Table, generated_classes, load
 from experiments.harness import (
     Prepared,
     algorithm_plan,
+    arguments,
+    heading,
     held_out_scores,
+    picture,
     plan_for,
+    published,
+    row,
     stratified_split,
-)
+)  # fmt: skip
 
 EPSILONS = (0.1, 0.5, 1.0)
 LOSSES = ("squared", "logistic", "hinge")
-REFERENCE = {
-    "adult": (0.855, 0.880, 0.884),
-    "bank": (0.768, 0.886, 0.899),
-    "credit2": (0.678, 0.709, 0.713),
-    "credit1": (0.647, 0.679, 0.690),
-}
-"""Test AUROC at `EPSILONS`: best of 1, 10 and 100 rounds, public row norm, one-hot, 5 splits."""
 CURVE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 ROUNDS = (1, 3, 10, 30, 100)
 ABLATIONS: dict[str, Mapping[str, Any]] = {
@@ -47,20 +44,20 @@ ABLATIONS: dict[str, Mapping[str, Any]] = {
 }
 Scores = tuple[float, float]
 """AUROC and F1."""
+Curves = dict[str, list[Scores]]
 
 
 def main(argv: list[str]) -> int:
     """Print the tables, write the figures; the exit code is 1 when Adult falls below the reference."""
-    parser = argparse.ArgumentParser(prog="python -m experiments adassp", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--splits", type=int, default=5, help="random splits per cell (default 5)")
-    parser.add_argument("--first-split", type=int, default=0, help="number of the first split (default 0)")
+    parser = arguments(
+        "adassp", __doc__, out="figures and report",
+        splits=(5, "random splits per cell"), first_split=(0, "number of the first split"),
+    )  # fmt: skip
     parser.add_argument("--adult-alone", action="store_true", help="only Adult's rows of the first table")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for figures and report")
     options = parser.parse_args(argv)
     seeds = range(options.first_split, options.first_split + options.splits)
     names = ("adult",) if options.adult_alone else BINARY_NAMES
-    prepared = {name: Prepared(load(name, data_folder(options.data))) for name in names}
+    prepared = {name: Prepared(load(name, options.data)) for name in names}
     if options.adult_alone:
         table, is_good = _table(prepared, seeds)
         print(f"{table}Splits {seeds[0]} to {seeds[-1]}: {_verdict(is_good)}")
@@ -84,9 +81,7 @@ def _verdict(is_good: bool) -> str:
 
 def linear(prepared: Prepared, epsilon: float, own: Mapping[str, Any], seeds: range) -> Scores:
     """Mean test AUROC and F1 of boosted AdaSSP over splits."""
-    return _mean(
-        prepared, seeds, lambda table, n, seed: algorithm_plan(table, epsilon, n, "adassp", own)
-    )
+    return _mean(prepared, seeds, lambda table, n, seed: algorithm_plan(table, epsilon, n, "adassp", own))
 
 
 def trees(prepared: Prepared, epsilon: float, seeds: range) -> Scores:
@@ -106,31 +101,24 @@ def _mean(prepared: Prepared, seeds: range, plan_of: Callable[[Table, int, int],
 
 def _table(prepared: Mapping[str, Prepared], seeds: range) -> tuple[str, bool]:
     lines = ["# Boosted AdaSSP: test AUROC (F1)", ""]
-    lines += ["| data | epsilon | " + " | ".join(LOSSES) + " | reference AUROC | our trees |", "|---" * 7 + "|"]
+    lines += heading("data", "epsilon", *LOSSES, "reference AUROC", "our trees")
     is_good = True
     for name, one in prepared.items():
-        for index, epsilon in enumerate(EPSILONS):
+        for epsilon in EPSILONS:
             found = {loss: linear(one, epsilon, {"loss": loss}, seeds) for loss in LOSSES}
-            reference = REFERENCE[name][index] if name in REFERENCE else float("nan")
+            reference, _ = published("adassp").get(name, {}).get(f"{epsilon:g}", (float("nan"), 0))
             if name == "adult":
                 is_good &= found["logistic"][0] >= reference
-            cells = " | ".join(_cell(found[loss]) for loss in LOSSES)
-            lines.append(
-                f"| {name} | {epsilon:g} | {cells} | {reference:.3f} | {_cell(trees(one, epsilon, seeds))} |"
-            )
+            ours = map(_cell, found.values())
+            lines.append(row([name, f"{epsilon:g}", *ours, f"{reference:.3f}", _cell(trees(one, epsilon, seeds))]))
     return "\n".join([*lines, ""]), is_good
 
 
 def _ablations(prepared: Prepared, seeds: range) -> str:
-    lines = ["## Adult: one setting changed", "", "| setting | " + " | ".join(f"{e:g}" for e in EPSILONS) + " |"]
-    lines.append("|---" * 4 + "|")
+    lines = ["## Adult: one setting changed", "", *heading("setting", *(f"{epsilon:g}" for epsilon in EPSILONS))]
     for name, own in ABLATIONS.items():
-        cells = " | ".join(_cell(linear(prepared, epsilon, own, seeds)) for epsilon in EPSILONS)
-        lines.append(f"| {name} | {cells} |")
+        lines.append(row([name, *(_cell(linear(prepared, epsilon, own, seeds)) for epsilon in EPSILONS)]))
     return "\n".join([*lines, ""])
-
-
-Curves = dict[str, list[Scores]]
 
 
 def _curves(prepared: Prepared, seeds: range) -> Curves:
@@ -151,14 +139,11 @@ def _by_rounds(prepared: Prepared, seeds: range) -> dict[float, Curves]:
 
 
 def _shown(curves: Curves, by_rounds: Mapping[float, Curves]) -> list[str]:
-    head = " | ".join(f"{epsilon:g}" for epsilon in CURVE)
-    lines = ["## Adult by epsilon (the paper's Figure 2)", "", f"| method | {head} |"]
-    lines.append("|---" * (1 + len(CURVE)) + "|")
-    lines += [f"| {name} | " + " | ".join(map(_cell, row)) + " |" for name, row in curves.items()]
+    lines = ["## Adult by epsilon (the paper's Figure 2)", "", *heading("method", *(f"{e:g}" for e in CURVE))]
+    lines += [row([name, *map(_cell, scores)]) for name, scores in curves.items()]
     for epsilon, found in by_rounds.items():
-        lines += ["", f"## Adult by rounds at epsilon {epsilon:g} (Figure 3)", ""]
-        lines += ["| loss | " + " | ".join(map(str, ROUNDS)) + " |", "|---" * (1 + len(ROUNDS)) + "|"]
-        lines += [f"| {name} | " + " | ".join(map(_cell, row)) + " |" for name, row in found.items()]
+        lines += ["", f"## Adult by rounds at epsilon {epsilon:g} (Figure 3)", "", *heading("loss", *map(str, ROUNDS))]
+        lines += [row([name, *map(_cell, scores)]) for name, scores in found.items()]
     return [*lines, ""]
 
 
@@ -167,20 +152,13 @@ def _cell(scores: Scores) -> str:
 
 
 def _draw(curves: Curves, by_rounds: Mapping[float, Curves], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), constrained_layout=True)
-    for row, measure in enumerate(("AUROC", "F1")):
-        panels: list[tuple[str, Sequence[float], Curves]] = [("Adult, by epsilon", CURVE, curves)]
-        panels += [(f"Adult, by rounds, epsilon {epsilon:g}", ROUNDS, found) for epsilon, found in by_rounds.items()]
-        for axis, (title, places, found) in zip(axes[row], panels, strict=True):
-            for name, scores in found.items():
-                axis.plot(places, [score[row] for score in scores], marker="o", label=name)
-            axis.set(title=title, ylabel=measure, xlabel=title.split(", ")[1].removeprefix("by "), xscale="log")
-            axis.grid(alpha=0.3)
-            axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    panels: list[tuple[str, Sequence[float], Curves]] = [("Adult, by epsilon", CURVE, curves)]
+    panels += [(f"Adult, by rounds, epsilon {epsilon:g}", ROUNDS, found) for epsilon, found in by_rounds.items()]
+    with picture(path, 2, 3, (12, 7), constrained_layout=True) as (_, axes):
+        for place, measure in enumerate(("AUROC", "F1")):
+            for axis, (title, places, found) in zip(axes[place], panels, strict=True):
+                for name, scores in found.items():
+                    axis.plot(places, [score[place] for score in scores], marker="o", label=name)
+                axis.set(title=title, ylabel=measure, xlabel=title.split(", ")[1].removeprefix("by "), xscale="log")
+                axis.grid(alpha=0.3)
+                axis.legend(fontsize=8)

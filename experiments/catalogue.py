@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments import published
-from experiments.cells import Cell, Method
 from experiments.datasets import AUTHORS
+from experiments.harness import Number
+from experiments.harness import published as published_in
 from hedgerow.training.presets import PRESETS
 
 DATA = ("bank", "credit1", "credit2", "adult")
@@ -20,7 +20,7 @@ SPLITS = {"hist": 25, "partially_random": 25, "totally_random": 300}
 UPDATES = ("gradient", "averaging", "newton")
 CANDIDATES = ("iterative_hessian", "quantile", "log", "uniform")
 """Quantiles are read off the data, as in the paper: a run with them has no guarantee."""
-RANKED = (*published.TABLE_6, "hedgerow")
+RANKED = (*published_in("table6", "ccs22"), "hedgerow")
 REFERENCES = ("xgboost-like",)
 """Shown beside the ranked methods; they do not give the same promise."""
 MANY_TREES = (25, 50, 100, 150, 200, 300)
@@ -32,6 +32,44 @@ queries, by sensitivities 1 and 1/4. We release the pair (g, 4 h), whose joint s
 ROUNDS = 5
 """The paper's s. Its first round has uniform candidates, and later trees use the set of round s (section 4.5.2), so
 candidates are refined s - 1 times; the histogram of round s is used by no tree, and we do not buy it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A row of a table, or a line of a figure.
+
+    Attributes:
+        name: as the report has it; with the settings of `model` it identifies a run.
+        model: the plan's [model].
+        privacy: fields of the plan's [privacy]; the accountant is "rdp", as in the paper, if it does not say.
+        trees_per_feature: if not 0, so many trees for each feature.
+    """
+
+    name: str
+    model: Mapping[str, Any]
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    trees_per_feature: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One method on one data set at one epsilon.
+
+    Attributes:
+        x: where it stands on a figure's axis; the key of a row otherwise unused.
+        part: of the figure, where the same method stands at the same place of two axes.
+    """
+
+    method: Method
+    data: str
+    epsilon: float
+    preparation: str = AUTHORS
+    x: float = 0.0
+    part: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, float, float]:
+        return self.method.name + self.part, self.data, self.epsilon, self.x
 
 
 @dataclass(frozen=True)
@@ -68,7 +106,7 @@ class Experiment:
     name: str
     title: str
     cells: tuple[Cell, ...] = ()
-    published: Mapping[str, Mapping[str, published.Number]] | None = None
+    published: Mapping[str, Mapping[str, Number]] | None = None
     panels: tuple[Panel, ...] = ()
     repeats: int = 15
     remark: str = ""
@@ -101,7 +139,7 @@ def _split(split_method: str, update: str = "newton", **changes: Any) -> Method:
     return _varied(f"{split_method} {update}", split_method=split_method, weight_update=update, **trees)
 
 
-def _updates(number: int, epsilon: float, numbers: published.Published) -> Experiment:
+def _updates(number: int, epsilon: float) -> Experiment:
     cells = [Cell(_split(split, update), data, epsilon) for data in DATA for split in SPLITS for update in UPDATES]
     remark = (
         "The caption says epsilon = 0.5, the text of section 6.3 says 1; the numbers are those of 0.5."
@@ -109,7 +147,7 @@ def _updates(number: int, epsilon: float, numbers: published.Published) -> Exper
         else ""
     )
     title = f"Table {number}: weight updates at epsilon {epsilon:g}, depth 4"
-    return Experiment(f"table{number}", title, tuple(cells), numbers, remark=remark)
+    return Experiment(f"table{number}", title, tuple(cells), published_in(f"table{number}", "ccs22"), remark=remark)
 
 
 def _candidates(data: str, epsilon: float, x: float = 0.0, **model: Any) -> list[Cell]:
@@ -140,7 +178,7 @@ def _table_5() -> Experiment:
         "sixth row DP-RF: the paper's first six rows may stand one off. Here they are compared as labelled."
     )
     title = "Table 5: batched updates at epsilon 0.1, T = 200"
-    return Experiment("table5", title, tuple(cells), published.TABLE_5, remark=remark)
+    return Experiment("table5", title, tuple(cells), published_in("table5", "ccs22"), remark=remark)
 
 
 def _table_6() -> Experiment:
@@ -236,18 +274,18 @@ def _by_batches(name: str, title: str, data: Iterable[str], epsilons: Iterable[f
 
 _OTHERS = ("credit2", "adult", "bank")
 _LIST = (
-    _updates(3, 0.5, published.TABLE_3),
+    _updates(3, 0.5),
     Experiment(
         "table4", "Table 4: split candidates at epsilon 1, T = 100, Q = 32",
-        tuple(cell for data in DATA for cell in _candidates(data, 1.0)), published.TABLE_4,
+        tuple(cell for data in DATA for cell in _candidates(data, 1.0)), published_in("table4", "ccs22"),
         remark="Quantiles are exact counts of the data: that row is for comparison, and has no guarantee.",
     ),
     _table_5(),
     _table_6(),
-    _updates(9, 0.1, published.TABLE_9),
-    _updates(10, 0.25, published.TABLE_10),
-    _updates(11, 0.75, published.TABLE_11),
-    _updates(12, 1.0, published.TABLE_12),
+    _updates(9, 0.1),
+    _updates(10, 0.25),
+    _updates(11, 0.75),
+    _updates(12, 1.0),
     _figure_2(),
     _figure_3(),
     _by_batches("figure4", "Figure 4: batched updates on Credit 1, T = 200", ["credit1"], (0.1, 0.5)),

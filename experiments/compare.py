@@ -8,23 +8,22 @@ the best of them at epsilon 0.1 and 0.5 on every data set.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets import BINARY_NAMES, data_folder, load
+from experiments.datasets import BINARY_NAMES, load
 from experiments.harness import (
     Prepared,
+    ScoreBook,
     algorithm_plan,
+    arguments,
     plan_for,
     progress,
     stratified_split,
     train_and_score,
 )
-from experiments.score_book import ScoreBook
 from experiments.sgbdt_grid import FILTERED
 from experiments.sgbdt_runs import plan_of
 from hedgerow.plan.plan import Plan
@@ -67,14 +66,10 @@ METHODS: dict[str, MakePlan] = {
 
 def main(argv: list[str]) -> int:
     """Print one table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments compare", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--splits", type=int, default=3, help="random splits per cell (default 3)")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the scores of single runs")
+    parser = arguments("compare", __doc__, out="the scores of single runs", splits=(3, "random splits per cell"))
     options = parser.parse_args(argv)
-    options.out.mkdir(parents=True, exist_ok=True)
     book = ScoreBook(options.out / "compare_scores.csv", ("compare.py", "sgbdt_grid.py"))
-    prepared = {name: Prepared(load(name, data_folder(options.data))) for name in BINARY_NAMES}
+    prepared = {name: Prepared(load(name, options.data)) for name in BINARY_NAMES}
     bar = progress(len(METHODS) * len(prepared) * len(EPSILONS), "cells")
     found: dict[tuple[str, str, float], float] = {}
     for method, make in METHODS.items():

@@ -1,14 +1,15 @@
-"""The public data sets of the papers, by name from a folder, with declared schemas and checked sums.
+"""The papers' data sets by name from a folder, with declared schemas and checked sums, and made-up ones.
 
-Nothing is downloaded: a missing file is an error that says where its publisher has it. Bounds and categories are
-declared here as a code book would declare them; none is read off the rows.
+Nothing is downloaded: a missing file is an error that says where its publisher has it. Bounds and categories stand in
+`schemas/NAME.toml`, as a code book would declare them; none is read off the rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.datasets import make_classification
 
 from hedgerow.errors import DataError
 
 Feature = dict[str, Any]
-
-
-def integer(name: str, low: float, high: float) -> Feature:
-    """A numeric feature of whole numbers."""
-    return {"name": name, "type": "numeric", "min": low, "max": high, "integer": True}
+SCHEMAS = Path(__file__).with_name("schemas")
+BINARY_NAMES = ("adult", "bank", "credit2", "credit1")
+AUTHORS = "authors"
+RANKED = ("adult", "bank")
+"""Data sets of which the authors of CCS'22 replace every column by the ranks of its values."""
+BINARY = {"name": "y", "type": "binary", "classes": ["0", "1"]}
 
 
 def number(name: str, low: float, high: float) -> Feature:
@@ -35,27 +38,6 @@ def number(name: str, low: float, high: float) -> Feature:
 def category(name: str, words: str) -> Feature:
     """A categorical feature; categories separated by spaces."""
     return {"name": name, "type": "categorical", "categories": words.split()}
-
-
-@dataclass(frozen=True)
-class Source:
-    """One data set.
-
-    Attributes:
-        files: file names in the data folder, with their SHA-256.
-        publisher: where to get it.
-        label: column of the label.
-        positive: values of the positive class; empty for a regression.
-        features: declared schema.
-        missing: values that mark a row as incomplete (such rows are dropped, as the papers do).
-    """
-
-    files: dict[str, str]
-    publisher: str
-    label: str
-    positive: tuple[str, ...]
-    features: tuple[Feature, ...]
-    label_bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,168 +67,37 @@ class Table:
         return bool(self.label_section["type"] == "regression")
 
 
-ADULT_FEATURES = (
-    integer("age", 16, 100),
-    category(
-        "workclass", "Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"
-    ),
-    integer("fnlwgt", 0, 1_500_000),
-    category(
-        "education",
-        "Preschool 1st-4th 5th-6th 7th-8th 9th 10th 11th 12th HS-grad Some-college Assoc-voc Assoc-acdm Bachelors "
-        "Masters Prof-school Doctorate",
-    ),
-    integer("education-num", 1, 16),
-    category(
-        "marital-status",
-        "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed",
-    ),
-    category(
-        "occupation",
-        "Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners Machine-op-inspct "
-        "Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support Transport-moving",
-    ),
-    category("relationship", "Husband Not-in-family Other-relative Own-child Unmarried Wife"),
-    category("race", "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White"),
-    category("sex", "Female Male"),
-    integer("capital-gain", 0, 100_000),
-    integer("capital-loss", 0, 5_000),
-    integer("hours-per-week", 1, 99),
-    category(
-        "native-country",
-        "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece "
-        "Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India Iran Ireland Italy Jamaica Japan Laos Mexico "
-        "Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan "
-        "Thailand Trinadad&Tobago United-States Vietnam Yugoslavia",
-    ),
-)
-UCI = "the UCI Machine Learning Repository"
-SOURCES = {
-    "adult": Source(
-        {"adult_train.csv.gz": "2ad6f26656334d896732307d90ef712de06e515f2ab98e3c6316fffd36cbdc15"},
-        f'{UCI}, data set "Adult" (adult.data)', "income", (">50K",), ADULT_FEATURES,
-    ),
-    "bank": Source(
-        {"bank.csv.gz": "d9a8721a9d80f5005666cc8620a1326e340de29b6defa3f64df2cb5c26717076"},
-        f'{UCI}, data set "Bank Marketing" (bank-full.csv)', "y", ("yes",),
-        (
-            integer("age", 16, 100),
-            category(
-                "job",
-                "admin. blue-collar entrepreneur housemaid management retired self-employed services student "
-                "technician unemployed unknown",
-            ),
-            category("marital", "divorced married single"),
-            category("education", "primary secondary tertiary unknown"),
-            category("default", "no yes"),
-            integer("balance", -10_000, 110_000),
-            category("housing", "no yes"),
-            category("loan", "no yes"),
-            category("contact", "cellular telephone unknown"),
-            integer("day", 1, 31),
-            category("month", "jan feb mar apr may jun jul aug sep oct nov dec"),
-            integer("duration", 0, 5_000),
-            integer("campaign", 1, 64),
-            integer("pdays", -1, 900),
-            integer("previous", 0, 300),
-            category("poutcome", "failure other success unknown"),
-        ),
-    ),
-    "credit1": Source(
-        {"credit1.csv.gz": "caf77bf5e7d71e852ad6bf42e4ee5b8d860c32c0ea94b561f9b3dfa80af40604"},
-        'the Kaggle competition "Give Me Some Credit" (cs-training.csv)', "SeriousDlqin2yrs", ("1",),
-        (
-            number("RevolvingUtilizationOfUnsecuredLines", 0, 60_000),
-            integer("age", 0, 110),
-            integer("NumberOfTime30-59DaysPastDueNotWorse", 0, 98),
-            number("DebtRatio", 0, 350_000),
-            integer("MonthlyIncome", 0, 3_500_000),
-            integer("NumberOfOpenCreditLinesAndLoans", 0, 60),
-            integer("NumberOfTimes90DaysLate", 0, 98),
-            integer("NumberRealEstateLoansOrLines", 0, 60),
-            integer("NumberOfTime60-89DaysPastDueNotWorse", 0, 98),
-            integer("NumberOfDependents", 0, 20),
-        ),
-    ),
-    "credit2": Source(
-        {"credit2.csv.gz": "db768487f23cc5a962cbd117f00d535208279cbc7e7635458adb7959a2379787"},
-        f'{UCI}, data set "Default of Credit Card Clients" (UCI_Credit_Card.csv)', "default.payment.next.month", ("1",),
-        (
-            integer("LIMIT_BAL", 0, 1_000_000),
-            category("SEX", "1 2"),
-            category("EDUCATION", "0 1 2 3 4 5 6"),
-            category("MARRIAGE", "0 1 2 3"),
-            integer("AGE", 18, 80),
-            *(integer(f"PAY_{month}", -2, 9) for month in (0, 2, 3, 4, 5, 6)),
-            *(integer(f"BILL_AMT{month}", -350_000, 1_700_000) for month in range(1, 7)),
-            *(integer(f"PAY_AMT{month}", 0, 1_700_000) for month in range(1, 7)),
-        ),
-    ),
-    "abalone": Source(
-        {"abalone.csv.gz": "8a0013d045bf59bf5ee731b20170d4def325d1556f0cbeb7ea36bba1dadf41e0"},
-        f'{UCI}, data set "Abalone" (abalone.data)', "Rings", (),
-        (
-            category("Sex", "F I M"),
-            number("Length", 0, 1),
-            number("Diameter", 0, 1),
-            number("Height", 0, 1.2),
-            number("Whole_weight", 0, 3),
-            number("Shucked_weight", 0, 1.5),
-            number("Viscera_weight", 0, 1),
-            number("Shell_weight", 0, 1.2),
-        ),
-        (1.0, 29.0),
-    ),
-}  # fmt: skip
-BINARY_NAMES = ("adult", "bank", "credit2", "credit1")
-
-
-def data_folder(given: str | None) -> Path:
-    """The folder with the data sets: `given`, else HEDGEROW_DATA, else ../shared/data beside the checkout."""
-    if given:
-        return Path(given)
-    if os.environ.get("HEDGEROW_DATA"):
-        return Path(os.environ["HEDGEROW_DATA"])
-    return Path("../shared/data")
-
-
-AUTHORS = "authors"
-RANKED = ("adult", "bank")
-"""Data sets of which the authors of CCS'22 replace every column by the ranks of its values."""
-
-
-def load(name: str, folder: Path, preparation: str = "declared") -> Table:
+def load(name: str, folder: str | None = None, preparation: str = "declared") -> Table:
     """Load a data set; rows with missing values are dropped, as in the papers.
 
     Args:
-        name: a key of `SOURCES`.
-        folder: where the files are.
-        preparation: "declared", by the public schema above; or "authors", as the published code of CCS'22 prepares it:
+        name: of a file in `schemas/`.
+        folder: where the data are; by default HEDGEROW_DATA, else ../shared/data beside the checkout.
+        preparation: "declared", by the public schema; or "authors", as the published code of CCS'22 prepares it:
             bounds from the data, categories as numbers, and in Adult and Bank every column, also a numeric one, as
             the ranks of its distinct values. That reads the data without paying for it: for comparison only.
 
     Raises:
         DataError: when it is unknown, not there, or not the published file.
     """
-    if name not in SOURCES:
-        raise DataError(f"There is no data set {name!r}.", remedy=f"Known are: {', '.join(SOURCES)}.")
-    source = SOURCES[name]
-    frames = [_read(folder / file, digest, source) for file, digest in source.files.items()]
-    frame = pd.concat(frames, ignore_index=True)
-    used = [feature["name"] for feature in source.features]
-    complete = ~(frame[used].isin(["?", ""]).any(axis=1))
+    known = sorted(path.stem for path in SCHEMAS.glob("*.toml"))
+    if name not in known:
+        raise DataError(f"There is no data set {name!r}.", remedy=f"Known are: {', '.join(known)}.")
+    schema = tomllib.loads((SCHEMAS / f"{name}.toml").read_text(encoding="utf-8"))
+    features = tuple(schema["features"])
+    frame = _read(Path(folder or os.environ.get("HEDGEROW_DATA") or "../shared/data"), schema)
+    complete = ~(frame[[feature["name"] for feature in features]].isin(["?", ""]).any(axis=1))
     frame = frame[complete].reset_index(drop=True)
-    columns = tuple(_column(frame[feature["name"]], feature) for feature in source.features)
-    features = source.features
+    columns = tuple(_column(frame[feature["name"]], feature) for feature in features)
     if preparation == AUTHORS:
         columns, features = _as_the_authors(name, frame, features)
-    if source.label_bounds:
-        low, high = source.label_bounds
-        section = {"name": source.label, "type": "regression", "min": low, "max": high}
-        return Table(name, features, columns, frame[source.label].to_numpy(float), section)
-    label = frame[source.label].isin(source.positive).to_numpy().astype(np.int64)
-    section = {"name": source.label, "type": "binary", "classes": ["0", "1"]}
-    return Table(name, features, columns, label, section)
+    label = frame[schema["label"]]
+    if "label_bounds" in schema:
+        low, high = schema["label_bounds"]
+        section = {"name": schema["label"], "type": "regression", "min": low, "max": high}
+        return Table(name, features, columns, label.to_numpy(float), section)
+    classes = label.isin(schema["positive"]).to_numpy().astype(np.int64)
+    return Table(name, features, columns, classes, {**BINARY, "name": schema["label"]})
 
 
 def _as_the_authors(
@@ -267,18 +118,19 @@ def _as_the_authors(
     return tuple(columns), tuple(declared)
 
 
-def _read(path: Path, digest: str, source: Source) -> pd.DataFrame:
+def _read(folder: Path, schema: Mapping[str, Any]) -> pd.DataFrame:
+    path = folder / schema["file"]
     if not path.exists():
         raise DataError(
             f"{path} is not there.",
             cause="Data sets are not part of Hedgerow, and nothing is downloaded.",
-            remedy=f"Get it from {source.publisher}, and name its folder with --data or HEDGEROW_DATA.",
+            remedy=f"Get it from {schema['publisher']}, and name its folder with --data or HEDGEROW_DATA.",
             code="data-missing",
         )
-    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != schema["sha256"]:
         raise DataError(
             f"{path} is not the published file: its SHA-256 differs.",
-            remedy=f"Get it again from {source.publisher}.",
+            remedy=f"Get it again from {schema['publisher']}.",
             code="data-digest",
         )
     return pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -291,65 +143,56 @@ def _column(values: pd.Series, feature: Feature) -> NDArray[Any]:
     return np.asarray(values.map(numbers).fillna(-1).to_numpy(np.int16))
 
 
-SYNTHETIC: dict[str, Callable[[np.random.Generator], tuple[NDArray[Any], NDArray[Any]]]] = {}
+Task = tuple[NDArray[Any], NDArray[Any]]
+"""Features [n, m], and log-odds [n]."""
 
 
-def synthetic(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a maker of (features [n, m] within [-4, 4], log-odds [n])."""
-
-    def register(maker: Callable[..., Any]) -> Callable[..., Any]:
-        SYNTHETIC[name] = maker
-        return maker
-
-    return register
-
-
-@synthetic("many_records")
-def _many_records(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _many_records(random: np.random.Generator) -> Task:
     x = random.normal(size=(1_000_000, 10))
     return x, x[:, 0] + np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] ** 2 - 1 + x[:, 3] * x[:, 4] + 0.5 * (x[:, 5] > 1)
 
 
-@synthetic("two_features")
-def _two_features(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _two_features(random: np.random.Generator) -> Task:
     x = random.uniform(-4, 4, size=(20_000, 2))
     return x, 3 * np.sin(0.75 * x[:, 0]) + 0.5 * x[:, 1]
 
 
-@synthetic("product")
-def _product(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _product(random: np.random.Generator) -> Task:
     x = random.normal(size=(20_000, 3))
     return x, x[:, 0] + x[:, 1] * x[:, 2] - 0.5
 
 
-@synthetic("fifty_features")
-def _fifty_features(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _fifty_features(random: np.random.Generator) -> Task:
     x = random.normal(size=(30_000, 50))
     return x, x[:, :5] @ np.array([1.2, -1, 0.8, 0.6, -0.4]) + 0.7 * (x[:, 5] ** 2 - 1)
 
 
-@synthetic("xor_of_two")
-def _xor_of_two(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _xor_of_two(random: np.random.Generator) -> Task:
     x = random.uniform(-4, 4, size=(100_000, 10))
     return x, 3 * np.sign(x[:, 0] * x[:, 1]) + x[:, 2] / 8
 
 
-@synthetic("xor_of_three")
-def _xor_of_three(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _xor_of_three(random: np.random.Generator) -> Task:
     x = random.uniform(-4, 4, size=(60_000, 4))
     return x, 3 * np.sign(x[:, 0] * x[:, 1] * x[:, 2])
 
 
-@synthetic("chequers")
-def _chequers(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _chequers(random: np.random.Generator) -> Task:
     x = random.uniform(-4, 4, size=(100_000, 3))
     return x, 6.0 * ((np.floor(x[:, 0] / 2) + np.floor(x[:, 1] / 2)) % 2) - 3
 
 
-@synthetic("mixed")
-def _mixed(random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _mixed(random: np.random.Generator) -> Task:
     x = random.normal(size=(50_000, 8))
     return x, x[:, 0] - x[:, 1] + x[:, 2] * x[:, 3] + np.sign(x[:, 4]) * x[:, 5]
+
+
+SYNTHETIC: dict[str, Callable[[np.random.Generator], Task]] = {
+    maker.__name__.removeprefix("_"): maker
+    for maker in (
+        _many_records, _two_features, _product, _fifty_features, _xor_of_two, _xor_of_three, _chequers, _mixed,
+    )
+}  # fmt: skip
 
 
 def make(name: str) -> Table:
@@ -357,6 +200,15 @@ def make(name: str) -> Table:
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
     x, log_odds = SYNTHETIC[name](random)
     label = (random.random(len(x)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
-    features = tuple(number(f"x{i}", -4, 4) for i in range(x.shape[1]))
-    columns = tuple(x.astype(np.float32).T)
-    return Table(name, features, columns, label, {"name": "y", "type": "binary", "classes": ["0", "1"]})
+    return _made_up(name, x, label, 4)
+
+
+def generated_classes(n_records: int = 50_000) -> Table:
+    """A task of scikit-learn's generator: two classes, 30 % positive, 20 features of which 8 inform."""
+    x, y = make_classification(n_records, 20, n_informative=8, n_redundant=4, weights=[0.7], random_state=0)
+    return _made_up("generated classes", x, y.astype(np.int64), 10.0)
+
+
+def _made_up(name: str, x: NDArray[Any], label: NDArray[np.int64], bound: float) -> Table:
+    features = tuple(number(f"x{index}", -bound, bound) for index in range(x.shape[1]))
+    return Table(name, features, tuple(x.astype(np.float32).T), label, BINARY)

@@ -17,10 +17,10 @@ from experiments.figure20_runs import (
     TREES,
     Accuracy,
     Measurement,
-    Store,
     accuracies,
     measure_all,
 )
+from experiments.harness import Lines
 from hedgerow.training.presets import PRESETS
 
 
@@ -43,8 +43,8 @@ def main(argv: list[str]) -> int:
         for clients in sorted(options.clients)[1:] for name in PRESETS
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        lines = measure_all(wanted, Store(options.out / "figure20.csv"), Path(folder))
-    points = accuracies(Accuracy.all(options.repeats), Store(options.out / "figure20_accuracy.csv"))
+        lines = measure_all(wanted, Lines(options.out / "figure20.csv"), Path(folder))
+    points = accuracies(Accuracy.all(options.repeats), Lines(options.out / "figure20_accuracy.csv"))
     report, holds = report_of(lines, points)
     (options.out / "figure20.md").write_text(report, encoding="utf-8")
     draw(lines, points, options.out / "figure20.png")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cells import mean_and_deviation
 from experiments.figure20_runs import (
     DEPTH,
     LINES,
@@ -21,6 +20,7 @@ from experiments.figure20_runs import (
     Points,
     formula_of,
 )
+from experiments.harness import mean_and_deviation
 from hedgerow.methods.registry import resolve
 from hedgerow.training.presets import PRESETS
 

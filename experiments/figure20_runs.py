@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 from sklearn.metrics import roc_auc_score
 
-from experiments.harness import progress
+from experiments.harness import Lines, progress
 from experiments.loopback import Loopback
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
@@ -151,30 +150,7 @@ def rows_of(n: int, n_features: int, seed: int) -> tuple[NDArray[np.float32], ND
     return x.astype(np.float32), y.astype(np.int32)
 
 
-class Store:
-    """A CSV file of lines, written one by one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> list[dict[str, str]]:
-        """All whole lines: one that was interrupted lacks fields."""
-        if not self._path.exists():
-            return []
-        with self._path.open(newline="", encoding="utf-8") as stream:
-            return [line for line in csv.DictReader(stream) if all(line.values())]
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line."""
-        is_new = not self._path.exists()
-        with self._path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(line))
-            if is_new:
-                writer.writeheader()
-            writer.writerow(line)
-
-
-def measure_all(wanted: Sequence[Measurement], store: Store, folder: Path) -> list[Measured]:
+def measure_all(wanted: Sequence[Measurement], store: Lines, folder: Path) -> list[Measured]:
     """Measure what the store does not hold; the lines of all that is wanted, in its order.
 
     Args: folder: for journals and the nodes' stores, which nobody needs afterwards.
@@ -239,7 +215,7 @@ class Accuracy:
 Points = dict[tuple[str, int], list[float]]
 
 
-def accuracies(wanted: Iterable[Accuracy], store: Store) -> Points:
+def accuracies(wanted: Iterable[Accuracy], store: Lines) -> Points:
     """Test AUCs by line and number of clients; what the store does not hold is trained."""
     known = {(line["line"], int(line["records"]), int(line["seed"])): float(line["auc"]) for line in store.read()}
     wanted = list(wanted)

@@ -1,10 +1,16 @@
-"""What experiments share: splits, plans, seeded runs in process, scores, tables."""
+"""What experiments share: arguments, splits, plans, seeded runs in process, scores that are kept, tables, pictures."""
 
 from __future__ import annotations
 
+import argparse
+import csv
+import functools
+import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,33 +19,65 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 from experiments.datasets import Table
 from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling
+from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Outcome, run_program
 from hedgerow.trees.binning import CodeArray, build_grid
 
+HERE = Path(__file__).resolve().parent
+CODE = (
+    "trees", "losses", "methods", "training", "privacy", "client/node.py", "datasets.py", "harness.py",
+)  # fmt: skip
+"""What decides a result: rooms of the package, and files here."""
 CCS22_RECIPE: dict[str, Any] = {
-    "split_candidates": "iterative_hessian",
-    "candidate_rounds": 5,
-    "n_trees": 100,
-    "max_depth": 4,
-    "n_candidates": 32,
-    "interaction": "cyclical",
-    "interaction_size": 1,
-    "batch_size": 1,
-    "learning_rate": 0.3,
-    "leaf_ridge": 1.0,
-    "noise_ridge": 0.0,
-    "leaf_clip": 2.0,
-    "joint_clip": "none",
-    "hessian_scale": 1.0,
-}
+    "split_candidates": "iterative_hessian", "candidate_rounds": 5, "n_trees": 100, "max_depth": 4, "n_candidates": 32,
+    "interaction": "cyclical", "interaction_size": 1, "batch_size": 1, "learning_rate": 0.3, "leaf_ridge": 1.0,
+    "noise_ridge": 0.0, "leaf_clip": 2.0, "joint_clip": "none", "hessian_scale": 1.0,
+}  # fmt: skip
 """TR Newton IH EBM of Maddock et al., CCS'22, as a plan of ours (accountant "rdp")."""
+
+
+Number = tuple[float, float]
+"""A published value, and its standard deviation (0 where none is published)."""
+
+
+def arguments(
+    name: str, about: str | None, *, data: str = "folder with the data sets", out: str = "", **counts: tuple[int, str]
+) -> argparse.ArgumentParser:
+    """The options that experiments have in common.
+
+    Args:
+        name: of the experiment.
+        about: its module's docstring.
+        data: what `--data` means.
+        out: what `--out` is the folder for; "" for an experiment that writes no files.
+        counts: options that are whole numbers, each with its default and its help.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m experiments {name}", description=about)
+    parser.add_argument("--data", help=data)
+    for option, (default, text) in counts.items():
+        flag = f"--{option.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=default, help=f"{text} (default {default:,})")
+    if out:
+        parser.add_argument("--out", type=Path, default=Path("results"), help=f"folder for {out} (default results)")
+    return parser
+
+
+@functools.cache
+def published(table: str, file: str = "others") -> Mapping[str, Mapping[str, Number]]:
+    """What a paper prints, by row and column of one of its tables; from `published/FILE.csv`."""
+    found: dict[str, dict[str, Number]] = {}
+    with (HERE / "published" / f"{file}.csv").open(newline="", encoding="utf-8") as stream:
+        for line in csv.DictReader(stream):
+            if line["table"] == table:
+                number = float(line["value"]), float(line["deviation"] or 0)
+                found.setdefault(line["row"], {})[line["column"]] = number
+    return found
 
 
 @dataclass
@@ -104,6 +142,32 @@ def labels_of(table: Table) -> NDArray[np.int32]:
     return np.asarray(np.rint(scaled * SCORE_UNIT), dtype=np.int32)
 
 
+def run_plainly(
+    plan: Plan,
+    data: SiteData,
+    noise: NoiseSource,
+    *,
+    node_noise: NoiseSource | None = None,
+    sampling: SamplingSource | None = None,
+    n_threads: int = 1,
+) -> Outcome:
+    """Train over one site that holds all rows, its sums in the clear.
+
+    Args:
+        node_noise: what the node draws from, where the plan has it add noise.
+        sampling: what the node draws its samples from; the operating system unless given.
+    """
+    settings = resolve(plan)
+    node = Node("one", data, plan, settings, n_threads, sampling=sampling, noise=node_noise)
+    return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
+
+
+def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:
+    """Some rows as a node holds them."""
+    codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
+    return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
+
+
 def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
     """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome."""
     labels, scores, outcome = held_out_scores(prepared, plan, train, seed)
@@ -115,16 +179,13 @@ def held_out_scores(
     prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Outcome]:
     """One seeded run on one split: the test part's labels (in a regression scaled to [-1, 1]), scores, the outcome."""
-    settings = resolve(plan)
-    codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
-    data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
+    data, test = rows_of(prepared, plan, train), rows_of(prepared, plan, ~train)
     noise = SeededNoise(seed, exact=False)
     # Samples from the operating system would make every run of an experiment another one.
     sampling = SeededSampling(seed, np.arange(data.n_records))
-    aggregation = PlainAggregation([Node("one", data, plan, settings, sampling=sampling, noise=noise)])
-    outcome = run_program(plan, program_for(plan, settings), aggregation, noise)
-    scores = outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0]
-    return labels[~train] / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
+    outcome = run_plainly(plan, data, noise, node_noise=noise, sampling=sampling)
+    scores = outcome.ensemble.scores(test.codes)[0]
+    return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
 
 def scores_over_splits(
@@ -137,6 +198,109 @@ def scores_over_splits(
         plan = plan_for(prepared.table, epsilon, int(train.sum()), {**model, "structure_seed": seed}, **privacy)
         scores.append(train_and_score(prepared, plan, train, seed)[0])
     return np.array(scores)
+
+
+@functools.cache
+def code_digest(*modules: str) -> str:
+    """Twelve hexadecimal digits over the code that decides results, and these further modules of this folder."""
+    digest = hashlib.sha256()
+    for part in (*CODE, *modules):
+        place = next(root / part for root in (HERE, HERE.parent / "src" / "hedgerow") if (root / part).exists())
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Lines:
+    """A CSV file that is written line by line, so that what was stopped can go on.
+
+    Args:
+        path: the file; it and its folder need not be there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, str]]:
+        """All whole lines; the rest of one that was cut off while it was written is removed."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self.path.write_text(whole, encoding="utf-8")
+        return [line for line in csv.DictReader(whole.splitlines()) if all(line.values())]
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one line."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.path.exists() or not self.path.stat().st_size
+        with self.path.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(line), lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(line)
+
+
+class ScoreBook:
+    """Scores of single runs, kept on the disk so that an experiment which was stopped can go on.
+
+    A score's key is a digest of everything that decides it: the run's plan, its rows, its seed, and the code.
+
+    Args:
+        path: a CSV file of key and score, or None to keep scores for this process only.
+        modules: of this folder, the experiment's own files that decide scores, besides the library.
+    """
+
+    def __init__(self, path: Path | None = None, modules: Sequence[str] = ()) -> None:
+        self._lines = None if path is None else Lines(path)
+        self._code = code_digest(*modules)
+        known = [] if self._lines is None else self._lines.read()
+        self._scores = {line["key"]: float(line["score"]) for line in known}
+
+    def score(self, key: object, run: Callable[[], float]) -> float:
+        """What was written down for this key, or what `run` gives; `repr(key)` tells runs apart."""
+        digest = hashlib.sha256(f"{self._code} {key!r}".encode()).hexdigest()[:32]
+        if digest not in self._scores:
+            self._scores[digest] = run()
+            if self._lines is not None:
+                self._lines.append({"key": digest, "score": repr(self._scores[digest])})
+        return self._scores[digest]
+
+
+def deviation_of(scores: Sequence[float] | NDArray[np.float64]) -> float:
+    """The standard deviation of a sample; 0 for a single score."""
+    return float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
+
+
+def mean_and_deviation(scores: Sequence[float] | NDArray[np.float64]) -> str:
+    """For a table: the mean, and the standard deviation over runs."""
+    return f"{np.mean(scores):.4f} ± {deviation_of(scores):.4f}"
+
+
+def row(cells: Iterable[str]) -> str:
+    """One line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def heading(*names: str) -> list[str]:
+    """The first two lines of a Markdown table."""
+    return [row(names), "|---" * len(names) + "|"]
+
+
+@contextmanager
+def picture(path: Path, n_rows: int, n_columns: int, size: tuple[float, float], **options: Any) -> Iterator[Any]:
+    """A figure and its axes [n_rows, n_columns], written to a PNG at the end; `options` are those of `subplots`."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    style = {"dpi": options.pop("dpi", 110), "bbox_inches": options.pop("bbox_inches", None)}
+    figure, axes = pyplot.subplots(n_rows, n_columns, figsize=size, squeeze=False, **options)
+    yield figure, axes
+    figure.savefig(path, **style)
+    pyplot.close(figure)
 
 
 def progress(total: int, what: str) -> Iterator[int]:

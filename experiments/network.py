@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets import Table, data_folder, load
+from experiments.datasets import Table, load
 from experiments.harness import plan_for
 from experiments.network_crowd import Crowd, Relay, Weather, be_crowd
 from experiments.network_flower import WAYS, interpreter, measure_flower
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
     """Adult, over a process per site, for every batch size."""
-    table = load("adult", data_folder(options.data))
+    table = load("adult", options.data)
     sites = make_sites(folder, table, options.sites)
     gates: Gates = {}
     for batch in options.batch:
@@ -138,7 +138,7 @@ def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
 
 def run_many(options: argparse.Namespace, folder: Path) -> Gates:
     """Many sites with a few rows each: they join and finish."""
-    table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
+    table = _first_rows(load("adult", options.data), _MANY_ROWS)
     sites = make_sites(folder, table, options.many)
     plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
     measured = run_federation(sites, plan, Crowd(_PER_PROCESS), HubAddress(), _plainly)
@@ -150,7 +150,7 @@ def run_many(options: argparse.Namespace, folder: Path) -> Gates:
 
 def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
     """Delay and loss between the nodes and the coordinator: by netem if the kernel has it, else by a relay."""
-    table = _first_rows(load("adult", data_folder(options.data)), _MANY_ROWS)
+    table = _first_rows(load("adult", options.data), _MANY_ROWS)
     sites = make_sites(folder, table, options.sites)
     plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
     if has_netem():

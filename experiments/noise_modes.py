@@ -7,16 +7,14 @@ splits, delta = 1 / n_train, seeded noise. The sites' sums are not masked here, 
 
 from __future__ import annotations
 
-import argparse
 from math import sqrt
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from experiments.datasets import data_folder, load
-from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
+from experiments.datasets import load
+from experiments.harness import Prepared, arguments, deviation_of, plan_for, progress, rows_of, stratified_split
 from hedgerow.client.node import Node
-from hedgerow.data.site_data import SiteData
 from hedgerow.estimators.forecasting import noise_factor, noise_guarantees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.noise import SeededNoise
@@ -48,15 +46,12 @@ class SumWithShares(PlainAggregation):
 
 def main(argv: list[str]) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments noise_modes", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--splits", type=int, default=10, help="random splits per cell (default 10)")
-    options = parser.parse_args(argv)
+    options = arguments("noise_modes", __doc__, splits=(10, "random splits per cell")).parse_args(argv)
     choices = [(0, False), *((n, echo) for n in N_SITES for echo in (False, True))]
     steps = iter(progress(len(NAMES) * len(EPSILONS) * len(choices), "noise modes"))
     print(f"{'data set':<9} {'epsilon':>7}  {'noise':<22} {'factor':>6}  {'AUC':>16}  {'loss':>7}")
     for name in NAMES:
-        prepared = Prepared(load(name, data_folder(options.data)))
+        prepared = Prepared(load(name, options.data))
         for epsilon in EPSILONS:
             known: dict[float, np.ndarray] = {}
             for n_sites, has_echo in choices:
@@ -66,36 +61,29 @@ def main(argv: list[str]) -> int:
                 if factor not in known:
                     known[factor] = scores(prepared, epsilon, (n_sites, has_echo), options.splits)
                 who = f"{n_sites} sites{', echo' if has_echo else ''}" if n_sites else "the coordinator"
-                found, base = known[factor], known[1.0]
-                deviation = found.std(ddof=1) if len(found) > 1 else 0.0
-                print(
-                    f"{name:<9} {epsilon:>7}  {who:<22} {factor:>6.3f}  {found.mean():>8.4f} ({deviation:.4f})"
-                    f"  {base.mean() - found.mean():>+7.4f}",
-                    flush=True,
-                )
+                found = known[factor]
+                cell = f"{found.mean():>8.4f} ({deviation_of(found):.4f})  {known[1.0].mean() - found.mean():>+7.4f}"
+                print(f"{name:<9} {epsilon:>7}  {who:<22} {factor:>6.3f}  {cell}", flush=True)
     print(f"\n{options.splits} splits a cell, mean (sd); loss: against noise of the coordinator on the same splits")
     return 0
 
 
 def scores(prepared: Prepared, epsilon: float, who: tuple[int, bool], n_splits: int) -> np.ndarray:
-    """Test AUC over splits: float64 [n_splits]. Args: who: number of sites that add noise, 0 for none; echo."""
+    """Test AUC over splits: float64 [n_splits]; `who` is the number of sites that add noise, 0 for none, and echo."""
     n_sites, has_echo = who
     found = []
     for seed in range(n_splits):
         train = stratified_split(prepared.table.label, seed)
         mode = "distributed" if n_sites else "server"
         plan = plan_for(prepared.table, epsilon, int(train.sum()), {"structure_seed": seed}, noise=mode)
-        codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
-        data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
         noise, settings = SeededNoise(seed, exact=False), resolve(plan)
-        node = Node("one", data, plan, settings, noise=noise)
+        node = Node("one", rows_of(prepared, plan, train), plan, settings, noise=noise)
         sums = PlainAggregation([node])
         if n_sites:
             promised = noise_guarantees(n_sites, has_echo=has_echo)
             cohort = NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group)
             sums = SumWithShares(node, cohort, noise)
         outcome = run_program(plan, program_for(plan, settings), sums, noise)
-        found.append(
-            roc_auc_score(labels[~train], outcome.ensemble.scores(np.ascontiguousarray(codes[:, ~train]))[0])
-        )
+        test = rows_of(prepared, plan, ~train)
+        found.append(roc_auc_score(test.labels, outcome.ensemble.scores(test.codes)[0]))
     return np.array(found)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from experiments.datasets import data_folder, load
-from experiments.harness import Prepared, labels_of, plan_for, progress, stratified_split
+from experiments.datasets import load
+from experiments.harness import Prepared, arguments, plan_for, progress, rows_of, stratified_split
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import resolve
@@ -125,14 +125,12 @@ def result_of(prepared: Prepared, n_sites: int, lie: Lie, options: argparse.Name
     train = stratified_split(prepared.table.label, seed)
     model = {"n_trees": options.trees, "structure_seed": seed}
     plan = plan_for(prepared.table, options.epsilon, int(train.sum()), model)
-    codes, labels = prepared.codes_for(plan), labels_of(prepared.table)
-    data = SiteData(np.ascontiguousarray(codes[:, train]), labels[train])
-    sums = PlainAggregation(nodes_of(plan, data, n_sites, lie, seed))
+    sums = PlainAggregation(nodes_of(plan, rows_of(prepared, plan, train), n_sites, lie, seed))
     outcome = train_unchecked(plan, sums, SeededNoise(seed, exact=False))
-    test = np.ascontiguousarray(codes[:, ~train])
+    test = rows_of(prepared, plan, ~train)
 
     def auc(ensemble: Ensemble | None) -> str:
-        return "" if ensemble is None else f"{roc_auc_score(labels[~train], ensemble.scores(test)[0]):.6f}"
+        return "" if ensemble is None else f"{roc_auc_score(test.labels, ensemble.scores(test.codes)[0]):.6f}"
 
     where = f"{outcome.said}, round {outcome.round}" if outcome.said else "-"
     return auc(outcome.unchecked), auc(outcome.salvaged), where
@@ -145,13 +143,12 @@ def mean_of(values: Sequence[str]) -> str:
 
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when -100 times is not stopped, or honest sites are."""
-    parser = argparse.ArgumentParser(prog="python -m experiments poisoning", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--trees", type=int, default=60, help="trees of a model (default 60)")
+    parser = arguments(
+        "poisoning", __doc__, trees=(60, "trees of a model"), splits=(3, "random splits per line")
+    )
     parser.add_argument("--epsilon", type=float, default=1.0, help="of a model (default 1)")
-    parser.add_argument("--splits", type=int, default=3, help="random splits per line (default 3)")
     options = parser.parse_args(argv)
-    prepared = Prepared(load("adult", data_folder(options.data)))
+    prepared = Prepared(load("adult", options.data))
     steps = iter(progress(len(SITES) * len(LIES) * options.splits, "poisoning"))
     print(f"{'one site':<28} {'of':>3}  {'AUC, if nobody looked':>21}  {'salvaged':>8}  what the checks say")
     holds = True

@@ -7,14 +7,13 @@ categories from public schemas; in the last column delta is a round number of th
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from experiments.catalogue import DATA, EXPERIMENTS, PREPARATIONS
-from experiments.cells import Cell, Store, aucs, run_cells
+from experiments.catalogue import DATA, EXPERIMENTS, PREPARATIONS, Cell
+from experiments.harness import arguments, heading, row
+from experiments.paper import Store, aucs, run_cells
 
 DELTA = 1e-6
 """Below 1 / n for every one of the data sets."""
@@ -23,11 +22,9 @@ COLUMNS = ("authors", "declared", f"declared, delta = {DELTA:g}")
 
 def main(argv: list[str]) -> int:
     """Run what the CSV does not hold yet, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments preparations", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--repeats", type=int, default=15, help="runs per cell, on 5 splits (default 15)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the CSV (default results)")
+    parser = arguments(
+        "preparations", __doc__, out="the CSV", repeats=(15, "runs per cell, on 5 splits"), jobs=(1, "processes")
+    )
     options = parser.parse_args(argv)
     store = Store(options.out / "runs.csv", options.data, options.jobs)
     read_off, declared = (EXPERIMENTS["table3"].prepared_as(name).cells for name in PREPARATIONS)
@@ -39,14 +36,13 @@ def main(argv: list[str]) -> int:
         ("nine combinations of table 3, mean", ""),
         ("the best of them, DP-TR Newton", "totally_random newton"),
     ):
-        print(f"| {title} | " + " | ".join(COLUMNS) + " |\n" + "|---" * (1 + len(COLUMNS)) + "|")
+        print("\n".join(heading(title, *COLUMNS)))
         for data in DATA:
-            row = [
+            first, *others = (
                 float(np.mean([mean for key, mean in found.items() if key[1] == data and wanted in key[0]]))
                 for found in means
-            ]
-            cells = [f"{row[0]:.4f}", *(f"{value:.4f} ({value - row[0]:+.4f})" for value in row[1:])]
-            print(f"| {data} | " + " | ".join(cells) + " |")
+            )
+            print(row([data, f"{first:.4f}", *(f"{value:.4f} ({value - first:+.4f})" for value in others)]))
         print()
     return 0
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.datasets import data_folder, load
-from experiments.harness import Prepared
-from experiments.score_book import ScoreBook
+from experiments.datasets import load
+from experiments.harness import Prepared, ScoreBook
 from experiments.sgbdt_ablations import ablations, baseline, linear_starts, streams
 from experiments.sgbdt_filter import ROWS, compare_filter
 from experiments.sgbdt_grid import EPSILONS, FIRST_SEARCH, GRID, N_SEARCHES, PAPER, PAPER_EPSILONS
@@ -56,14 +55,14 @@ def main(argv: list[str]) -> int:
         return _starts(options.sets, options.data)
     book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py", "sgbdt_ablations.py"))
     if options.filter is not None:
-        prepared = Prepared(load("abalone", data_folder(options.data)))
+        prepared = Prepared(load("abalone", options.data))
         print("\n".join(compare_filter(prepared, book, options.filter or list(ROWS))))
         return 0
     lines = ["# S-GBDT: 5 folds, mean ± standard deviation, delta = 1 / n_train", ""]
     curves: dict[str, dict[str, list[float]]] = {}
     reached = True
     for name, repeats in zip(options.sets, cycle(options.repeats), strict=False):
-        bench = Bench(Prepared(load(name, data_folder(options.data))), book=book)
+        bench = Bench(Prepared(load(name, options.data)), book=book)
         found, best = _searched(bench, name, repeats, lines)
         curves[name] = found
         reached &= _verdicts(name, found, lines)
@@ -84,7 +83,7 @@ def _starts(sets: list[str], data: str | None) -> int:
     """What `--starts` prints; always 0."""
     lines = ["# S-GBDT's linear start: mean ± standard deviation of 50 runs, each with noise of its own", ""]
     for name in sets:
-        _other_divisions(Bench(Prepared(load(name, data_folder(data)))), name, lines)
+        _other_divisions(Bench(Prepared(load(name, data))), name, lines)
     print("\n".join(lines))
     return 0
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.harness import Prepared
-from experiments.score_book import ScoreBook
+from experiments.harness import Prepared, ScoreBook
 from experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
 from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence

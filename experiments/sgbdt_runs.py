@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
-from experiments.harness import Prepared, labels_of, plan_for, progress
-from experiments.score_book import ScoreBook
+from experiments.harness import Prepared, ScoreBook, labels_of, plan_for, progress
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.data.site_data import SiteData

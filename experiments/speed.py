@@ -7,7 +7,6 @@ allocates beyond the input, as the allocator counts it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 import tracemalloc
@@ -17,13 +16,11 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from hedgerow.client.node import Node
+from experiments.datasets import BINARY, number
+from experiments.harness import arguments, run_plainly
 from hedgerow.data.site_data import SiteData
-from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
 from hedgerow.trees.binning import build_grid
 
 N_FEATURES = 28
@@ -31,11 +28,10 @@ N_FEATURES = 28
 
 def main(argv: list[str]) -> int:
     """Print seconds and ratios for one thread, then our own scaling to more threads."""
-    parser = argparse.ArgumentParser(prog="python -m experiments speed", description=__doc__)
-    parser.add_argument("--data", help="unused: the array is made here")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--trees", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the fastest counts")
+    parser = arguments(
+        "speed", __doc__, data="unused: the array is made here", rows=(1_000_000, "of the array"),
+        trees=(100, "of a model"), repeats=(3, "runs of each; the fastest counts"),
+    )  # fmt: skip
     options = parser.parse_args(argv)
     random = np.random.default_rng(0)
     rows = random.normal(size=(options.rows, N_FEATURES)).astype(np.float32)
@@ -76,24 +72,17 @@ def _ours(
             "version": 1,
             "name": "speed",
             "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": len(rows)},
-            "label": {"name": "y", "type": "binary", "classes": ["0", "1"]},
-            "features": [{"name": f"x{i}", "type": "numeric", "min": -6, "max": 6} for i in range(N_FEATURES)],
+            "label": BINARY,
+            "features": [number(f"x{index}", -6, 6) for index in range(N_FEATURES)],
             "model": {"n_trees": n_trees, "max_depth": 4, "interaction": "cyclical", "interaction_size": size},
         }
     )
-    settings = resolve(plan)
-    node = Node("one", SiteData(build_grid(plan).encode_matrix(rows, n_threads), labels), plan, settings, n_threads)
-    run_program(plan, program_for(plan, settings), PlainAggregation([node]), SystemNoise(os.urandom))
+    data = SiteData(build_grid(plan).encode_matrix(rows, n_threads), labels)
+    run_plainly(plan, data, SystemNoise(os.urandom), n_threads=n_threads)
 
 
 def _xgboost(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int) -> None:
-    settings = {
-        "tree_method": "hist",
-        "max_bin": 32,
-        "max_depth": 4,
-        "objective": "binary:logistic",
-        "nthread": 1,
-    }
+    settings = {"tree_method": "hist", "max_bin": 32, "max_depth": 4, "objective": "binary:logistic", "nthread": 1}
     matrix = xgboost.QuantileDMatrix(rows, labels, max_bin=32, nthread=1)
     xgboost.train(settings, matrix, num_boost_round=n_trees)
 

@@ -6,23 +6,18 @@ deviations; the exit code is 1 when fewer than nine in ten do.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from experiments.catalogue import EXPERIMENTS
-from experiments.cells import Store, run_cells
-from experiments.paper_report import WANTED_SHARE, agreeing, agreement
+from experiments.harness import arguments
+from experiments.paper import WANTED_SHARE, Store, agreeing, agreement, run_cells
 
 TABLES = tuple(name for name, experiment in EXPERIMENTS.items() if experiment.published is not None)
 
 
 def main(argv: list[str]) -> int:
     """Print the count of every table, the cells that do not agree, and the total."""
-    parser = argparse.ArgumentParser(prog="python -m experiments tables", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--repeats", type=int, default=15, help="runs per cell, on 5 splits (default 15)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder with the CSV (default results)")
+    parser = arguments(
+        "tables", __doc__, out="the CSV", repeats=(15, "runs per cell, on 5 splits"), jobs=(1, "processes")
+    )
     options = parser.parse_args(argv)
     store = Store(options.out / "runs.csv", options.data, options.jobs)
     good, total = 0, 0

@@ -2,17 +2,15 @@
 
 One default for all data sets; nothing is tuned per set, and no test score is looked at in training. Mean over random
 70/30 splits, delta = 1 / n_train, rows with missing values dropped, bounds and categories as declared in
-`experiments.datasets`. Noise is seeded so that the table can be printed again.
+`experiments/schemas`. Noise is seeded so that the table can be printed again.
 """
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
-from experiments.datasets import BINARY_NAMES, SYNTHETIC, data_folder, load, make
-from experiments.harness import CCS22_RECIPE, Prepared, progress, scores_over_splits
+from experiments.datasets import BINARY_NAMES, SYNTHETIC, load, make
+from experiments.harness import CCS22_RECIPE, Prepared, arguments, deviation_of, progress, scores_over_splits
 
 EPSILONS = (0.1, 0.5, 1.0)
 TARGETS = {
@@ -27,10 +25,7 @@ TOLERANCE = 0.003
 
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when a mean falls below its floor."""
-    parser = argparse.ArgumentParser(prog="python -m experiments utility", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
-    parser.add_argument("--splits", type=int, default=5, help="random splits per cell (default 5)")
-    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first split (default 0)")
+    parser = arguments("utility", __doc__, splits=(5, "random splits per cell"), first_seed=(0, "of the first split"))
     parser.add_argument("--synthetic", action="store_true", help="also many records, few features, interactions")
     options = parser.parse_args(argv)
     names = [*BINARY_NAMES, *(SYNTHETIC if options.synthetic else ())]
@@ -39,7 +34,7 @@ def main(argv: list[str]) -> int:
     print(f"{'data set':<15} {'epsilon':>7}  {'hedgerow':>16}  {'CCS22 recipe':>16}  {'floor':>6}  verdict")
     failures = 0
     for name in names:
-        prepared = Prepared(load(name, data_folder(options.data)) if name in BINARY_NAMES else make(name))
+        prepared = Prepared(load(name, options.data) if name in BINARY_NAMES else make(name))
         for index, epsilon in enumerate(EPSILONS):
             next(steps, None)
             ours = scores_over_splits(prepared, epsilon, {}, seeds)
@@ -47,14 +42,11 @@ def main(argv: list[str]) -> int:
             floor = TARGETS[name][index] if name in TARGETS else float("nan")
             good = not ours.mean() < floor - TOLERANCE and ours.mean() >= recipe.mean() - TOLERANCE
             failures += not good
-            print(
-                f"{name:<15} {epsilon:>7}  {_cell(ours)}  {_cell(recipe)}  {floor:>6.3f}  {'ok' if good else 'BELOW'}",
-                flush=True,
-            )
+            cells = f"{_cell(ours)}  {_cell(recipe)}  {floor:>6.3f}  {'ok' if good else 'BELOW'}"
+            print(f"{name:<15} {epsilon:>7}  {cells}", flush=True)
     print(f"\n{options.splits} splits a cell, mean (sd); every cell within {TOLERANCE} of its floor: {not failures}")
     return 1 if failures else 0
 
 
 def _cell(scores: np.ndarray) -> str:
-    deviation = scores.std(ddof=1) if len(scores) > 1 else 0.0
-    return f"{scores.mean():>8.4f} ({deviation:.4f})"
+    return f"{scores.mean():>8.4f} ({deviation_of(scores):.4f})"

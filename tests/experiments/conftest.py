@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import cells
-from experiments.cells import Store
+from experiments import paper
 from experiments.datasets import Table, number
+from experiments.paper import Store
 
 
 def small_table(name: str = "small", n_records: int = 200) -> Table:
@@ -31,11 +31,10 @@ def small() -> Table:
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every name of a data set means the small one."""
-    monkeypatch.setattr(cells, "load", lambda name, folder, preparation: small_table(name))
-    monkeypatch.setattr(cells, "data_folder", lambda folder: Path("."))
-    cells._prepared.cache_clear()
+    monkeypatch.setattr(paper, "load", lambda name, folder, preparation: small_table(name))
+    paper._prepared.cache_clear()
     yield
-    cells._prepared.cache_clear()
+    paper._prepared.cache_clear()
 
 
 @pytest.fixture

@@ -9,20 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import cells
-from experiments.cells import (
-    SPLITS,
-    Cell,
-    Line,
-    Method,
-    Results,
-    Store,
-    average_ranks,
-    code_digest,
-    mean_and_deviation,
-    plan_of,
-    run_cells,
-)
+from experiments import paper
+from experiments.catalogue import Cell, Method
+from experiments.harness import code_digest, mean_and_deviation
+from experiments.paper import SPLITS, Line, Results, Store, average_ranks, plan_of, run_cells
 
 MODEL = {"n_trees": 3, "max_depth": 2, "interaction": "cyclical"}
 TWO = [Cell(Method("newton", MODEL), "small", 5.0), Cell(Method("gradient", {**MODEL, "weight_update": "gradient"}),
@@ -47,7 +37,7 @@ def without_times(results: Results) -> dict[Any, list[Line]]:
 def test_what_is_written_down_is_not_run_again(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither after an interruption nor for another table that shares the cell."""
     first = run_cells(TWO, 3, store(), "")
-    monkeypatch.setattr(cells, "_run", forbidden)
+    monkeypatch.setattr(paper, "_run", forbidden)
     assert run_cells(TWO, 3, store(), "") == first
     assert run_cells(TWO[:1], 2, store(), "") == {TWO[0].key: first[TWO[0].key][:2]}
 
@@ -58,8 +48,8 @@ def test_a_line_that_was_cut_off_is_run_again_and_only_it(store: StoreOf, monkey
     path, ran = store().path, []
     content = path.read_text()
     path.write_text(content[: content.rindex(",")][:-8] + "\n")
-    run = cells._run
-    monkeypatch.setattr(cells, "_run", lambda task: (ran.append(task), run(task))[1])
+    run = paper._run
+    monkeypatch.setattr(paper, "_run", lambda task: (ran.append(task), run(task))[1])
     assert without_times(run_cells(TWO, 3, store(), "")) == without_times(first)
     assert len(ran) == 1
 
@@ -81,7 +71,7 @@ def test_seeds_are_recorded_and_decide(store: StoreOf, tmp_path: Any) -> None:
     again = run_cells(TWO[:1], SPLITS + 1, Store(tmp_path / "other.csv"), "")[TWO[0].key]
     assert [line["auc"] for line in again] == [line["auc"] for line in found]
     assert len({line["auc"] for line in found}) > 1
-    prepared = cells._prepared("small", TWO[0].preparation, None)
+    prepared = paper._prepared("small", TWO[0].preparation, None)
     plans = [plan_of(TWO[0], seed, prepared) for seed in range(SPLITS + 1)]
     assert [plan.model.structure_seed for plan, _ in plans] == list(range(SPLITS + 1))
     # Seed 5 splits as seed 0 does, with other trees and other noise.
@@ -106,7 +96,7 @@ def test_runs_of_other_code_are_used_unless_fresh_are_wanted(
     assert {line["code"] for line in used} == {"000000000000"}
     fresh = run_cells(TWO[:1], 2, store(fresh=True), "")[TWO[0].key]
     assert {line["code"] for line in fresh} == {code_digest()}
-    monkeypatch.setattr(cells, "_run", forbidden)
+    monkeypatch.setattr(paper, "_run", forbidden)
     assert run_cells(TWO[:1], 2, store(), "")[TWO[0].key] == fresh
 
 

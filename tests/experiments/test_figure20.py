@@ -16,11 +16,11 @@ from experiments.figure20_runs import (
     Formula,
     Measured,
     Measurement,
-    Store,
     accuracies,
     formula_of,
     measure_all,
 )
+from experiments.harness import Lines
 from hedgerow.methods.registry import resolve
 from hedgerow.training.presets import PRESETS
 
@@ -57,7 +57,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Measured], 
     """Two methods, four trees, three clients, over real sockets."""
     folder = tmp_path_factory.mktemp("figure20")
     wanted = [Measurement(name, 3, 4, 30) for name in ("dp-tr-newton", "feverless")]
-    return measure_all(wanted, Store(folder / "runs.csv"), folder), folder
+    return measure_all(wanted, Lines(folder / "runs.csv"), folder), folder
 
 
 def test_bytes_are_what_the_engine_carried(measured: tuple[list[Measured], Path]) -> None:
@@ -79,13 +79,13 @@ def test_measured_runs_are_kept(measured: tuple[list[Measured], Path], monkeypat
 
     monkeypatch.setattr(figure20_runs, "_measure", forbidden)
     wanted = [Measurement(line.method, line.clients, line.trees, line.rows) for line in lines]
-    assert measure_all(wanted, Store(folder / "runs.csv"), folder) == lines
+    assert measure_all(wanted, Lines(folder / "runs.csv"), folder) == lines
 
 
 def test_accuracy_is_recorded_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings that are in the CSV are not repeated; two seeds are two runs."""
     wanted = [Accuracy("DP-TR Newton, Q = 8", 700, seed) for seed in (0, 1)]
-    store = Store(tmp_path / "accuracy.csv")
+    store = Lines(tmp_path / "accuracy.csv")
     points = accuracies(wanted, store)
     ((first, second),) = points.values()
     assert first != second and min(first, second) > 0.5

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from experiments import paper
-from experiments.catalogue import DATA, EXPERIMENTS, RANKED, REFERENCES, Experiment
-from experiments.cells import Cell, Line, Method, Results, code_digest, plan_of
+from experiments.catalogue import DATA, EXPERIMENTS, RANKED, REFERENCES, Cell, Experiment, Method
 from experiments.datasets import Table
-from experiments.harness import Prepared
-from experiments.paper_report import agreeing, agreement, holds, report_of
+from experiments.harness import Prepared, code_digest
+from experiments.paper import Line, Results, agreeing, agreement, holds, plan_of, report_of
 from hedgerow.training.presets import PRESETS
 
 TABLES = sorted(name for name in EXPERIMENTS if name.startswith("table"))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from experiments.secagg_checks import CHECKS
-from hedgerow.secagg.diagram import BEGIN, END, render
+from experiments.secagg_diagram import BEGIN, END, render
 from hedgerow.secagg.transitions import TRANSITIONS, Code, Party, State, allowed
 
 ROOT = Path(__file__).parent.parent.parent

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from experiments import dpxgboost
+from experiments import dpxgboost, harness
 from experiments.datasets import make
-from experiments.harness import Prepared, plan_for
+from experiments.harness import Prepared, ScoreBook, plan_for
 from hedgerow.plan.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 
 
-def test_the_preset_is_compared_with_itself_but_for_the_clipping(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
     """One side is the preset to the letter, the other differs in one field; same rows and seeds; errors are paired."""
     prepared = Prepared(make("two_features"))
     asked: list[tuple[Plan, int]] = []
@@ -31,8 +27,8 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(
         scores[: seed + 1 + plan.dp_xgboost.geometric_leaf_clip] = -1
         return np.ones(100), scores, None
 
-    monkeypatch.setattr(dpxgboost, "held_out_scores", scored)
-    lines = dpxgboost._clipping(prepared, range(3), dpxgboost.Runs(tmp_path / "runs.csv", 99)).splitlines()
+    monkeypatch.setattr(harness, "held_out_scores", scored)
+    lines = dpxgboost._clipping(prepared, range(3), ScoreBook()).splitlines()
     assert lines[-3:] == [
         f"| {epsilon} | 3.000 ± 1.000 | 2.000 ± 1.000 | +1.000 ± 0.000 |" for epsilon in ("0.5", "1", "2")
     ]

@@ -13,8 +13,7 @@ import pytest
 
 from experiments import sgbdt, sgbdt_ablations, sgbdt_filter
 from experiments.datasets import make
-from experiments.harness import Prepared, train_and_score
-from experiments.score_book import ScoreBook
+from experiments.harness import Prepared, ScoreBook, train_and_score
 from experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
 from experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
 from hedgerow.plan.plan import Plan
