@@ -41,7 +41,6 @@ from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node
 from hedgerow.client.warm_up import warm_up
 from hedgerow.data.site_data import read_site_data
-from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
@@ -496,8 +495,6 @@ def be_worker(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as place:
         template = Path(place) / "template"
         furnish(template)
-        plan = read_plan(str(template / "plan.toml"))
-        rehearse_run(plan)
         parties.warm()
         for count in options.only or range(options.worker[0], options.schedules, options.worker[1]):
             schedule = draw(options.seed, count)

@@ -19,10 +19,8 @@ import pandas as pd
 from experiments.datasets import Table
 from hedgerow.cli.federation_inputs import signing_key, signing_roster
 from hedgerow.data.site_data import read_site_data
-from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
-from hedgerow.memory import settle_memory
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -196,7 +194,6 @@ def run_federation(
     timeline = Timeline(
         len(sites.names), all_joined, lambda: time.process_time() + sum(map(_cpu_so_far, processes))
     )
-    _be_ready(plan)
     journal = Journal(state / "journal.db")
     keys = (signing_roster(sites.pinned), signing_key(sites.coordinator))
     setup = RunSetup(plan, *keys, SeededNoise(SEED), os.urandom, timeline)
@@ -230,12 +227,6 @@ def run_federation(
         traffic.sent / n_sites,
         min(map(len, session.survivors)),
     )
-
-
-def _be_ready(plan: Plan) -> None:
-    """What the command ``hedgerow coordinator`` does before it listens."""
-    rehearse_run(plan)
-    settle_memory()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import rounds
-from hedgerow.server.session import RunSession
 from hedgerow.transport.interface import Arrived
 from hedgerow.transport.memory import Direction, Fate, Passing
 
@@ -325,28 +324,6 @@ def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(
     assert federation.now <= timeouts.join_timeout + timeouts.idle_timeout + 3 * timeouts.round_timeout
     for site in ("site-0", "site-3"):
         assert [fault.code for fault in federation.parties[site].failures] == ["too-few-sites"]
-
-
-def test_work_ahead_takes_nobodys_time_to_answer(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the coordinator works out while sites open a sum may take longer than they have: their requests have left
-    before it begins, and the time that they have is counted from its end.
-    """
-    federation = federate(4)
-    worked: list[int] = []
-    work_ahead = RunSession.work_ahead
-
-    def slow(self: RunSession) -> None:
-        left = {site for site, message in federation.sent if message[4] == MessageKind.UNMASK}
-        assert left >= self.sites.openers and len(self.sites.openers) >= 3
-        worked.append(self.n_phases)
-        federation.now += 10 * federation.plan.federation.round_timeout
-        work_ahead(self)
-
-    monkeypatch.setattr(RunSession, "work_ahead", slow)
-    outcome = federation.run()
-    assert worked
-    assert "silent" not in {event.kind for event in federation.events}
-    assert federation.model_bytes(outcome) == local_bytes(federation)
 
 
 @pytest.mark.parametrize("reason", ["silent", "slow-peer", "replaced"])

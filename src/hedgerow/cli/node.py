@@ -29,12 +29,10 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import usual_plan, warm_up
+from hedgerow.client.warm_up import warm_up
 from hedgerow.data.site_data import SiteData
-from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.errors import UsageError
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.memory import settle_memory
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
@@ -72,8 +70,6 @@ def run(arguments: argparse.Namespace) -> None:
         check_own_plan(setup)
         setup = with_rows_read(setup)
         warm_up(plan, n_threads)
-        rehearse_run(plan or usual_plan(), n_threads)
-        settle_memory()
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
         try:

@@ -14,9 +14,7 @@ from hedgerow.cli.coordinator_status import published
 from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
-from hedgerow.dress_rehearsal import rehearse_run
 from hedgerow.errors import UsageError
-from hedgerow.memory import settle_memory
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.plan.plan import Plan
@@ -187,9 +185,6 @@ def serve(
         lines(event)
 
     setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
-    if model is None:
-        rehearse_run(plan)
-    settle_memory()
     allow_many_connections()
     place, room = check_can_write(str(file.journal)), file.require_room
     journal, aside = open_journal(place, task, setup.roster, is_new=arguments.new_run, before_new=room)

@@ -16,7 +16,6 @@ from hedgerow.protocol.script import RunState
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.epoch_server import EpochSetup
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.ahead import Ahead
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.events import RunEvent, RunEventKind
 from hedgerow.server.gathering import Sites
@@ -38,7 +37,6 @@ class RunOutbox:
         self._checks = checks_of(self._task)
         self._releases: list[IntVector] = []
         self._ledger = Ledger()
-        self._ahead = Ahead(setup.run_plan, setup.noise)
         self.state = RunState.GATHERING
         self.sites = Sites(setup.roster)
         self.outcome: Outcome | None = None

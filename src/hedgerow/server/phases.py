@@ -29,7 +29,7 @@ from hedgerow.secagg.refusals import refuse
 from hedgerow.secagg.roster import MAX_ATTEMPTS
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import EpochView
-from hedgerow.server.coordinator import Outcome, Releaser, Summed, require_plausible
+from hedgerow.server.coordinator import Outcome, Releaser, Summed, checked_report, require_plausible
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.gathering import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease, JournalledRun
@@ -399,7 +399,7 @@ class RunPhases(RunOutbox):
             self._stall()
             return
         cohort = cohort_of(self._setup.run_plan, self._view)
-        releaser = Releaser(self._ahead.noise, is_local=self._setup.run_plan.privacy.noise == "local")
+        releaser = Releaser(self._setup.noise, is_local=self._setup.run_plan.privacy.noise == "local")
         release = releaser.release(query, opened.sums[VECTOR_ID], cohort)
         if not isinstance(query, SplitSelection):
             release = wrapped(release, slot.spec.vectors[0].width)
@@ -475,7 +475,7 @@ class RunPhases(RunOutbox):
         if model is not None and isinstance(self._replica.result, Evaluation):
             self.outcome = model.outcome(self._ledger, self._replica.result, self._setup.noise)
             return self.outcome
-        report = self._ahead.report_on(self._ledger)
+        report = checked_report(self._setup.run_plan, self._ledger, self._setup.noise)
         self.outcome = Outcome(
             self._replica.plan, self._replica.ensemble, self._ledger, report, salvaged=self.salvaged
         )

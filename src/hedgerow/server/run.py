@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.methods.rehearsal import rehearse
 from hedgerow.plan.plan import Federation
-from hedgerow.privacy.samplers import sample_discrete_gaussian
 from hedgerow.protocol.messages import Hello, Stop, Welcome, decode, encode
 from hedgerow.protocol.script import RunState
 from hedgerow.server.coordinator import Outcome
@@ -36,19 +34,13 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         HedgerowError: why the run was given up.
         EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
-    # Code takes a quarter of a second to load: before the sites come, and not while they wait for a sum.
-    sample_discrete_gaussian(1 << 20, 1, os.urandom)
+    # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
     rehearse(session.task.with_structure_seed(0))
     phase, deadline, late_until, n_late = -1, 0.0, 0.0, 0
     while session.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.n_phases != phase:
             phase = session.n_phases
-            if session.has_work_ahead:
-                # What was sent leaves first: an engine may send only when it is asked for news.
-                event = hub.receive(0.0)
-                if event is None:
-                    session.work_ahead()
             deadline, n_late = clock() + _timeout(session, timeouts), 0
         if event is None and clock() < deadline:
             event = hub.receive(deadline - clock())

@@ -25,11 +25,9 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.script import RunState, is_expected
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code
-from hedgerow.secagg.unmasking import weights_at_zero
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.phases import Outgoing, RunPhases
-from hedgerow.server.rounds import cohort_of
 
 
 class RunSession(RunPhases):
@@ -82,23 +80,6 @@ class RunSession(RunPhases):
             except RemoteProtocolError as fault:
                 self._tell(RunEventKind.COMPLAINT, site, fault.code)
         return self._flush()
-
-    @property
-    def has_work_ahead(self) -> bool:
-        """Whether a driver that has nothing else to do, once all messages are sent, had better call `work_ahead`."""
-        return self.state is RunState.COLLECTING_ANSWERS and not self.is_stalled
-
-    def work_ahead(self) -> None:
-        """Do what can be done already for the release of a sum that the sites are opening."""
-        query = self._replica.query
-        if self.has_work_ahead and query is not None and self._view is not None:
-            holders = [self.sites.number(site) for site in self.sites.openers]
-            if len(holders) == self._view.guarantees.threshold:
-                # Remembered where the release will look for them.
-                weights_at_zero(tuple(sorted(holder + 1 for holder in holders)))
-            cohort = cohort_of(self._setup.run_plan, self._view)
-            is_last = self._replica.n_releases + 1 == self._task.n_exchanges and self._setup.evaluation is None
-            self._ahead.prepare(query, self._ledger, cohort, is_last=is_last)
 
     def timed_out(self) -> list[Outgoing]:
         """The phase has taken as long as it may: go on without whoever has not answered, or give up."""
