@@ -26,6 +26,7 @@ from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "hedgerow"
 SITES = ("north", "south", "west")
 PATIENCE = 900.0
 """Seconds after which a command is taken to hang; far beyond what any of them takes on a busy machine."""
@@ -93,11 +94,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _lend_kernels(package: Path) -> None:
     """Kernels that numba has compiled here are taken along, if their source is the same; else they are compiled."""
-    for stored in ROOT.glob("*/__pycache__/*.nb[ci]"):
+    for stored in PACKAGE.rglob("__pycache__/*.nb[ci]"):
         room = stored.parent.parent
         for own in room.glob("*.py"):
-            os.utime(package / room.name / own.name, ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
-        target = package / room.name / "__pycache__"
+            os.utime(package / own.relative_to(PACKAGE), ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
+        target = package / stored.parent.relative_to(PACKAGE)
         target.mkdir(exist_ok=True)
         shutil.copy2(stored, target)
 
@@ -144,8 +145,9 @@ class Walk:
         return printed
 
     def _federation(self, commands: Sequence[str]) -> str:
-        """A run: who listens first, then who watches, then every site."""
+        """A run: who listens first, then who watches, then every site, each as one of the commands has it."""
         order = ["coordinator", "evaluate", "monitor", "node"]
+        nodes = [command for command in commands if command.startswith("hedgerow node")]
         try:
             for command in sorted(commands, key=lambda line: order.index(line.split()[1])):
                 if _listens(command):
@@ -157,7 +159,7 @@ class Walk:
                     self._start(here)
                     self._wait_until_connected()
                     continue
-                for name in SITES:
+                for name in SITES[nodes.index(command) :: len(nodes)]:
                     self._start(here.replace("north", name))
             return self._end()
         finally:
@@ -247,14 +249,6 @@ def filled_in(draft: str, plan: dict[str, object]) -> str:
             return re.sub(r"^# (integer = true) .*$", r"\1", "\n".join(lines), flags=re.MULTILINE)
 
 
-def local_keys(walk: Walk) -> None:
-    """Plan, policy and keys, as docs/deploy.md has them made, for a reader who begins elsewhere."""
-    write_tables(walk.folder)
-    for name, block in zip(("plan.toml", "policy.toml"), fenced("docs/deploy.md", "toml"), strict=True):
-        (walk.folder / name).write_text(block, encoding="utf-8")
-    walk.type([line for line in DEPLOY if re.match(r"hedgerow identity new (north|hub)", line)])
-
-
 README = [line for block in fenced("README.md", "sh") for line in statements(block)]
 DEPLOY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
 MONITOR = [line for block in fenced("docs/monitor.md", "sh") for line in statements(block)]
@@ -292,32 +286,6 @@ def test_the_readme_can_be_typed(walk: Walk, installed: Path) -> None:
     assert "HOLDS" in walk.type([".venv/bin/python snippet.py"])
 
 
-def test_the_deployment_can_be_typed(walk: Walk) -> None:
-    """An operator goes from keys to a model, an evaluation and an account, with the document's own plan and policy."""
-    write_tables(walk.folder)
-    plan, policy = fenced("docs/deploy.md", "toml")
-    (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
-    commands = [line for line in DEPLOY if is_walked(line)]
-    until = next(number for number, line in enumerate(commands) if line.startswith("hedgerow privacy"))
-    # Sites that come later make their keys in the same way.
-    walk.type([line.replace("north", "east") for line in commands if line == "hedgerow identity new north"])
-    walk.type(commands[:until])
-    draft = walk.folder / "plan.toml"
-    draft.write_text(filled_in(draft.read_text(encoding="utf-8"), tomllib.loads(plan)), encoding="utf-8")
-    assert parse_plan(draft.read_text(encoding="utf-8")) == parse_plan(plan)
-    printed = walk.type(commands[until:])
-    assert "3 of 3: north, south, west" in printed and "FINISHED" in printed
-    assert (walk.folder / "backup" / "ledger.json").stat().st_size > 0
-
-
-def test_watching_can_be_typed(walk: Walk) -> None:
-    """A monitor that is set up as its document says sees a run to its end."""
-    local_keys(walk)
-    run = [line for line in DEPLOY if NETWORK.match(line)][:2]
-    here = [line for line in MONITOR if is_walked(line)]
-    assert "FINISHED" in walk.type([*here[:-1], *run, here[-1]])
-
-
 def helped(walk: Walk) -> list[str]:
     """The examples of all commands' help, in the order of the overview."""
     found: list[str] = []
@@ -328,19 +296,52 @@ def helped(walk: Walk) -> list[str]:
     for page in pages:
         text = walk.type([f"hedgerow {page} --help"]).replace("\\\n", " ")
         found += [one for line in re.findall(r"^  (hedgerow .*)$", text, re.MULTILINE) for one in statements(line)]
+    assert len(found) >= 9 and len(set(found)) == len(found)
     return found
 
 
-def test_the_examples_of_the_help_can_be_typed(walk: Walk) -> None:
-    """What `--help` shows is what works: training, evaluating, and a run over nodes that somebody watches."""
-    local_keys(walk)
+def but_for_numbers(command: str) -> list[str]:
+    """What two commands have in common that differ in the order of their options, and in how large an epsilon is."""
+    return sorted(re.sub(r"^[\d.]+$", "number", word) for word in command.split())
+
+
+def with_examples(commands: Sequence[str], examples: Sequence[str]) -> list[str]:
+    """The document's commands, and where one starts nodes, what the help has for the same table.
+
+    Each of the two is then typed at some of the sites. All else that the help shows of a network, the document has too.
+    """
+    found, typed = list[str](), {tuple(but_for_numbers(command)) for command in commands}
+    others = [line for line in examples if NETWORK.match(line) and tuple(but_for_numbers(line)) not in typed]
+    assert len(others) == 2 and all(line.startswith("hedgerow node") for line in others)
+    for command in commands:
+        same = [line for line in others if line.split()[:3] == command.split()[:3]]
+        found += [command, *same]
+    assert len(found) == len(commands) + 2
+    return found
+
+
+def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
+    """An operator goes from keys to a model, an evaluation and an account, with the document's own plan and policy.
+
+    The run is watched as docs/monitor.md has it. One of the sites types what `--help` shows; then follow the examples
+    of the help that one machine is enough for.
+    """
+    write_tables(walk.folder)
+    plan, policy = fenced("docs/deploy.md", "toml")
+    (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
+    commands = [line for line in DEPLOY if is_walked(line)]
+    assert set(MONITOR) <= set(commands)
+    until = next(number for number, line in enumerate(commands) if line.startswith("hedgerow privacy"))
+    # Sites that come later make their keys in the same way.
+    walk.type([line.replace("north", "east") for line in commands if line == "hedgerow identity new north"])
+    walk.type(commands[:until])
+    draft = walk.folder / "plan.toml"
+    draft.write_text(filled_in(draft.read_text(encoding="utf-8"), tomllib.loads(plan)), encoding="utf-8")
+    assert parse_plan(draft.read_text(encoding="utf-8")) == parse_plan(plan)
     examples = helped(walk)
-    assert len(examples) >= 9 and len(set(examples)) == len(examples)
-    alone = [line for line in examples if not NETWORK.match(line)]
-    walk.type(sorted(alone, key=lambda line: line.startswith("hedgerow evaluate")))
-    # The coordinator does not write over the model that was trained here.
-    walk.type([line for line in MONITOR if line.startswith("hedgerow roster build")] + ["mv model.json here.json"])
-    together = [line for line in examples if NETWORK.match(line)]
-    over_rows = [line for line in together if "--held-out" in line or "evaluate" in line]
-    training = [line for line in together if line not in over_rows]
-    assert "FINISHED" in walk.type([*training, *sorted(over_rows)])
+    printed = walk.type(with_examples(commands[until:], examples))
+    assert "3 of 3: north, south, west" in printed and "FINISHED" in printed
+    assert (walk.folder / "backup" / "ledger.json").stat().st_size > 0
+    # Training on one machine does not write over the federation's model.
+    alone = [line for line in examples if not NETWORK.match(line) and line not in commands]
+    walk.type(["mv model.json federated.json", *sorted(alone, key=lambda line: line.startswith("hedgerow evaluate"))])
