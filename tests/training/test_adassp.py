@@ -163,7 +163,7 @@ def test_it_learns(factory: ModuleType, loss: str) -> None:
 def test_a_release_that_makes_no_sense_ends_in_a_model_all_the_same(factory: ModuleType) -> None:
     """A matrix far from definite, as extreme noise or a lying coordinator makes it, leads to a larger lambda."""
     plan = linear_plan(factory)
-    program = boosted_adassp(plan)
+    program = boosted_adassp(plan, resolve_adassp(plan))
     query = next(program)
     try:
         while True:

@@ -87,7 +87,7 @@ def plans(draw: st.DrawFn, factory: ModuleType) -> Plan:
 
 def queries_of(plan: Plan, node: Node | None = None) -> list[Query]:
     """What a run asks; answers of a node without noise, or of zeros."""
-    program, found = dp_xgboost(plan), []
+    program, found = dp_xgboost(plan, resolve_dp_xgboost(plan)), []
     releaser = Releaser(SeededNoise(3))
     query = next(program)
     try:
@@ -272,7 +272,7 @@ def test_sums_are_within_their_sensitivity(factory: ModuleType, data: st.DataObj
     plan = dataclasses.replace(plan, dp_xgboost=dataclasses.replace(plan.dp_xgboost, subsampling_ratio=1.0))
     unit = factory.make_data(plan, plan.privacy.max_rows_per_unit, seed)
     node = Node("unit", unit, plan, resolve(plan))
-    program, releaser = dp_xgboost(plan), Releaser(SeededNoise(seed))
+    program, releaser = dp_xgboost(plan, resolve_dp_xgboost(plan)), Releaser(SeededNoise(seed))
     query = next(program)
     try:
         while True:
@@ -336,7 +336,7 @@ def test_it_learns(factory: ModuleType, splits: str, label: str) -> None:
 def test_a_choice_that_is_no_candidate_splits_nothing(factory: ModuleType) -> None:
     """A lying coordinator gets a tree of one leaf, not an error that depends on data, nor a crash."""
     plan = plan_of(factory)
-    program = dp_xgboost(plan)
+    program = dp_xgboost(plan, resolve_dp_xgboost(plan))
     query = next(program)
     try:
         while True:
@@ -392,11 +392,11 @@ def test_a_node_draws_a_sample_of_its_own_for_every_query(factory: ModuleType) -
     plan = plan_of(factory, own={"subsampling_ratio": 0.25})
     data = factory.make_data(plan, 4000, 2)
     node = Node("one", data, plan, resolve(plan), sampling=SystemSampling(os.urandom))
-    sketch = next(dp_xgboost(plan))
+    sketch = next(dp_xgboost(plan, resolve_dp_xgboost(plan)))
     weight = resolve_dp_xgboost(plan).loss(plan).largest_statistic(1) * 4
     counts = [int(node.answer(sketch).sum()) / weight for _ in range(3)]
     assert all(abs(count - 1000) < 160 for count in counts) and len(set(counts)) > 1
-    whole = next(dp_xgboost(plan_of(factory)))
+    whole = next(dp_xgboost(plan_of(factory), resolve_dp_xgboost(plan_of(factory))))
     assert int(node.answer(whole).sum()) / weight == 4000
 
 

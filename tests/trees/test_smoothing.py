@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.trees.smoothing import JAMES_STEIN_SHARE, smoothed_ratios
+from hedgerow.trees.leaves import JAMES_STEIN_SHARE, smoothed_ratios
 
 SUMS = st.floats(-1e6, 1e6, allow_subnormal=False)
 

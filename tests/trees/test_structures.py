@@ -17,11 +17,11 @@ from hedgerow.trees.binning import FeatureGrid, Grid, build_grid
 from hedgerow.trees.random_trees import (
     CutTable,
     PublicRandom,
-    TreeWords,
     concatenate,
     random_tree,
     random_trees,
     words_for,
+    words_of_trees,
 )
 
 
@@ -168,8 +168,8 @@ def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
     }
     everything = list(range(grid.n_features))
     subsets = [[feature] for feature in everything] + [everything, everything[::-1], everything[:2]]
-    words = TreeWords(8, 2, grid, 3, grid.n_features)
-    batch = random_trees(words.of_batch(0, subsets), subsets, CutTable.of(cuts, grid), grid, 3)
+    words = words_of_trees(8, 0, subsets, grid, 3)
+    batch = random_trees(words, subsets, CutTable.of(cuts, grid), grid, 3)
     for number, features in enumerate(subsets):
         alone = random_tree(PublicRandom(8, f"tree {number}"), features, cuts, grid, 3)
         np.testing.assert_array_equal(batch.feature[number], alone.feature[0])
@@ -177,21 +177,13 @@ def test_a_batch_is_its_trees_one_by_one(factory: ModuleType) -> None:
         np.testing.assert_array_equal(batch.threshold[number], alone.threshold[0])
 
 
-@pytest.mark.parametrize("n_ahead", [0, 3, 40])
-def test_words_are_those_of_each_trees_stream(n_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made at the start or when their turn comes: a party with less room must draw the same trees.
-
-    What is made late is only as much as the batch needs: features with many categories would fill the memory else.
-    """
+def test_words_are_those_of_each_trees_stream() -> None:
+    """Only as many as the batch needs: features with many categories would fill the memory else."""
     nothing = np.empty(0, dtype=np.float32)
     grid = Grid(tuple(FeatureGrid(nothing, n_categories=n) for n in (300, 250, 5)))
-    most = words_for(grid, 3, 3)
-    monkeypatch.setattr(structures, "_AHEAD_BYTES", 8 * most * n_ahead)
-    words = TreeWords(8, 9, grid, 3, 3)
     for first, subsets in ((0, [[0], [1]]), (2, [[0, 1], [2]]), (4, [[0, 1, 2]] * 5), (8, [[2]])):
-        batch, needed = words.of_batch(first, subsets), words_for(grid, 3, max(map(len, subsets)))
-        is_ahead = first + len(subsets) <= n_ahead
-        assert batch.shape == (len(subsets), most if is_ahead else needed) and needed <= most
+        batch = words_of_trees(8, first, subsets, grid, 3)
+        assert batch.shape == (len(subsets), words_for(grid, 3, max(map(len, subsets))))
         for number, found in enumerate(batch):
             stream = PublicRandom(8, f"tree {first + number}")
             np.testing.assert_array_equal(found, stream.first_words(len(found)))

@@ -1,4 +1,4 @@
-"""Reading sums and finishing values in one call each, beside the definitions in plain Python."""
+"""Reading sums and finishing values, beside the definitions in plain Python."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.trees.leaves import largest_sum, read_leaves, smoothed_values, values_of_ratios
-from hedgerow.trees.smoothing import smoothed_ratios
+from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.trees.leaves import LeafRule, largest_sum, read_sums, values_of_ratios
 
 
 @pytest.mark.parametrize(("n_gradients", "n_statistics"), [(1, 2), (3, 6), (3, 4), (5, 10)])
@@ -19,7 +18,10 @@ def test_sums_are_read_as_the_loss_orders_them(n_gradients: int, n_statistics: i
     random = np.random.default_rng(n_statistics)
     sums = random.integers(-size, size, (3, 4, n_statistics)) // n_statistics
     scales = random.uniform(1, 1e5, n_statistics)
-    gradients, hessians, totals = read_leaves(sums, scales, n_gradients)
+    loss = Loss("softmax", n_gradients, n_statistics, scales, np.empty((0, 0, 0), dtype=np.int16), 1)
+    leaves = read_sums(sums, 7.0, loss, 3)
+    gradients, hessians, totals = leaves.gradients, leaves.hessians, leaves.integer_hessians
+    assert (leaves.gradient_noise, leaves.hessian_noise) == (7.0 / scales[0], 7.0 / scales[-1])
     for tree, leaf in np.ndindex(3, 4):
         own = sums[tree, leaf].tolist()
         real = [number / scale for number, scale in zip(own, scales.tolist(), strict=True)]
@@ -49,21 +51,10 @@ def test_values_are_finished_as_the_rule_says(
 ) -> None:
     """Clipped, scaled, averaged and rounded to the nearest unit, bit for bit, and within 32 bits."""
     how = (learning_rate, leaf_clip, divisor, largest)
-    values = values_of_ratios(np.array(ratios).reshape(1, -1, 1), *how)
+    rule = LeafRule("newton", learning_rate, 1.0, 0.0, leaf_clip, divisor, largest=largest)
+    values = values_of_ratios(np.array(ratios).reshape(1, -1, 1), rule)
     assert values.dtype == np.int32
     assert values[0, :, 0].tolist() == [slow_value(ratio, *how) for ratio in ratios]
-
-
-def test_smoothed_values_are_those_of_smoothed_ratios() -> None:
-    """Each argument goes to its place."""
-    random = np.random.default_rng(4)
-    gradients, hessians = random.normal(0, 40, (6, 8, 2)), random.uniform(0, 50, (6, 8, 2))
-    sums = gradients, hessians, random.random((6, 8)) < 0.7, random.random(6) < 0.5, 3.0, 2.0
-    how = 0.3, 1.5, 6, 2**16
-    ratios = smoothed_ratios(*sums)
-    wanted = [slow_value(ratio, *how) for ratio in ratios.ravel().tolist()]
-    assert smoothed_values(*sums, *how).ravel().tolist() == wanted
-    assert len(set(wanted)) > 30
 
 
 @pytest.mark.parametrize(("n_trees", "size"), [(1, 10), (7, 2**31 - 1), (25, 2**20)])

@@ -14,8 +14,7 @@ from hedgerow.training.settings import pays_for_candidates
 from hedgerow.trees.binning import Grid
 from hedgerow.trees.candidates import AdaptiveCandidates, quantile_cuts
 from hedgerow.trees.greedy_trees import Bins
-from hedgerow.trees.random_trees import Cuts, CutTable
-from hedgerow.trees.smoothing import shapes_of
+from hedgerow.trees.random_trees import Cuts, CutTable, shapes_of
 
 
 class CandidateSource:

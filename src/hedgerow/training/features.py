@@ -161,11 +161,6 @@ class FeatureOrder:
         self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
         self._turns = _Turns(n_features, [self._given(tree) for tree in range(settings.n_trees)])
 
-    @property
-    def largest(self) -> int:
-        """Features that a tree may ask for at most."""
-        return self._size
-
     def features_of(self, tree: int) -> Subset:
         """The features of tree number `tree`; call once per tree, in order."""
         return self.features_of_batch(tree, 1)[0]

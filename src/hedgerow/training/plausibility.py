@@ -162,7 +162,7 @@ class ReleaseChecks:
             ValueError: a kind of query that has no checks.
         """
         if query.update is not None:
-            self._moved += int(largest_sum(query.update.values))
+            self._moved += largest_sum(query.update.values)
         if isinstance(query, SplitSelection):
             return ""
         largest = query.bound * facts.n_rows + facts.reach(1, is_laplace=isinstance(query, PureQuery))

@@ -137,4 +137,4 @@ def leaf_rule(run: Run, n_trees: int) -> LeafRule:
 
 def grown_score_bound(score_bound: int, fitted: FittedTrees) -> int:
     """The public bound on every score after a batch, in units of 2**-16."""
-    return min(SCORE_LIMIT, score_bound + int(largest_sum(fitted.values)))
+    return min(SCORE_LIMIT, score_bound + largest_sum(fitted.values))

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, Loss, exponentials
 from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, TreeBatch
 from hedgerow.trees.binning import CodeArray
-from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, intervals
-from hedgerow.trees.smoothing import shapes_of
+from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, intervals, shapes_of
 
 BLOCK = 2048
 """Records per block: routing a tree of depth 4 then needs 32 kB."""

@@ -1,6 +1,4 @@
-"""Kernels from released sums to leaf values; every party of a run does this while all others wait.
-
-From a noisy leaf sum to a leaf's value: post-processing, so every choice here is free of privacy cost.
+"""From noisy leaf sums to leaf values: post-processing, so every choice here is free of privacy cost.
 
     newton, gradient   value = -learning_rate * clip(G / (H + ridge), leaf_clip)        CCS'22, equations 3 and 4;
                        0 where the noisy H is not positive: the leaf may well be empty  (the authors' code)
@@ -8,6 +6,16 @@ From a noisy leaf sum to a leaf's value: post-processing, so every choice here i
 
 ridge = leaf_ridge + noise_ridge * (known standard deviation of the noise in G): a leaf whose sum is mostly noise says
 little. A batch of B trees moves the scores by the average of its trees (CCS'22, section 5.2).
+
+Before sums become values, two steps can take noise out of them. Neither looks at anything but the release and the
+public structure:
+
+    pooling     neighbouring leaves of a tree on one numeric feature, closer in Hessian mass than the noise can tell
+                apart, share their sums
+    shrinkage   the whole tree is scaled by the positive-part James-Stein factor: one that released little but noise,
+                such as a tree over features that do not interact, adds little
+
+All arithmetic is elementary, in a fixed order, so every party computes the same values.
 """
 
 from __future__ import annotations
@@ -20,71 +28,10 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
-from hedgerow.trees.smoothing import shapes_of, smoothed_ratios
+from hedgerow.trees.random_trees import shapes_of
 
-
-@numba.njit(cache=True, nogil=True)
-def read_leaves(sums, scales, n_gradients):  # type: ignore[no-untyped-def]
-    """Gradients and Hessians in real units, and the Hessians of all classes together in integer units.
-
-    Args:
-        sums: int64 [B, n_leaves, n_statistics].
-        scales: float64 [n_statistics], integer units per 1.0.
-        n_gradients: the statistics before the Hessians, of which there is one for each gradient or one for all.
-
-    Returns:
-        float64 [B, n_leaves, n_gradients] twice, the Hessians cut off at zero, and int64 [B, n_leaves], not cut off.
-    """
-    n_trees, n_leaves, n_statistics = sums.shape
-    gradients = np.empty((n_trees, n_leaves, n_gradients))
-    hessians, totals = np.empty_like(gradients), np.zeros((n_trees, n_leaves), dtype=np.int64)
-    for tree in range(n_trees):
-        for leaf in range(n_leaves):
-            own = sums[tree, leaf]
-            for output in range(n_gradients):
-                statistic = min(n_gradients + output, n_statistics - 1)
-                gradients[tree, leaf, output] = own[output] / scales[output]
-                hessians[tree, leaf, output] = max(own[statistic] / scales[statistic], 0.0)
-            for statistic in range(n_gradients, n_statistics):
-                totals[tree, leaf] += own[statistic]
-    return gradients, hessians, totals
-
-
-@numba.njit(cache=True, nogil=True)
-def smoothed_values(  # type: ignore[no-untyped-def]
-    gradients, hessians, reachable, is_ordered, noise, ridge, learning_rate, leaf_clip, divisor, largest
-):
-    """`values_of_ratios` of `smoothed_ratios`, whose arguments come first."""
-    ratios = smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge)
-    return values_of_ratios(ratios, learning_rate, leaf_clip, divisor, largest)
-
-
-@numba.njit(cache=True, nogil=True)
-def values_of_ratios(ratios, learning_rate, leaf_clip, divisor, largest):  # type: ignore[no-untyped-def]
-    """-learning_rate clip(ratio) / divisor in units of 2**-16: int32 [B, n_leaves, n_outputs].
-
-    Args:
-        ratios: float64 [B, n_leaves, n_outputs].
-        learning_rate, leaf_clip, divisor, largest: as in `hedgerow.trees.leaves.LeafRule`.
-    """
-    values = np.empty(ratios.shape, dtype=np.int32)
-    reach = divisor * largest / SCORE_UNIT
-    for place in np.ndindex(ratios.shape):
-        value = -learning_rate * min(max(ratios[place], -leaf_clip), leaf_clip)
-        values[place] = np.rint(min(max(value, -reach), reach) / divisor * SCORE_UNIT)
-    return values
-
-
-@numba.njit(cache=True, nogil=True)
-def largest_sum(values):  # type: ignore[no-untyped-def]
-    """The sum over trees of the largest magnitude of any of a tree's values, int32 [B, n_leaves, n_outputs]."""
-    total = np.int64(0)
-    for tree in range(len(values)):
-        largest = np.int64(0)
-        for value in values[tree].flat:
-            largest = max(largest, abs(np.int64(value)))
-        total += largest
-    return total
+JAMES_STEIN_SHARE = 0.4
+"""Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +45,7 @@ class LeafRule:
         noise_ridge: further ridge per standard deviation of the gradient's noise, >= 0.
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
-        smooths: whether noise is taken out first, see `hedgerow.trees.smoothing`; the papers' rules do not.
+        smooths: whether noise is taken out first, see `smoothed_ratios`; the papers' rules do not.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
@@ -137,10 +84,13 @@ class NoisyLeaves:
 
 def read_sums(sums: NDArray[np.int64], sigma: float, loss: Loss, n_trees: int) -> NoisyLeaves:
     """A release, int64 [n_trees * n_leaves * n_statistics] with noise `sigma` in integer units, in real units."""
-    scales = loss.scales
-    gradients, hessians, integers = read_leaves(
-        sums.reshape(n_trees, -1, loss.n_statistics), scales, max(1, loss.n_outputs)
-    )
+    scales, n_gradients = loss.scales, max(1, loss.n_outputs)
+    own = sums.reshape(n_trees, -1, loss.n_statistics)
+    gradients = own[..., :n_gradients] / scales[:n_gradients]
+    # One Hessian for each gradient, or one for all of them.
+    known = np.maximum(own[..., n_gradients:] / scales[n_gradients:], 0.0)
+    hessians = np.repeat(known, n_gradients // known.shape[2], axis=2)
+    integers = own[..., n_gradients:].sum(axis=2)
     return NoisyLeaves(gradients, hessians, sigma / float(scales[0]), sigma / float(scales[-1]), integers)
 
 
@@ -157,20 +107,100 @@ def leaf_values(
 def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[np.int32]:
     """`leaf_values` of sums that were read already; not for "averaging"."""
     gradients, hessians, noise = leaves.gradients, leaves.hessians, leaves.gradient_noise
-    ridge, how = rule.ridge(noise), (rule.learning_rate, rule.leaf_clip, rule.divisor, rule.largest)
+    ridge = rule.ridge(noise)
     if rule.smooths:
         shapes = shapes_of(trees)
-        values = smoothed_values(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge, *how)
+        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge)
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
-        values = values_of_ratios(ratios, *how)
-    return np.asarray(values)
+    return values_of_ratios(ratios, rule)
 
 
-def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Their quotient, 0 where the denominator is 0: without a ridge an empty leaf says nothing."""
-    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+@numba.njit(cache=True, nogil=True)
+def smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge):  # type: ignore[no-untyped-def]
+    """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
+
+    Args:
+        gradients, hessians: float64 [B, n_leaves, n_outputs].
+        reachable: bool [B, n_leaves]; the other leaves hold only noise, and get 0.
+        is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
+        noise: standard deviation of the noise of one gradient sum.
+        ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
+    """
+    n_trees, n_leaves, n_outputs = gradients.shape
+    ratios = np.zeros((n_trees, n_leaves, n_outputs))
+    leaves, middle = np.empty(n_leaves, dtype=np.int64), np.empty(n_leaves)
+    for tree in range(n_trees):
+        n_used = 0
+        for leaf in range(n_leaves):
+            if reachable[tree, leaf]:
+                leaves[n_used] = leaf
+                n_used += 1
+        used = leaves[:n_used]
+        pools = is_ordered[tree] and n_used > 2 and noise > 0
+        if pools:
+            _middles(hessians[tree], used, middle)
+        factor = _shrinkage(gradients[tree], used, noise)
+        for i in range(n_used):
+            for output in range(n_outputs):
+                g, h = gradients[tree, used[i], output], hessians[tree, used[i], output]
+                if pools:
+                    g, h = _pooled(gradients[tree, :, output], hessians[tree, :, output], used, middle, i, noise)
+                if h + ridge > 0:
+                    ratios[tree, used[i], output] = g / (h + ridge) * factor
+    return ratios
+
+
+@numba.njit(cache=True, nogil=True)
+def _middles(hessians, used, middle):  # type: ignore[no-untyped-def]
+    """The Hessian mass below each leaf's middle."""
+    below = 0.0
+    for i in range(len(used)):
+        mass = 0.0
+        for output in range(hessians.shape[1]):
+            mass += hessians[used[i], output]
+        mass /= hessians.shape[1]
+        middle[i] = below + mass / 2
+        below += mass
+
+
+@numba.njit(cache=True, nogil=True)
+def _pooled(gradients, hessians, used, middle, at, noise):  # type: ignore[no-untyped-def]
+    """One leaf's sums with its neighbours', the less the further away they are.
+
+    The distance of two leaves is the Hessian mass between their middles, in standard deviations of the noise; the
+    weight falls as 1 / (1 + t + t**2 / 2), which follows exp(-t) closely and needs no library's exponential.
+    """
+    g, h = 0.0, 0.0
+    for i in range(len(used)):
+        steps = abs(middle[at] - middle[i]) / noise
+        weight = 1 / (1 + steps + steps * steps / 2)
+        g += weight * gradients[used[i]]
+        h += weight * hessians[used[i]]
+    return g, h
+
+
+@numba.njit(cache=True, nogil=True)
+def _shrinkage(gradients, used, noise):  # type: ignore[no-untyped-def]
+    """The factor in [0, 1] for one tree's values.
+
+    Source: James & Stein 1961, with the positive part of Baranchik 1964, for gradient sums of known noise.
+    """
+    energy, n_sums = 0.0, len(used) * gradients.shape[1]
+    for i in range(len(used)):
+        for output in range(gradients.shape[1]):
+            energy += gradients[used[i], output] ** 2
+    if n_sums <= 2 or energy <= 0:
+        return 1.0
+    return max(0.0, 1 - JAMES_STEIN_SHARE * (n_sums - 2) * noise * noise / energy)
+
+
+def values_of_ratios(ratios: NDArray[np.float64], rule: LeafRule) -> NDArray[np.int32]:
+    """-learning_rate clip(ratio) / divisor in units of 2**-16, at most `rule.largest`: int32, of the same shape."""
+    reach = rule.divisor * rule.largest / SCORE_UNIT
+    values = -rule.learning_rate * np.clip(ratios, -rule.leaf_clip, rule.leaf_clip)
+    return _to_units(np.clip(values, -reach, reach) / rule.divisor)
 
 
 def leaf_weights(sums: NDArray[np.int64], loss: Loss, n_trees: int, weight_update: str) -> NDArray[np.int64]:
@@ -199,5 +229,15 @@ def _averages(sums: NDArray[np.int64], loss: Loss, n_trees: int) -> NDArray[np.f
     return np.asarray(shares[:, :, 1:] if counts.shape[2] == 2 else shares)
 
 
+def _quotient(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Their quotient, 0 where the denominator is 0: without a ridge an empty leaf says nothing."""
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
 def _to_units(values: NDArray[np.float64]) -> NDArray[np.int32]:
     return np.rint(values * SCORE_UNIT).astype(np.int32)
+
+
+def largest_sum(values: NDArray[np.int32]) -> int:
+    """The sum over trees of the largest magnitude of any of a tree's values, int32 [B, n_leaves, n_outputs]."""
+    return int(np.abs(values.astype(np.int64)).max(axis=(1, 2), initial=0).sum())

@@ -1,18 +1,14 @@
-"""Public randomness: a stream that anyone can expand again from the plan's seed.
+"""Totally random trees: structures drawn from public randomness and public candidates, before any record is asked.
 
-Trees are drawn from it, so a node can check that the coordinator did not pick them. It is SHAKE-256 of the seed and a
-label, read as 64-bit words: the same on every machine and in every release, which numpy's generators do not promise.
-It must never be used for noise, masks or subsampling.
-
-Kernels that draw a tree from words of public randomness: every node's split, and which codes it sends left.
-
-A whole batch of trees is drawn by every party between two exchanges, while all the others wait.
-
-Totally random trees: structures drawn from public randomness and public candidates, before any record is asked.
+The randomness is a stream that anyone can expand again from the plan's seed, so a node can check that the coordinator
+did not pick the trees. It is SHAKE-256 of the seed and a label, read as 64-bit words: the same on every machine and in
+every release, which numpy's generators do not promise. It must never be used for noise, masks or subsampling.
 
 Source: Maddock et al., CCS'22, section 4.3.2 (totally random splits) and 5.1 (feature interactions). A split is drawn
 among the candidates that still divide the node's cells, so no leaf is empty by construction; a node that no candidate
 divides sends everything left. Missing values go to a side drawn by coin, independently of the data.
+
+`intervals` and `shapes_of` say what the finished structure of any batch of trees means for routing and for its leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TypeVar
 
@@ -32,14 +29,15 @@ from hedgerow.protocol.queries import FittedTrees, TreeBatch
 from hedgerow.trees.binning import Grid
 
 Item = TypeVar("Item")
+Words = NDArray[np.uint64]
+Cuts = Mapping[int, Sequence[int]]
+"""Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
+
 WORDS_PER_REFILL = 512
-_FIRST_WORDS = 64
-"""Most streams are never asked for more; a longer output of SHAKE-256 begins with the shorter one."""
-
-
-def words_of(content: bytes) -> NDArray[np.uint64]:
-    """Bytes of a stream as its words: uint64 [len(content) / 8]."""
-    return np.frombuffer(content, dtype="<u8").astype(np.uint64)
+ANY_SET, SMALL_SET = -1, -2
+"""In place of the length of a node's interval, see `intervals`."""
+SMALL_CODES = 64
+"""How many codes have a bit in a word."""
 
 
 class PublicRandom:
@@ -53,42 +51,25 @@ class PublicRandom:
     def __init__(self, seed: int, label: str) -> None:
         self._key = f"hedgerow public randomness v1|{seed}|{label}".encode()
         self._refills = 0
-        self._is_short = False
+        # The words that are left of the last block, last one first.
         self._words: list[int] = []
+
+    def _block(self, number: int, n_words: int) -> bytes:
+        """The first words of one block of the stream."""
+        return hashlib.shake_256(self._key + b"|%d" % number).digest(8 * n_words)
 
     def _word(self) -> int:
         if not self._words:
-            if self._is_short:
-                self._is_short, self._words = False, self._block(0, WORDS_PER_REFILL)[:-_FIRST_WORDS]
-            else:
-                self._is_short = self._refills == 0
-                self._words = self._block(self._refills, _FIRST_WORDS if self._is_short else WORDS_PER_REFILL)
-                self._refills += 1
+            block = self._block(self._refills, WORDS_PER_REFILL)
+            self._words = list(struct.unpack(f"<{WORDS_PER_REFILL}Q", block))[::-1]
+            self._refills += 1
         return self._words.pop()
 
-    def first_words(self, count: int) -> NDArray[np.uint64]:
+    def first_words(self, count: int) -> Words:
         """The first `count` words of the stream, whatever was taken of it: uint64 [count]."""
-        return words_of(self.first_bytes(count))
-
-    def first_bytes(self, count: int) -> bytes:
-        """The same words before `words_of` reads them; those of several streams are read at once."""
-        sizes = [8 * min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
-        streams = [hashlib.shake_256(self._key + b"|%d" % block) for block in range(len(sizes))]
-        return b"".join([stream.digest(size) for stream, size in zip(streams, sizes, strict=True)])
-
-    def _block(self, refill: int, n_words: int) -> list[int]:
-        """The first words of a block of the stream, last one first."""
-        block = hashlib.shake_256(self._key + b"|%d" % refill).digest(8 * n_words)
-        return list(struct.unpack(f"<{n_words}Q", block))[::-1]
-
-    def _take(self, count: int) -> list[int]:
-        """The next `count` words."""
-        if count > len(self._words):
-            return [self._word() for _ in range(count)]
-        taken = self._words[len(self._words) - count :]
-        del self._words[len(self._words) - count :]
-        taken.reverse()
-        return taken
+        sizes = [min(WORDS_PER_REFILL, count - start) for start in range(0, count, WORDS_PER_REFILL)]
+        content = b"".join([self._block(number, size) for number, size in enumerate(sizes)])
+        return np.frombuffer(content, dtype="<u8").astype(np.uint64)
 
     def below(self, limit: int) -> int:
         """An integer in [0, limit), for 1 <= limit <= 2**32; its bias is below 2**-32."""
@@ -101,9 +82,8 @@ class PublicRandom:
     def permutation(self, size: int) -> list[int]:
         """0 .. size-1 in random order (Fisher and Yates)."""
         order = list(range(size))
-        words = self._take(max(0, size - 1))
-        for last, word in zip(range(size - 1, 0, -1), words, strict=False):
-            other = (word * (last + 1)) >> 64
+        for last in range(size - 1, 0, -1):
+            other = self.below(last + 1)
             order[last], order[other] = order[other], order[last]
         return order
 
@@ -125,9 +105,86 @@ class PublicRandom:
         return (((self._word() << 64) | self._word()) * limit) >> 128
 
 
-Words = NDArray[np.uint64]
-ANY_SET, SMALL_SET, SMALL_CODES = -1, -2, 64
-"""In place of a length, see `intervals`; and how many codes have a bit in a word."""
+class CutTable:
+    """The candidates of all features, as the kernel takes them; rows are replaced one by one.
+
+    Attributes:
+        cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
+        n_cuts: int64 [n_features].
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
+        self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
+
+    @classmethod
+    def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
+        """The table of some features' candidates; the others have none."""
+        table = cls(grid)
+        for feature, row in cuts.items():
+            table.put(feature, row)
+        return table
+
+    def put(self, feature: int, cuts: Sequence[int]) -> None:
+        """Replace the candidates of one feature."""
+        self.cuts[feature, : len(cuts)] = cuts
+        self.n_cuts[feature] = len(cuts)
+
+    def of_feature(self, feature: int) -> list[int]:
+        """The candidates of one feature."""
+        cuts: list[int] = self.cuts[feature, : self.n_cuts[feature]].tolist()
+        return cuts
+
+
+def words_of_trees(seed: int, first: int, subsets: Sequence[Sequence[int]], grid: Grid, depth: int) -> Words:
+    """The words that a batch is drawn from, each tree's from the public stream of its number: uint64 [B, n_words].
+
+    Args:
+        seed: of the run's structures.
+        first: the number of the batch's first tree.
+        subsets: the features that each tree may ask for.
+    """
+    n_words = words_for(grid, depth, max(map(len, subsets)))
+    return np.stack([PublicRandom(seed, f"tree {first + i}").first_words(n_words) for i in range(len(subsets))])
+
+
+def words_for(grid: Grid, depth: int, subset_size: int) -> int:
+    """Words that suffice for a tree that may ask for `subset_size` features: the orders of categories, three a node."""
+    n_codes, is_categorical = grid.codes_of_features
+    orders = sorted((2 * n_codes * is_categorical).tolist())[-subset_size:]
+    return int(3 * (2**depth - 1) + sum(orders))
+
+
+def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
+    """One totally random tree, see `random_trees`; a batch of one."""
+    words = randomness.first_words(words_for(grid, depth, len(features)))
+    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth)
+
+
+def random_trees(
+    randomness: Words, subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
+) -> TreeBatch:
+    """Totally random trees, one for each subset of features.
+
+    Args:
+        randomness: uint64 [B, n_words], the public words of each tree, as many as `words_for` says or more.
+        subsets: the features that each tree may ask for, at least one.
+        cuts: for every numeric feature of these, its candidates; categorical features need none.
+        depth: levels of splits, 1 to 8.
+    """
+    n_codes, is_categorical = grid.codes_of_features
+    drawn = draw_trees(
+        np.ascontiguousarray(randomness),
+        np.array([feature for features in subsets for feature in features], dtype=np.int64),
+        np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
+        cuts.cuts,
+        cuts.n_cuts,
+        n_codes,
+        is_categorical,
+        2**depth - 1,
+        grid.n_codes,
+    )
+    return TreeBatch(*drawn)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -289,13 +346,30 @@ def _send_set(goes_left, order, last):  # type: ignore[no-untyped-def]
     goes_left[len(order) :] = 0
 
 
-@numba.njit(cache=True, nogil=True)
-def _n_left(goes_left):  # type: ignore[no-untyped-def]
-    """How many codes go left."""
-    n_left = np.int64(0)
-    for code in range(len(goes_left)):
-        n_left += np.int64(goes_left[code])
-    return n_left
+def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
+    """The same trees with further levels, which send everything left; `depth` is at least theirs."""
+    trees, extra = fitted.trees, depth - fitted.trees.depth
+    if extra == 0:
+        return fitted
+    n_trees, n_nodes, n_codes = trees.goes_left.shape
+    below = 2**depth - 1 - n_nodes
+    deeper = TreeBatch(
+        feature=np.concatenate([trees.feature, np.zeros((n_trees, below), dtype=np.int32)], axis=1),
+        goes_left=np.concatenate([trees.goes_left, np.ones((n_trees, below, n_codes), dtype=np.uint8)], axis=1),
+        threshold=np.concatenate([trees.threshold, np.full((n_trees, below), n_codes - 1, dtype=np.int32)], axis=1),
+    )
+    values = np.zeros((n_trees, 2**depth, fitted.values.shape[2]), dtype=np.int32)
+    values[:, :: 2**extra] = fitted.values
+    return FittedTrees(deeper, values)
+
+
+def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
+    """Batches of equal depth as one."""
+    return TreeBatch(
+        feature=np.concatenate([batch.feature for batch in batches]),
+        goes_left=np.concatenate([batch.goes_left for batch in batches]),
+        threshold=np.concatenate([batch.threshold for batch in batches]),
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -329,8 +403,40 @@ def intervals(goes_left, threshold):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _n_left(goes_left):  # type: ignore[no-untyped-def]
+    """How many codes go left."""
+    n_left = np.int64(0)
+    for code in range(len(goes_left)):
+        n_left += np.int64(goes_left[code])
+    return n_left
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """What the public structure of a batch says about its leaves.
+
+    Attributes:
+        single: int64 [B], the feature of a tree that asks for one only, -1 for others.
+        is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
+        leaf_of_code: uint8 [B, n_codes], the leaf of each code of a tree on a single feature; 0 for others.
+        reachable: bool [B, n_leaves], leaves that a record can reach; the others hold only noise.
+    """
+
+    single: NDArray[np.int64]
+    is_ordered: NDArray[np.bool_]
+    leaf_of_code: NDArray[np.uint8]
+    reachable: NDArray[np.bool_]
+
+
+@lru_cache(maxsize=2)
+def shapes_of(trees: TreeBatch) -> Shapes:
+    """The shapes of a batch; kept, since its sums, its values and its update all ask for them."""
+    return Shapes(*shapes_of_trees(trees.feature, trees.goes_left, trees.threshold))
+
+
+@numba.njit(cache=True, nogil=True)
 def shapes_of_trees(feature, goes_left, threshold):  # type: ignore[no-untyped-def]
-    """What `hedgerow.trees.smoothing.Shapes` holds, in its order.
+    """What `Shapes` holds, in its order.
 
     Args:
         feature, threshold: int32 [B, n_nodes].
@@ -375,177 +481,3 @@ def _follow_sides(goes_left, reachable):  # type: ignore[no-untyped-def]
         is_alive[2 * node + 1] = is_alive[node]
         is_alive[2 * node + 2] = is_alive[node] and _n_left(goes_left[node]) < goes_left.shape[1]
     reachable[:] = is_alive[n_nodes:]
-
-
-Cuts = Mapping[int, Sequence[int]]
-"""Per feature, the ascending cell numbers c at which a split "cells <= c go left" may be made."""
-_AHEAD_BYTES = 1 << 22
-"""Enough for some thousand trees; the words of later ones are made when their turn comes."""
-
-
-@dataclass(frozen=True)
-class OrderedSplits:
-    """Splits of numeric features, one of each list for a split, to be filled in together."""
-
-    nodes: list[int] = field(default_factory=list)
-    features: list[int] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    missing_codes: list[int] = field(default_factory=list)
-    missing_left: list[bool] = field(default_factory=list)
-
-    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
-        """Note one split."""
-        self.nodes.append(node)
-        self.features.append(feature)
-        self.cuts.append(cut)
-        self.missing_codes.append(missing_code)
-        self.missing_left.append(missing_left)
-
-
-class Draft:
-    """One tree while its nodes are filled in; those that are not send everything left."""
-
-    def __init__(self, depth: int, n_codes: int) -> None:
-        n_nodes = 2**depth - 1
-        self.feature = np.zeros(n_nodes, dtype=np.int32)
-        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
-        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
-
-    def fill_ordered(self, splits: OrderedSplits) -> None:
-        """Cells up to a split's cut go left."""
-        if not splits.nodes:
-            return
-        self.feature[splits.nodes] = splits.features
-        self.threshold[splits.nodes] = splits.cuts
-        codes = np.arange(self.goes_left.shape[1])
-        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
-        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
-        follows = np.array(splits.missing_left)[:, None]
-        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
-
-    def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
-        """The codes marked in `left` go left."""
-        self.feature[node] = feature
-        self.goes_left[node, : len(left)] = left
-        self.goes_left[node, len(left) :] = 0
-        self.threshold[node] = -1
-
-
-class CutTable:
-    """The candidates of all features, as the kernel takes them; rows are replaced one by one.
-
-    Attributes:
-        cuts: int64 [n_features, most cuts], ascending; each row counts up to its number of cuts.
-        n_cuts: int64 [n_features].
-    """
-
-    def __init__(self, grid: Grid) -> None:
-        self.cuts = np.zeros((grid.n_features, grid.n_codes), dtype=np.int64)
-        self.n_cuts = np.zeros(grid.n_features, dtype=np.int64)
-
-    @classmethod
-    def of(cls, cuts: Cuts, grid: Grid) -> CutTable:
-        """The table of some features' candidates; the others have none."""
-        table = cls(grid)
-        for feature, row in cuts.items():
-            table.put(feature, row)
-        return table
-
-    def put(self, feature: int, cuts: Sequence[int]) -> None:
-        """Replace the candidates of one feature."""
-        self.cuts[feature, : len(cuts)] = cuts
-        self.n_cuts[feature] = len(cuts)
-
-    def of_feature(self, feature: int) -> list[int]:
-        """The candidates of one feature."""
-        cuts: list[int] = self.cuts[feature, : self.n_cuts[feature]].tolist()
-        return cuts
-
-
-class TreeWords:
-    """The words that the trees of a run are drawn from, each tree's from the public stream of its number.
-
-    Those of the first trees are made at once: what is drawn from them then keeps nobody waiting between two exchanges.
-    """
-
-    def __init__(self, seed: int, n_trees: int, grid: Grid, depth: int, largest: int) -> None:
-        """Args: seed: of the run's structures; n_trees: trees of the run; largest: features of a tree at most."""
-        self._seed, self._grid, self._depth = seed, grid, depth
-        n_words = words_for(grid, depth, largest)
-        self._ahead = self._drawn(0, min(n_trees, _AHEAD_BYTES // (8 * n_words)), n_words)
-
-    def of_batch(self, first: int, subsets: Sequence[Sequence[int]]) -> Words:
-        """Those of tree `first` and its followers, one for each subset: uint64 [B, as many as they need or more]."""
-        if first + len(subsets) <= len(self._ahead):
-            return self._ahead[first : first + len(subsets)]
-        return self._drawn(first, len(subsets), words_for(self._grid, self._depth, max(map(len, subsets))))
-
-    def _drawn(self, first: int, n_trees: int, n_words: int) -> Words:
-        streams = [PublicRandom(self._seed, f"tree {first + number}") for number in range(n_trees)]
-        content = b"".join([stream.first_bytes(n_words) for stream in streams])
-        return words_of(content).reshape(n_trees, n_words)
-
-
-def words_for(grid: Grid, depth: int, subset_size: int) -> int:
-    """Words that suffice for a tree that may ask for `subset_size` features: the orders of categories, three a node."""
-    n_codes, is_categorical = grid.codes_of_features
-    orders = sorted((2 * n_codes * is_categorical).tolist())[-subset_size:]
-    return int(3 * (2**depth - 1) + sum(orders))
-
-
-def random_tree(randomness: PublicRandom, features: Sequence[int], cuts: Cuts, grid: Grid, depth: int) -> TreeBatch:
-    """One totally random tree, see `random_trees`; a batch of one."""
-    words = randomness.first_words(words_for(grid, depth, len(features)))
-    return random_trees(words[None], [features], CutTable.of(cuts, grid), grid, depth)
-
-
-def random_trees(
-    randomness: Words, subsets: Sequence[Sequence[int]], cuts: CutTable, grid: Grid, depth: int
-) -> TreeBatch:
-    """Totally random trees, one for each subset of features.
-
-    Args:
-        randomness: uint64 [B, n_words], the public words of each tree, as many as `words_for` says or more.
-        subsets: the features that each tree may ask for, at least one.
-        cuts: for every numeric feature of these, its candidates; categorical features need none.
-        depth: levels of splits, 1 to 8.
-    """
-    n_codes, is_categorical = grid.codes_of_features
-    drawn = draw_trees(
-        np.ascontiguousarray(randomness),
-        np.array([feature for features in subsets for feature in features], dtype=np.int64),
-        np.array([0, *accumulate(map(len, subsets))], dtype=np.int64),
-        cuts.cuts,
-        cuts.n_cuts,
-        n_codes,
-        is_categorical,
-        2**depth - 1,
-        grid.n_codes,
-    )
-    return TreeBatch(*drawn)
-
-
-def deepened(fitted: FittedTrees, depth: int) -> FittedTrees:
-    """The same trees with further levels, which send everything left; `depth` is at least theirs."""
-    trees, extra = fitted.trees, depth - fitted.trees.depth
-    if extra == 0:
-        return fitted
-    n_trees, n_nodes, n_codes = trees.goes_left.shape
-    below = 2**depth - 1 - n_nodes
-    deeper = TreeBatch(
-        feature=np.concatenate([trees.feature, np.zeros((n_trees, below), dtype=np.int32)], axis=1),
-        goes_left=np.concatenate([trees.goes_left, np.ones((n_trees, below, n_codes), dtype=np.uint8)], axis=1),
-        threshold=np.concatenate([trees.threshold, np.full((n_trees, below), n_codes - 1, dtype=np.int32)], axis=1),
-    )
-    values = np.zeros((n_trees, 2**depth, fitted.values.shape[2]), dtype=np.int32)
-    values[:, :: 2**extra] = fitted.values
-    return FittedTrees(deeper, values)
-
-
-def concatenate(batches: Sequence[TreeBatch]) -> TreeBatch:
-    """Batches of equal depth as one."""
-    return TreeBatch(
-        feature=np.concatenate([batch.feature for batch in batches]),
-        goes_left=np.concatenate([batch.goes_left for batch in batches]),
-        threshold=np.concatenate([batch.threshold for batch in batches]),
-    )

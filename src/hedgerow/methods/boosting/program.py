@@ -24,7 +24,7 @@ from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
-from hedgerow.trees.random_trees import TreeWords, random_trees
+from hedgerow.trees.random_trees import random_trees, words_of_trees
 
 
 def boosted_trees(plan: Plan, settings: Settings) -> Program:
@@ -44,7 +44,6 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     run, settings = grown.run, grown.run.settings
     candidates = CandidateSource(run.plan, run.grid)
     order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
-    words = TreeWords(run.structure_seed, settings.n_trees, run.grid, settings.max_depth, order.largest)
     n_fitted = 0
     update: FittedTrees | None = None
     score_bound, exchange = 0, 0
@@ -55,8 +54,8 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
             update, exchange = None, exchange + 1
         n_trees = min(settings.batch_size, settings.n_trees - first)
         subsets = order.features_of_batch(first, n_trees)
-        drawn_from = words.of_batch(first, subsets)
-        trees = random_trees(drawn_from, subsets, candidates.cut_table, run.grid, settings.max_depth)
+        words = words_of_trees(run.structure_seed, first, subsets, run.grid, settings.max_depth)
+        trees = random_trees(words, subsets, candidates.cut_table, run.grid, settings.max_depth)
         query = _leaf_query(run, trees, exchange, update, first, score_bound)
         sums = yield query
         rule = leaf_rule(run, n_trees)

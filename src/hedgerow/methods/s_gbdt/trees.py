@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numba
@@ -36,7 +37,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, TreeBatch
 from hedgerow.trees.binning import Grid
 from hedgerow.trees.leaf_sums import BLOCK, SiteRecords, _statistics_block, _unpack, packed_loss
-from hedgerow.trees.random_trees import Draft, OrderedSplits, PublicRandom
+from hedgerow.trees.random_trees import PublicRandom
 
 
 @lru_cache(maxsize=32)
@@ -178,3 +179,51 @@ def constant_tree(grid: Grid, depth: int) -> TreeBatch:
     """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
     draft = Draft(depth, grid.n_codes)
     return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
+
+
+@dataclass(frozen=True)
+class OrderedSplits:
+    """Splits of numeric features, one of each list for a split, to be filled in together."""
+
+    nodes: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    missing_codes: list[int] = field(default_factory=list)
+    missing_left: list[bool] = field(default_factory=list)
+
+    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
+        """Note one split."""
+        self.nodes.append(node)
+        self.features.append(feature)
+        self.cuts.append(cut)
+        self.missing_codes.append(missing_code)
+        self.missing_left.append(missing_left)
+
+
+class Draft:
+    """One tree while its nodes are filled in; those that are not send everything left."""
+
+    def __init__(self, depth: int, n_codes: int) -> None:
+        n_nodes = 2**depth - 1
+        self.feature = np.zeros(n_nodes, dtype=np.int32)
+        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
+        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
+
+    def fill_ordered(self, splits: OrderedSplits) -> None:
+        """Cells up to a split's cut go left."""
+        if not splits.nodes:
+            return
+        self.feature[splits.nodes] = splits.features
+        self.threshold[splits.nodes] = splits.cuts
+        codes = np.arange(self.goes_left.shape[1])
+        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
+        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
+        follows = np.array(splits.missing_left)[:, None]
+        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
+
+    def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
+        """The codes marked in `left` go left."""
+        self.feature[node] = feature
+        self.goes_left[node, : len(left)] = left
+        self.goes_left[node, len(left) :] = 0
+        self.threshold[node] = -1
