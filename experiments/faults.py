@@ -34,8 +34,7 @@ import numpy as np
 
 from experiments import faults_parties as parties
 from experiments.datasets import Table, category, number
-from experiments.network_lab import SEED, make_sites
-from experiments.network_lab import plan_text as text_of
+from experiments.federation import SEED, make_sites, plan_text
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node
@@ -468,7 +467,7 @@ def furnish(folder: Path) -> None:
             "federation": {"min_sites": 3, **TIMEOUTS},
         }
     )
-    (folder / "plan.toml").write_text(text_of(plan), encoding="utf-8")
+    (folder / "plan.toml").write_text(plan_text(plan), encoding="utf-8")
 
 
 def play_one(schedule: Schedule, template: Path, keep: Path | None) -> Found:

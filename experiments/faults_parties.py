@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 import hedgerow.cli.node
-import hedgerow.cli.serving
 import hedgerow.client.run
-from experiments.network_lab import SETTINGS
+from experiments.federation import SETTINGS
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
 from hedgerow.client.node import Node
@@ -152,12 +151,7 @@ def _fork(folder: Path, act: Callable[[int], int]) -> Process:
 
 def warm() -> None:
     """What a process does once before it dials was done by the one that it is forked from."""
-    for module, name in (
-        (hedgerow.cli.node, "rehearse_run"),
-        (hedgerow.cli.node, "warm_up"),
-        (hedgerow.cli.serving, "rehearse_run"),
-    ):
-        setattr(module, name, lambda *_: None)
+    hedgerow.cli.node.warm_up = lambda *_: None  # type: ignore[attr-defined,assignment]
 
 
 # What befalls a process ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Figure 20 of CCS'22: bytes, rounds and processor time measured over the engine `grpc`, and accuracy by clients.
 
-Every named method trains over real sockets, TLS and masks on loopback (`experiments.loopback`); what the
+Every named method trains over real sockets, TLS and masks on loopback (`experiments.federation`); what the
 coordinator's hub counted stands beside the formulas of the paper's Appendix B. Runs are kept in a CSV and taken up
 again.
 """

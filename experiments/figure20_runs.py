@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 from sklearn.metrics import roc_auc_score
 
+from experiments.federation import Loopback
 from experiments.harness import Lines, progress
-from experiments.loopback import Loopback
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import program_for, resolve

@@ -9,41 +9,50 @@ what must hold; its time limits mean a machine that does nothing else.
 from __future__ import annotations
 
 import argparse
-import cProfile
+import asyncio
+import json
 import os
 import platform
-import pstats
-import shutil
-import socket
+import random
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.datasets import Table, load
-from experiments.harness import plan_for
-from experiments.network_crowd import Crowd, Relay, Weather, be_crowd
-from experiments.network_flower import WAYS, interpreter, measure_flower
-from experiments.network_lab import (
+from experiments.federation import (
+    SETTINGS,
+    Crowd,
     Measured,
     Sites,
-    describe,
+    be_crowd,
+    in_threads,
     local_model,
+    make_keys,
     make_sites,
     run_federation,
     start_nodes,
-    to_json,
 )
-from experiments.network_wire import Scene, be_stubs, measure_wire
-from hedgerow.errors import HedgerowError
+from experiments.flower_lab import free_port
+from experiments.harness import arguments, plan_for
+from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
-from hedgerow.transport.grpc_hub import HubAddress
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identity_files import PRIVATE_SUFFIX, read_private
+from hedgerow.transport.interface import Arrived, Disconnected, Joined
+from hedgerow.transport.roster_file import read_roster
 
 PARTS = ("adult", "many", "weather", "wire", "flower")
 MODEL = {"n_trees": 100, "max_depth": 4}
@@ -56,12 +65,12 @@ Gates = dict[str, bool]
 _MANY_ROWS = 2_000
 _PER_PROCESS = 50
 _TYPICAL_BYTES = 6_400
+_WIRE_PATIENCE, _FLOWER_PATIENCE = 60.0, 120.0
 
 
 def main(argv: list[str]) -> int:
     """Run the parts that are asked for; 1 when a part fails or misses what must hold."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     if options.stub:
         be_stubs(Path(options.stub[0]), int(options.stub[1]), options.stub[2].split(","))
         return 0
@@ -73,12 +82,9 @@ def main(argv: list[str]) -> int:
         print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
         print("one write to the disk takes", end=" ")
         print(f"{1000 * _seconds_of_a_write(folder):.1f} ms, and all parties here share that disk", flush=True)
-        for part, run in (("adult", run_adult), ("many", run_many), ("weather", run_weather)):
+        for part, run in zip(PARTS, (run_adult, run_many, run_weather, run_wire, run_flower), strict=True):
             if part in options.parts:
                 gates.update(_finished(part, partial(run, options, folder / part)))
-    for part, run_bare in (("wire", run_wire), ("flower", run_flower)):
-        if part in options.parts:
-            gates.update(_finished(part, partial(run_bare, options)))
     print(f"\nload {os.getloadavg()[0]:.1f} at the end")
     for gate, holds in gates.items():
         print(f"{'holds' if holds else 'MISSED':<7} {gate}")
@@ -98,17 +104,15 @@ def _finished(part: str, run: Callable[[], Gates]) -> Gates:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments network", description=__doc__)
-    parser.add_argument("--data", help="folder with the data sets")
+    parser = arguments(
+        "network", __doc__, sites=(10, "nodes"), many=(200, "nodes of the large federation"),
+        repeats=(200, "exchanges over the wire alone"),
+    )  # fmt: skip
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batch", type=int, nargs="+", default=[25, 1], help="trees per exchange")
-    parser.add_argument("--sites", type=int, default=10)
-    parser.add_argument("--many", type=int, default=200, help="nodes of the large federation")
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 200], help="stubs for the wire alone")
     parser.add_argument("--bytes", type=int, nargs="+", default=[100, _TYPICAL_BYTES, 800_000], help="of each answer")
-    parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--keep", metavar="FOLDER", help="put journals, stores and logs there, and keep them")
-    parser.add_argument("--profile", action="store_true", help="profile the coordinator")
     parser.add_argument("--flower-python", metavar="PATH", help="an interpreter that has flwr")
     parser.add_argument("--stub", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--crowd", nargs=5, help=argparse.SUPPRESS)
@@ -122,7 +126,7 @@ def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
     gates: Gates = {}
     for batch in options.batch:
         plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
-        measured = run_federation(sites, plan, start_nodes, HubAddress(), _profile if options.profile else _plainly)
+        measured = run_federation(sites, plan, start_nodes)
         who = f"{options.sites} processes, B={batch}"
         title = f"Adult, {options.sites} node processes, T=100, d=4, B={batch}"
         gates.update(report(title, who, sites, plan, measured))
@@ -141,7 +145,7 @@ def run_many(options: argparse.Namespace, folder: Path) -> Gates:
     table = _first_rows(load("adult", options.data), _MANY_ROWS)
     sites = make_sites(folder, table, options.many)
     plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
-    measured = run_federation(sites, plan, Crowd(_PER_PROCESS), HubAddress(), _plainly)
+    measured = run_federation(sites, plan, Crowd(_PER_PROCESS))
     who = f"{options.many} nodes"
     gates = report(f"{options.many} nodes, {_PER_PROCESS} to a process, B=25", who, sites, plan, measured)
     whole = measured.least_survivors == options.many
@@ -149,80 +153,43 @@ def run_many(options: argparse.Namespace, folder: Path) -> Gates:
 
 
 def run_weather(options: argparse.Namespace, folder: Path) -> Gates:
-    """Delay and loss between the nodes and the coordinator: by netem if the kernel has it, else by a relay."""
+    """Delay and loss between the nodes and the coordinator, by a relay in user space."""
     table = _first_rows(load("adult", options.data), _MANY_ROWS)
     sites = make_sites(folder, table, options.sites)
     plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": 25})
-    if has_netem():
-        with Namespace() as space:
-            crowd = Crowd(options.sites, space.prefix)
-            measured = run_federation(sites, plan, crowd, HubAddress(space.host), _plainly)
-        way, how = "netem", "50 ms and 1 % loss by netem between two network namespaces"
-    else:
-        relays = []
+    relays = []
 
-        def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
-            relays.append(Relay(address.port, Weather(), seed=1))
-            return Crowd(len(sites.names))(sites, replace(address, port=relays[0].port), state, plan)
+    def through_relay(sites: Sites, address: HubAddress, state: Path, plan: Path) -> Any:
+        relays.append(Relay(address.port, seed=1))
+        return Crowd(len(sites.names))(sites, replace(address, port=relays[0].port), state, plan)
 
-        measured = run_federation(sites, plan, through_relay, HubAddress(), _plainly)
-        print("No netem here (it needs root, ip, tc and the kernel module sch_netem): a relay in user space instead.")
-        lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
-        way, how = "a relay", f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
-    who = f"50 ms of delay and 1 % loss by {way}"
+    measured = run_federation(sites, plan, through_relay)
+    lost = f"{relays[0].n_lost} of {relays[0].n_chunks}"
+    how = f"50 ms each way, {lost} chunks a retransmission of 250 ms later"
+    who = "50 ms of delay and 1 % loss by a relay"
     return {f"{who}: the run ends": True, **report(f"{options.sites} nodes, {how}", who, sites, plan, measured)}
 
 
-def run_wire(options: argparse.Namespace) -> Gates:
+def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
     """The wire alone."""
     for n_nodes in options.nodes:
         # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
-        measure_wire(Scene(n_nodes, 1 if n_nodes <= 20 else 25, options.repeats), options.bytes)
+        sites = make_keys(folder / str(n_nodes), n_nodes)
+        measure_wire(sites, 1 if n_nodes <= 20 else 25, options.repeats, options.bytes)
     return {}
 
 
-def run_flower(options: argparse.Namespace) -> Gates:
+def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
     """Flower's exchange beside ours: it has no limit to keep."""
-    python = interpreter(options.flower_python)
-    print(WAYS if python is None else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, _free_port()))
+    python = options.flower_python or sys.executable
+    has_flower = subprocess.run([python, "-c", "import flwr"], capture_output=True, check=False).returncode == 0
+    print(WAYS if not has_flower else measure_flower(python, options.sites, 50, _TYPICAL_BYTES, free_port()))
     return {}
-
-
-class Namespace:
-    """A network namespace whose only way out delays and loses packets; made and removed with ``ip``."""
-
-    name, host, inside = "hedgerow-weather", "10.213.77.1", "10.213.77.2"
-    prefix = ("ip", "netns", "exec", name)
-
-    def __enter__(self) -> Namespace:
-        for line in (
-            f"ip netns add {self.name}",
-            f"ip link add hedgerow0 type veth peer name hedgerow1 netns {self.name}",
-            f"ip addr add {self.host}/30 dev hedgerow0",
-            "ip link set hedgerow0 up",
-            "tc qdisc add dev hedgerow0 root netem delay 50ms loss 1%",
-            f"ip -n {self.name} addr add {self.inside}/30 dev hedgerow1",
-            f"ip -n {self.name} link set hedgerow1 up",
-            f"tc -n {self.name} qdisc add dev hedgerow1 root netem delay 50ms loss 1%",
-        ):
-            subprocess.run(line.split(), check=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        subprocess.run(["ip", "netns", "delete", self.name], check=True)
-
-
-def has_netem() -> bool:
-    """Whether this machine lets us make a network namespace with netem in it."""
-    if shutil.which("ip") is None or shutil.which("tc") is None or shutil.which("unshare") is None:
-        return False
-    trial = ["unshare", "-n", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
 
 
 def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
     """Print one run; whether its model is the engine `local`'s."""
-    is_same = measured.model == local_model(sites, plan)
+    is_same = measured.model == local_model({name: sites.table(name) for name in sites.names}, plan)
     print(title)
     for name, line in describe(measured).items():
         print(f"  {name:30} {line}")
@@ -246,19 +213,242 @@ def _seconds_of_a_write(folder: Path, repeats: int = 20) -> float:
         return (time.perf_counter() - began) / repeats
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def describe(measured: Measured) -> dict[str, str]:
+    """The numbers of one run, as lines."""
+    exchanges = np.array(measured.exchanges or (np.nan,)) * 1000
+    median, late = np.quantile(exchanges, [0.5, 0.99])
+    rounds, timeline = np.array(measured.rounds or (np.nan,)) * 1000, measured.timeline
+    return {
+        "from all joined to the model": f"{measured.to_model:.2f} s",
+        "from all ready to the model": f"{measured.training:.2f} s, with the set-up of the masks",
+        "one exchange": f"median {median:.1f} ms, 99 % {late:.1f} ms; {len(exchanges)} exchanges",
+        "one round": f"median {np.median(rounds):.1f} ms, two exchanges each; {len(timeline.released)} rounds",
+        "processor time": f"coordinator {measured.cpu_coordinator:.2f} s, all nodes {measured.cpu_nodes:.2f} s; a "
+        f"round {1000 * measured.cpu_round:.1f} ms of all together",
+        "bytes per node": f"{measured.sent_per_node:,.0f} sent, {measured.received_per_node:,.0f} received",
+        "smallest sum": f"over {measured.least_survivors} of {timeline.n_sites} sites; "
+        f"{timeline.n_silent} times silent, {timeline.n_left} times disconnected",
+    }
 
 
-def _plainly(work: Callable[[], Any]) -> Any:
-    return work()
+def to_json(title: str, measured: Measured, *, is_same: bool | None) -> str:
+    """One line for machines."""
+    content = {
+        "run": title,
+        "seconds_to_model": measured.to_model,
+        "median_exchange_seconds": float(np.median(measured.exchanges or (np.nan,))),
+        "bytes_sent_per_node": measured.sent_per_node,
+        "bytes_received_per_node": measured.received_per_node,
+        "cpu_coordinator": measured.cpu_coordinator,
+        "cpu_nodes": measured.cpu_nodes,
+        "cpu_round": measured.cpu_round,
+        "equals_local": is_same,
+    }
+    return json.dumps(content)
 
 
-def _profile(work: Callable[[], Any]) -> Any:
-    profile = cProfile.Profile()
-    try:
-        return profile.runcall(work)
-    finally:
-        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
+class Relay:
+    """A TCP relay in user space with delay and loss: TCP's own repair of a loss looks like this."""
+
+    DELAY, LOSS, RETRANSMISSION = 0.05, 0.01, 0.25
+    """Seconds each way, share of the chunks, and seconds until one that was lost is sent again."""
+
+    def __init__(self, target: int, seed: int) -> None:
+        self._target, self._random = target, random.Random(seed)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="relay", daemon=True).start()
+        started = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
+        self.port = int(started.result().sockets[0].getsockname()[1])
+        self.n_chunks = self.n_lost = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass chunks on in order, each at its own time or after the one before it."""
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        feeding = asyncio.ensure_future(self._deliver(waiting, writer))
+        try:
+            while chunk := await reader.read(1400):
+                is_lost = self._random.random() < self.LOSS
+                self.n_chunks, self.n_lost = self.n_chunks + 1, self.n_lost + is_lost
+                late = self.DELAY + (self.RETRANSMISSION if is_lost else 0.0)
+                waiting.put_nowait((self._loop.time() + late, chunk))
+        except OSError:
+            pass  # The one end is gone; the other is told below.
+        waiting.put_nowait((self._loop.time() + self.DELAY, b""))
+        await feeding
+
+    async def _deliver(self, waiting: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                due, chunk = await waiting.get()
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+                if not chunk:
+                    writer.close()
+                    return
+                writer.write(chunk)
+                await writer.drain()
+        except OSError:
+            writer.close()
+
+
+# The wire alone -------------------------------------------------------------------------------------------------------
+
+
+def measure_wire(sites: Sites, per_process: int, repeats: int, sizes: Sequence[int]) -> None:
+    """Print one block of numbers for one federation of stubs, so many to a process.
+
+    A stub gives back as many bytes as it is asked for, at once. So this is the price of the wire alone, mutual TLS
+    included, without any cryptography or training above it.
+    """
+    names = sites.names
+    groups = [names[start : start + per_process] for start in range(0, len(names), per_process)]
+    with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)) as hub:
+        command = [sys.executable, "-m", "experiments", "network", "--stub", str(sites.folder), str(hub.port)]
+        stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
+        try:
+            joined_at = []
+            for _ in names:
+                _expect(hub, Joined)
+                joined_at.append(time.perf_counter())
+            print(f"{len(names)} nodes in {len(groups)} processes, {os.cpu_count()} CPUs")
+            print(f"  from the first to the last join   {joined_at[-1] - joined_at[0]:8.2f} s")
+            for size in sizes:
+                n_times = repeats if size < 100_000 else max(3, repeats // 20)
+                _exchange(hub, names[:1], size, n_times, "round trip with one node")
+                _exchange(hub, names, size, n_times, "exchange with all nodes")
+            megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"  memory of the coordinator, at most {megabytes:7.0f} MB")
+        finally:
+            for stub in stubs:
+                stub.terminate()
+                stub.wait()
+
+
+def _exchange(hub: GrpcHub, names: Sequence[str], size: int, repeats: int, title: str) -> None:
+    question = size.to_bytes(8, "big")
+    seconds = []
+    cpu_before = time.process_time()
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for name in names:
+            hub.send(name, question)
+        for _ in names:
+            _expect(hub, Arrived)
+        seconds.append(time.perf_counter() - began)
+    cpu = (time.process_time() - cpu_before) / repeats
+    median, late = np.quantile(seconds, [0.5, 0.99]) * 1000
+    print(f"  {title}, {size:>7,} bytes   {median:8.2f} ms, 99 % {late:8.2f} ms, CPU here {cpu * 1000:8.2f} ms")
+
+
+def _expect(hub: GrpcHub, kind: type) -> None:
+    event = hub.receive(_WIRE_PATIENCE)
+    if not isinstance(event, kind):
+        raise EnvironmentFault(
+            f"Instead of the expected {kind.__name__} came {event}.",
+            cause="A stub ended, or the machine is too busy.",
+            remedy="Run it again with fewer --nodes.",
+            code="network-experiment",
+        )
+
+
+def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
+    """Answer every question, for all these sites, until the coordinator is gone."""
+    roster = read_roster(folder / "roster.toml")
+
+    def be_one(name: str) -> None:
+        identity = read_private(folder / f"{name}{PRIVATE_SUFFIX}")
+        uplink = GrpcUplink(f"127.0.0.1:{port}", identity, roster, random.random, settings=SETTINGS)
+        while not isinstance(event := uplink.receive(_WIRE_PATIENCE), Disconnected):
+            if isinstance(event, bytes):
+                uplink.send(bytes(int.from_bytes(event, "big")))
+
+    in_threads(be_one, names)
+
+
+# Flower's exchange ----------------------------------------------------------------------------------------------------
+
+
+# Clients give back as many bytes as they are sent. The scripts import nothing of this package, so that an interpreter
+# that has flwr needs nothing else.
+
+WAYS = """Flower is not installed in this interpreter. To have it measured beside:
+  python -m venv flower && flower/bin/pip install flwr numpy
+  python -m experiments network --flower-python flower/bin/python"""
+_SERVER = """
+import sys, time
+import flwr as fl
+import numpy as np
+
+n_nodes, n_rounds, size, port = map(int, sys.argv[1:])
+begun = []
+
+
+class Timed(fl.server.strategy.FedAvg):
+    def configure_fit(self, server_round, parameters, client_manager):
+        begun.append(time.perf_counter())
+        return super().configure_fit(server_round, parameters, client_manager)
+
+    def aggregate_fit(self, server_round, results, failures):
+        assert not failures, failures
+        return super().aggregate_fit(server_round, results, failures)
+
+    def evaluate(self, server_round, parameters):
+        return None
+
+
+start = fl.common.ndarrays_to_parameters([np.zeros(size, dtype=np.uint8)])
+strategy = Timed(
+    fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=n_nodes, min_available_clients=n_nodes,
+    initial_parameters=start,
+)
+config = fl.server.ServerConfig(num_rounds=n_rounds)
+cpu = time.process_time()
+fl.server.start_server(server_address=f"127.0.0.1:{port}", config=config, strategy=strategy)
+seconds = np.diff(begun) * 1000
+print("RESULT", fl.__version__, len(seconds), *np.quantile(seconds, [0.5, 0.99]), time.process_time() - cpu)
+"""
+_CLIENT = """
+import sys
+import flwr as fl
+
+
+class Echo(fl.client.NumPyClient):
+    def fit(self, parameters, config):
+        return parameters, 1, {}
+
+
+fl.client.start_client(server_address=f"127.0.0.1:{sys.argv[1]}", client=Echo().to_client())
+"""
+
+
+def measure_flower(python: str, n_nodes: int, n_rounds: int, size: int, port: int) -> str:
+    """One line on Flower's exchange with all nodes, without TLS, masks or journals; says why when there is none."""
+    with tempfile.TemporaryDirectory() as name:
+        server, client = Path(name) / "server.py", Path(name) / "client.py"
+        server.write_text(_SERVER, encoding="utf-8")
+        client.write_text(_CLIENT, encoding="utf-8")
+        words = [str(word) for word in (n_nodes, n_rounds, size, port)]
+        hub = subprocess.Popen([python, str(server), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(1.0)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        clients = [subprocess.Popen([python, str(client), str(port)], **quiet) for _ in range(n_nodes)]  # type: ignore[call-overload]
+        try:
+            said, complaints = hub.communicate(timeout=_FLOWER_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"Flower did not finish within {_FLOWER_PATIENCE:.0f} s."
+        finally:
+            for process in (hub, *clients):
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    line = next((line for line in said.splitlines() if line.startswith("RESULT")), None)
+    if line is None:
+        return f"Flower failed: {complaints.strip().splitlines()[-1] if complaints.strip() else 'nothing was said'}"
+    _, version, n_measured, median, late, cpu = line.split()
+    return (
+        f"Flower {version}, {n_nodes} clients, {size:,} bytes, plain text: median {float(median):.1f} ms, "
+        f"99 % {float(late):.1f} ms over {n_measured} rounds; processor time of the server {float(cpu):.2f} s"
+    )

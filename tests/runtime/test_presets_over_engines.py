@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from experiments.loopback import Loopback
+from experiments.federation import Loopback
 from hedgerow.local.training import MaskedAggregation, build_aggregation, train
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

@@ -1,0 +1,552 @@
+"""Federations over the engine `grpc` on this machine: real sockets, TLS, masks, stores and journals on loopback.
+
+The coordinator is in this process. Nodes are ``hedgerow node`` processes, or several share a process (`be_crowd`), or
+they are threads beside the coordinator (`Loopback`). Sessions, stores and links are the same in all three.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.datasets import Table
+from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
+from hedgerow.cli.inputs import read_plan
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.policy import Policy
+from hedgerow.client.run import run_node
+from hedgerow.client.session import NodeSession
+from hedgerow.client.store import NodeStore
+from hedgerow.client.warm_up import warm_up
+from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.errors import EnvironmentFault
+from hedgerow.local.training import train
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.protocol.script import RunState
+from hedgerow.server.coordinator import Outcome
+from hedgerow.server.events import RunEvent, RunEventKind
+from hedgerow.server.journal import Journal
+from hedgerow.server.run import run_coordinator
+from hedgerow.server.run_setup import RunSetup
+from hedgerow.server.session import RunSession
+from hedgerow.transport.grpc_core import LinkSettings
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_link import Traffic
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
+from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity, read_private
+from hedgerow.transport.interface import Hub, HubEvent
+from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
+
+SETTINGS = LinkSettings(http_proxy=False)
+SEED = 1
+_POLICY = 'version = 1\ndata_set = "experiment"\nmax_epsilon = 100.0\ndelta = 1e-6\nnoise = ["server"]\n'
+_LEAVING_SECONDS = 60.0
+_CROWD_PATIENCE, _LOOPBACK_PATIENCE = 600.0, 120.0
+
+
+# What the parties need -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sites:
+    """A folder with identities, a roster, a policy and one CSV per site."""
+
+    folder: Path
+    coordinator: PrivateIdentity
+    pinned: PinnedRoster
+    names: tuple[str, ...]
+
+    def table(self, name: str) -> Path:
+        """A site's rows."""
+        return self.folder / f"{name}.csv"
+
+
+def make_keys(folder: Path, n_sites: int) -> Sites:
+    """Identities, roster and policy of so many sites."""
+    folder.mkdir(parents=True, exist_ok=True)
+    coordinator = create_identity(folder, "coordinator", Role.COORDINATOR)[0]
+    names = tuple(f"site-{number:03}" for number in range(n_sites))
+    identities = [create_identity(folder, name, Role.SITE)[0] for name in names]
+    pinned = build_roster(coordinator.public, [identity.public for identity in identities])
+    (folder / "roster.toml").write_text(pinned.to_toml(), encoding="utf-8")
+    (folder / "policy.toml").write_text(_POLICY, encoding="utf-8")
+    return Sites(folder, coordinator, pinned, names)
+
+
+def make_sites(folder: Path, table: Table, n_sites: int) -> Sites:
+    """As `make_keys`, with a table's rows dealt out to the sites."""
+    sites, columns = make_keys(folder, n_sites), dict[str, Any]()
+    for feature, values in zip(table.features, table.columns, strict=True):
+        if feature["type"] == "categorical":
+            values = np.array([*feature["categories"], ""], dtype=object)[values]
+        columns[feature["name"]] = values
+    columns[table.label_section["name"]] = table.label
+    frame = pd.DataFrame(columns)
+    for number, name in enumerate(sites.names):
+        frame.iloc[number::n_sites].to_csv(sites.table(name), index=False)
+    return sites
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan as its TOML file; JSON's texts, numbers and lists of texts are TOML's as well."""
+    table = plan.to_dict()
+    lines = [f"version = {table['version']}", f"name = {json.dumps(table['name'])}"]
+    for name in ("model", "privacy", "label", "federation"):
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table[name].items())]
+    for feature in table["features"]:
+        lines += ["[[features]]", *(f"{key} = {json.dumps(value)}" for key, value in feature.items())]
+    return "\n".join(lines) + "\n"
+
+
+def local_model(tables: Mapping[str, Path], plan: Plan) -> bytes:
+    """The model file that the engine `local` makes of the sites' tables, with the same seeded noise."""
+    rows = {name: read_site_data(str(table), plan)[0] for name, table in tables.items()}
+    return train(plan, rows, noise=SeededNoise(SEED)).to_bytes()
+
+
+# A coordinator that is watched -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Timeline:
+    """When what happened, in seconds of a clock that never goes back; an observer for `RunSetup`.
+
+    Attributes:
+        n_sites: how many have to join.
+        on_all_joined, on_asked: called when all have, and before the nodes are first asked for something in a round.
+        asked: when the nodes were asked for something in a round: vectors, then shares; and when all was over.
+        phases: code words of all phases but the last.
+    """
+
+    n_sites: int
+    on_all_joined: Callable[[], None] = field(default=lambda: None)
+    on_asked: Callable[[], None] = field(default=lambda: None)
+    joined: dict[str, float] = field(default_factory=dict)
+    ready: dict[str, float] = field(default_factory=dict)
+    released: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    n_silent: int = 0
+    n_left: int = 0
+    finishing: float = 0.0
+
+    def __call__(self, event: RunEvent) -> None:
+        now = time.perf_counter()
+        if event.kind is RunEventKind.JOINED and event.site not in self.joined:
+            self.joined[event.site] = now
+            if len(self.joined) == self.n_sites:
+                self.on_all_joined()
+        elif event.kind is RunEventKind.READY:
+            self.ready.setdefault(event.site, now)
+        elif event.kind is RunEventKind.RELEASED:
+            self.released.append(now)
+        elif event.kind is RunEventKind.PHASE and event.code != RunState.OVER:
+            self._enter(event.code, now)
+        elif event.kind is RunEventKind.SILENT:
+            self.n_silent += 1
+        elif event.kind is RunEventKind.LEFT and not self.finishing:
+            self.n_left += 1
+
+    def _enter(self, phase: str, now: float) -> None:
+        self.phases.append(phase)
+        if phase == "finishing":
+            self.finishing = now
+        elif not phase.startswith("collecting-"):
+            return
+        if not self.asked or self.finishing:
+            # What the hook does takes time; the first exchange, the longest anyway, bears it.
+            self.on_asked()
+        self.asked.append(now)
+
+    @property
+    def n_exchanges(self) -> int:
+        """Messages to the nodes in rounds that were answered."""
+        return len(self.asked) - bool(self.finishing)
+
+
+def coordinate(
+    hub: Hub, keys: tuple[PrivateIdentity, PinnedRoster], plan: Plan, noise: NoiseSource, journal: Path, watch: Timeline
+) -> tuple[Outcome, RunSession]:
+    """Run a plan over what joins a hub.
+
+    Raises:
+        HedgerowError: why the run was given up.
+    """
+    identity, pinned = keys
+    with closing(Journal(journal)) as kept:
+        setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch)
+        session = RunSession(setup, kept)
+        return run_coordinator(session, hub, plan.federation, time.monotonic), session
+
+
+def model_of(outcome: Outcome, plan: Plan) -> bytes:
+    """The model file."""
+    return Model(plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
+
+
+# Nodes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node's keys, and what its owner agreed to."""
+
+    name: str
+    identity: PrivateIdentity
+    pinned: PinnedRoster
+    policy: Policy
+    settings: LinkSettings = SETTINGS
+    patience: float = _CROWD_PATIENCE
+
+    def be(self, plan: Plan, rows: SiteData, noise: NoiseSource, folder: Path, address: str) -> None:
+        """Be this site's node until its run is over."""
+        keys = signing_key(self.identity), signing_roster(self.pinned)
+        setup = NodeSetup(self.name, *keys, self.policy, os.urandom, noise, lambda _: rows, plan)
+        with closing(NodeStore(folder)) as store, closing(BudgetBook(folder / "budget.db")) as book:
+            uplink = GrpcUplink(address, self.identity, self.pinned, random.random, settings=self.settings)
+            with closing(uplink):
+                run_node(NodeSession(setup, store, book), uplink, time.monotonic, self.patience)
+
+
+def start_nodes(sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
+    """One ``hedgerow node`` process per site, each with the plan that its owner agreed to."""
+    common = ["--roster", str(sites.folder / "roster.toml"), "--policy", str(sites.folder / "policy.toml")]
+    common += ["--plan", str(plan), "--connect", str(address)]
+    return [
+        start_node(
+            [str(sites.table(name)), *common, "--identity", str(sites.folder / f"{name}{PRIVATE_SUFFIX}"),
+             "--state", str(state / name)],
+            state / f"{name}.log",
+        )
+        for name in sites.names
+    ]  # fmt: skip
+
+
+def start_node(options: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """A ``hedgerow node`` process of one thread."""
+    return start_process(["-m", "hedgerow.cli.main", "node", *options, "--threads", "1", "--json"], log)
+
+
+def start_process(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """A process of this interpreter that writes what it says to a file; it dials no proxy."""
+    environment = {**os.environ, "no_proxy": "127.0.0.1,localhost", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        return subprocess.Popen([sys.executable, *words], stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Starts nodes, so many to a process: two hundred starts of Python would measure nothing but that."""
+
+    per_process: int
+
+    def __call__(self, sites: Sites, address: HubAddress, state: Path, plan: Path) -> list[subprocess.Popen[bytes]]:
+        processes = []
+        for start in range(0, len(sites.names), self.per_process):
+            names = ",".join(sites.names[start : start + self.per_process])
+            words = ["-m", "experiments", "network", "--crowd", str(sites.folder), str(state), str(plan), str(address)]
+            processes.append(start_process([*words, names], state / f"crowd-{start:03}.log"))
+        return processes
+
+
+def be_crowd(words: Sequence[str]) -> int:
+    """Be several nodes until their run is over; 1 when one of them fails."""
+    folder, state, plan = Path(words[0]), Path(words[1]), read_plan(words[2])
+    warm_up(plan)
+    pinned, policy = read_roster(folder / "roster.toml"), read_policy(str(folder / "policy.toml"))
+    failed: list[str] = []
+
+    def be_one(name: str) -> None:
+        site = Site(name, read_private(folder / f"{name}{PRIVATE_SUFFIX}"), pinned, policy)
+        rows = read_site_data(str(folder / f"{name}.csv"), plan)[0]
+        try:
+            site.be(plan, rows, SystemNoise(os.urandom), state / name, words[3])
+        except Exception as fault:
+            failed.append(name)
+            print(f"{name}: {fault}", file=sys.stderr, flush=True)
+
+    in_threads(be_one, words[4].split(","))
+    return 1 if failed else 0
+
+
+def in_threads(act: Callable[[Any], None], arguments: Sequence[Any]) -> None:
+    """Call it with each argument in a thread of its own, and wait for all."""
+    threads = [threading.Thread(target=act, args=(argument,), daemon=True) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# Nodes as processes ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: seconds are wall clock; `cpu_*` are of processors, from the last join to the end.
+
+    An exchange is a message to the nodes, their answers, and all that the coordinator does until it sends the next one;
+    a round has two: all nodes are asked for their vectors, then as many as are needed for shares
+    (docs/secure-aggregation.md). `rounds` are from one release to the next, `cpu_round` is what all
+    parties together spend on one; it depends less on what else runs.
+    """
+
+    model: bytes
+    timeline: Timeline
+    to_model: float
+    training: float
+    exchanges: tuple[float, ...]
+    rounds: tuple[float, ...]
+    cpu_coordinator: float
+    cpu_nodes: float
+    cpu_round: float
+    sent_per_node: float
+    received_per_node: float
+    least_survivors: int
+
+
+StartNodes = Callable[[Sites, HubAddress, Path, Path], Sequence[subprocess.Popen[bytes]]]
+
+
+def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
+    """Run a plan over processes that `start` makes.
+
+    Raises:
+        HedgerowError: why the run was given up.
+        EnvironmentFault: a node's process ended otherwise than well.
+    """
+    state = sites.folder / f"run-{time.monotonic_ns()}"
+    state.mkdir()
+    plan_file = state / "plan.toml"
+    plan_file.write_text(plan_text(plan), encoding="utf-8")
+    processes: list[subprocess.Popen[bytes]] = []
+    before, asked = [0.0, 0.0], list[float]()
+
+    def all_joined() -> None:
+        before[:] = time.process_time(), sum(map(_cpu_of, processes))
+
+    timeline = Timeline(
+        len(sites.names), all_joined, lambda: asked.append(time.process_time() + sum(map(_cpu_of, processes)))
+    )
+    hub = GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)
+    children_before = _cpu_of_children()
+    try:
+        processes.extend(start(sites, HubAddress("127.0.0.1", hub.port), state, plan_file))
+        keys, journal = (sites.coordinator, sites.pinned), state / "journal.db"
+        outcome, session = coordinate(_Watched(hub, processes), keys, plan, SeededNoise(SEED), journal, timeline)
+        ended, cpu = timeline.finishing or time.perf_counter(), time.process_time() - before[0]
+        traffic = hub.traffic()
+    finally:
+        hub.close()
+        codes = [_end(process) for process in processes]
+    _require_success(codes)
+    n_sites = len(sites.names)
+    return Measured(
+        model_of(outcome, outcome.plan),
+        timeline,
+        ended - max(timeline.joined.values()),
+        ended - max(timeline.ready.values()),
+        tuple(np.diff(timeline.asked).tolist()),
+        tuple(np.diff(timeline.released).tolist()),
+        cpu,
+        _cpu_of_children() - children_before - before[1],
+        (asked[-1] - asked[0]) / max(1, len(timeline.released)) if asked else 0.0,
+        traffic.received / n_sites,
+        traffic.sent / n_sites,
+        min(map(len, session.survivors)),
+    )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A hub that gives up when a node's process has failed, rather than wait for it as long as the plan allows."""
+
+    hub: GrpcHub
+    processes: Sequence[subprocess.Popen[bytes]]
+
+    def send(self, site: str, message: bytes) -> bool:
+        """See `Hub.send`."""
+        return self.hub.send(site, message)
+
+    def receive(self, timeout: float) -> HubEvent | None:
+        """See `Hub.receive`; raises EnvironmentFault."""
+        event = self.hub.receive(min(timeout, 1.0))
+        if event is None:
+            _require_success([process.poll() for process in self.processes])
+        return event
+
+    def close(self) -> None:
+        """See `Hub.close`."""
+        self.hub.close()
+
+
+def _require_success(codes: Sequence[int | None]) -> None:
+    if any(codes):
+        raise EnvironmentFault(
+            f"{sum(map(bool, codes))} of {len(codes)} node processes failed.",
+            remedy="Run it again with --keep FOLDER and read the files *.log there.",
+            code="network-experiment",
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(_LEAVING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait() or 1
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _cpu_of(process: subprocess.Popen[bytes]) -> float:
+    """Processor seconds of a process until now; 0 where the system does not tell."""
+    try:
+        words = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# Nodes as threads ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopbackRun:
+    """What one run made and took.
+
+    Attributes:
+        model: the model file.
+        set_up: bytes until the first round was asked for: joining, the plan, keys for the masks.
+        rounds: bytes from then on, as the coordinator's hub counts frames.
+        n_rounds: releases.
+        numbers: integers in the vectors of one node, as the ledger has them.
+        n_exchanges: messages to every node that were answered, from the first round on: two a round, with masks.
+        cpu_node: processor seconds of one node's thread, on average; the wire's are gRPC's own threads'.
+        cpu_coordinator: processor seconds of the coordinator.
+    """
+
+    model: bytes
+    set_up: Traffic
+    rounds: Traffic
+    n_rounds: int
+    numbers: int
+    n_exchanges: int
+    cpu_node: float
+    cpu_coordinator: float
+
+
+class Loopback:
+    """Identities of a coordinator and so many sites, for any number of runs in this process.
+
+    Every node runs in a thread of its own, so that what it spends can be told from what the others do.
+
+    Args:
+        n_sites: three or more, so that masks have something to hide.
+        folder: an empty folder for journals and stores; the caller removes it.
+    """
+
+    SETTINGS = LinkSettings(backoff_seconds=0.05, http_proxy=False)
+    NOISE = ("server", "distributed", "local")
+    POLICY = Policy(version=1, data_set="loopback", max_epsilon=float("inf"), delta=1e-6, noise=NOISE)
+
+    def __init__(self, n_sites: int, folder: Path) -> None:
+        self.names = tuple(f"site-{number:03}" for number in range(n_sites))
+        coordinator = new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
+        keys = {name: new_identity(name, Role.SITE, os.urandom(32)) for name in self.names}
+        pinned = build_roster(coordinator.public, [key.public for key in keys.values()])
+        self._keys = coordinator, pinned
+        self._sites = [
+            Site(name, key, pinned, self.POLICY, self.SETTINGS, _LOOPBACK_PATIENCE) for name, key in keys.items()
+        ]
+        self._folder = folder
+        self._n_runs = 0
+
+    def run(self, plan: Plan, data: Mapping[str, SiteData], noise: NoiseSource) -> LoopbackRun:
+        """Train one model over all sites.
+
+        Args:
+            data: each site's rows by its name.
+            noise: of the coordinator and of the nodes.
+
+        Raises:
+            EnvironmentFault: a node did not end well.
+            HedgerowError: why the coordinator gave the run up.
+        """
+        self._n_runs += 1
+        folder = self._folder / f"run-{self._n_runs}"
+        folder.mkdir()
+        with closing(GrpcHub(*self._keys, HubAddress(), settings=self.SETTINGS)) as hub:
+            before: list[Traffic] = []
+            watch = Timeline(len(self.names), on_asked=lambda: before.append(hub.traffic()))
+            address = f"127.0.0.1:{hub.port}"
+            nodes = [
+                _Node(site.name, partial(site.be, plan, data[site.name], noise, folder / site.name, address))
+                for site in self._sites
+            ]
+            for node in nodes:
+                node.start()
+            began = time.thread_time()
+            outcome, _ = coordinate(hub, self._keys, plan, noise, folder / "journal.db", watch)
+            spent = time.thread_time() - began
+            for node in nodes:
+                node.join(_LOOPBACK_PATIENCE)
+            total = hub.traffic()
+        for node in nodes:
+            node.require_success()
+        rounds = Traffic(total.sent - before[0].sent, total.received - before[0].received)
+        cpu_node = sum(node.cpu for node in nodes) / len(nodes)
+        numbers = sum(release.length for release in outcome.ledger)
+        model, n_rounds = model_of(outcome, outcome.plan), len(watch.released)
+        return LoopbackRun(model, before[0], rounds, n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
+
+
+class _Node(threading.Thread):
+    """One node; `cpu` is what its thread spent, in seconds, and `fault` why it failed."""
+
+    def __init__(self, name: str, be: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._be = be
+        self.cpu = 0.0
+        self.fault: Exception | None = None
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        began = time.thread_time()
+        try:
+            self._be()
+        except Exception as fault:  # the main thread raises it
+            self.fault = fault
+        self.cpu = time.thread_time() - began
+
+    def require_success(self) -> None:
+        """Raises EnvironmentFault unless it has ended well."""
+        if self.fault is not None or self.is_alive():
+            raise EnvironmentFault(
+                f"The node {self.name} did not end well: {self.fault or 'it still runs'}.",
+                cause="It refused the run, or the machine is too busy.",
+                remedy="Run it again on a machine that does less.",
+                code="network-experiment",
+            ) from self.fault
