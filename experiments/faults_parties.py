@@ -151,7 +151,7 @@ def _fork(folder: Path, act: Callable[[int], int]) -> Process:
 
 def warm() -> None:
     """What a process does once before it dials was done by the one that it is forked from."""
-    hedgerow.cli.node.warm_up = lambda *_: None  # type: ignore[attr-defined,assignment]
+    hedgerow.cli.node.warm_up = lambda *_: None  # type: ignore[attr-defined]
 
 
 # What befalls a process ------------------------------------------------------------------------------------------

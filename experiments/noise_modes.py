@@ -34,6 +34,8 @@ class SumWithShares(PlainAggregation):
     def __init__(self, node: Node, cohort: NoiseCohort, noise: SeededNoise) -> None:
         super().__init__([node])
         self.cohort = cohort  # type: ignore[assignment]
+        # What a release may look like depends on how many sites add noise to it.
+        self.n_nodes = cohort.n_sites
         self._noise, self._n_drawn = noise, cohort.n_sites
 
     def sum_of(self, query: Query) -> IntVector:
