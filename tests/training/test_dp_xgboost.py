@@ -192,7 +192,7 @@ def test_scores_are_the_gains_of_the_paper(factory: ModuleType, seed: int, ridge
     query = selection_of(plan)
     rows = factory.make_data(plan, n, seed)
     total = Node("one", rows, plan, resolve(plan)).answer(dataclasses.replace(query, update=None))
-    (places, scores), = candidate_scores(query, total)
+    ((places, scores),) = candidate_scores(query, total)
     width = query.is_candidate.shape[2]
     # A score of 0 is in the step from 0 to 1/256, whose middle the loss's table takes.
     at_zero = [Fraction(1), Fraction(math.trunc((1 / 512 - 1) * GRADIENT_UNIT), GRADIENT_UNIT)]
@@ -468,9 +468,7 @@ def test_an_audit_of_the_leaves_stays_below_the_account_and_finds_faults(factory
     assert found > 0.4 * accounted
     assert audited(query, others, alone, 20_000, scale=0.25) > accounted
     if rate < 1:
-        unsampled = dataclasses.replace(
-            query, pure=dataclasses.replace(query.pure, sampling_threshold=SAMPLING_STEPS)
-        )
+        unsampled = dataclasses.replace(query, pure=dataclasses.replace(query.pure, sampling_threshold=SAMPLING_STEPS))
         assert audited(unsampled, others, alone, 20_000) > accounted
 
 

@@ -84,7 +84,7 @@ def test_without_gains_turns_are_even(factory: ModuleType) -> None:
 
 
 class SlowOrder:
-    """The adaptive order as its definition reads: one tree after the other, every share worked out anew for each."""
+    """The adaptive order as its definition reads: one tree after the other, every share worked out again for each."""
 
     def __init__(self, seed: int, n_trees: int, size: int, share: float) -> None:
         self.order = PublicRandom(seed, "feature order").permutation(N_FEATURES)
@@ -132,7 +132,12 @@ def test_turns_are_those_of_the_definition(
         assert subsets == [slow.features_of(tree + i) for i in range(n_trees)]
         tree += n_trees
         if random.integers(0, 3):
-            gradients, hessians = random.normal(0, 2, (n_trees, 4, 1)) * gain, np.full((n_trees, 4, 1), 10.0)
-            fast.take_leaves(NoisyLeaves(gradients, hessians, 1.0, 1.0, np.zeros((n_trees, 4), dtype=np.int64)), 1.0)
-            for subset, own in zip(subsets, gradients, strict=True):
-                slow.gain[subset] = math.fsum(((own**2 - 1.0) / 11.0).ravel().tolist())
+            gradients = random.normal(0, 2, (n_trees, 4, 2)) * gain
+            # An empty leaf says nothing where there is no ridge.
+            hessians = random.uniform(0, 9, gradients.shape) * random.integers(0, 2, gradients.shape)
+            ridge = float(random.choice([0.0, 2.5]))
+            leaves = NoisyLeaves(gradients, hessians, 1.5, 1.5, np.zeros((n_trees, 4), dtype=np.int64))
+            fast.take_leaves(leaves, ridge)
+            for subset, own, mass in zip(subsets, gradients, hessians, strict=True):
+                pairs = zip(own.ravel().tolist(), mass.ravel().tolist(), strict=True)
+                slow.gain[subset] = math.fsum((g * g - 2.25) / (h + ridge) for g, h in pairs if h + ridge > 0)

@@ -123,9 +123,7 @@ def dialogue(plan: Plan, data: SiteData, lie: Callable[[Query, IntVector], IntVe
             continue
         draw = noise.laplace if isinstance(query, PureQuery) else noise.sample
         drawn = draw(own.central_sigma, query.length, str(query.purpose)) if own.central_sigma else 0
-        facts = SumFacts(
-            HEADROOM * rows_of(plan), least_entry_bound(query, plan, own.variance, 6), own, 6, ("a", "b")
-        )
+        facts = SumFacts(HEADROOM * rows_of(plan), least_entry_bound(query, plan, own.variance, 6), own, 6, ("a", "b"))
         said.append((query, checks.fault_in(query, lie(query, exact) + drawn, facts)))
         replica.feed(exact + drawn)
     return said

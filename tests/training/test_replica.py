@@ -93,9 +93,7 @@ def _ended(plan: Plan, n_releases: int) -> tuple[Replica, bool]:
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_program_that_is_ended_early_gives_the_trees_whose_releases_are_there(
-    factory: ModuleType, name: str
-) -> None:
+def test_a_program_that_is_ended_early_gives_the_trees_whose_releases_are_there(factory: ModuleType, name: str) -> None:
     """What was paid for is not lost: all parties make the same model of the releases so far, and of no others."""
     model, sections, expected = ENDED[name]
     plan = Plan.from_dict({**factory.make_plan().to_dict(), "model": model, **sections})

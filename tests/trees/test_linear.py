@@ -141,9 +141,7 @@ def test_a_skipped_shortening_would_exceed_the_bound(factory: ModuleType) -> Non
     """What the property above is worth: rows that are not shortened break it."""
     plan, run, basis, own = case_of(linear_plan(factory, own={"row_norm": 1.0}))
     query = gram_query(run, basis, own)
-    free = GramMatrix(
-        **{**query.__dict__, "rows": type(query.rows)(**{**query.rows.__dict__, "limit": 2**20})}
-    )
+    free = GramMatrix(**{**query.__dict__, "rows": type(query.rows)(**{**query.rows.__dict__, "limit": 2**20})})
     codes = np.zeros((4, 1), dtype=build_grid(plan).dtype)
     node = Node("one", SiteData(codes, np.ones(1, dtype=np.int32)), plan, own)
     assert float((node.answer(free).astype(np.float64) ** 2).sum()) > 4 * query.sensitivity_squared

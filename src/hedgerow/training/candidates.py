@@ -1,4 +1,11 @@
-"""Where a run's split candidates come from, and how releases change them."""
+"""Split candidates: which cells of the public grid a tree may cut between, and how releases change them.
+
+A candidate is a cell number c of a feature: cells up to c go left. ``uniform`` and ``log`` fix them in the plan.
+``iterative_hessian`` (Maddock et al., CCS'22, Algorithm 2) refines them by Hessian histograms that it pays for.
+``adaptive`` refines them by the leaf Hessians that training releases anyway, so it costs nothing: each released leaf
+says how much Hessian lies in its cells; the density over cells is updated, and the candidates are its quantiles.
+``quantile`` cuts at quantiles of exact counts, for comparison with methods that read the data; it has no guarantee.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +18,16 @@ from numpy.typing import NDArray
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import IntVector, TreeBatch
 from hedgerow.training.settings import pays_for_candidates
-from hedgerow.trees.binning import Grid
-from hedgerow.trees.candidates import AdaptiveCandidates, quantile_cuts
+from hedgerow.trees.binning import FeatureGrid, Grid
 from hedgerow.trees.greedy_trees import Bins
 from hedgerow.trees.random_trees import Cuts, CutTable, shapes_of
+
+DENSITY_TOTAL = 2**40
+"""Densities over the cells of a feature sum to about this."""
+FLOOR_SHARE = 50
+"""One part in 50 of the density stays uniform, so that no region is lost for good to one noisy leaf."""
+MAX_REFINEMENTS = 6
+"""Later releases would move the candidates by noise more than by knowledge."""
 
 
 class CandidateSource:
@@ -113,8 +126,7 @@ class CandidateSource:
             self._free_rounds_left[feature] -= 1
             self._refine(feature, hessians, float(hessians.sum()))
         elif self._method == "adaptive":
-            bins = self.bin_of_code(feature).astype(np.int64)[None]
-            self._take_trees(np.array([feature]), bins, np.ascontiguousarray(hessians)[None], sigma)
+            self._refine_density(feature, self.bin_of_code(feature), hessians, sigma)
 
     def take_histogram(self, sums: IntVector) -> None:
         """Refine by one noisy Hessian histogram (CCS'22, Algorithm 2), or cut at the quantiles of an exact one."""
@@ -155,17 +167,86 @@ class CandidateSource:
         if self._method != "adaptive":
             return
         shapes = shapes_of(trees)
-        self._take_trees(shapes.single, shapes.leaf_of_code, hessians, sigma)
+        for feature, leaf_of_code, own in zip(shapes.single.tolist(), shapes.leaf_of_code, hessians, strict=True):
+            if feature >= 0:
+                self._refine_density(feature, leaf_of_code, own, sigma)
 
-    def _take_trees(
-        self,
-        features: NDArray[np.int64],
-        leaf_of_cell: NDArray[np.uint8] | NDArray[np.int64],
-        hessians: NDArray[np.int64],
-        sigma: float,
+    def _refine_density(
+        self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], sigma: float
     ) -> None:
-        table = self._table.cuts, self._table.n_cuts, self._n_candidates
-        self._adaptive.refine(features, leaf_of_cell, hessians, int(sigma), table)
+        if self._adaptive.refine(feature, leaf_of_cell, hessians, int(sigma)):
+            self._table.put(feature, self._adaptive.cuts(feature, self._n_candidates))
+
+
+class AdaptiveCandidates:
+    """What the releases so far say about where the records lie, for every numeric feature.
+
+    Densities are integers, so that every party that recomputes them gets the same candidates.
+
+    Attributes:
+        density: per feature int64 [n_cells], the relative Hessian of each cell; empty for a categorical feature.
+        refinements: per feature, the releases that went into it.
+    """
+
+    def __init__(self, grids: Sequence[FeatureGrid]) -> None:
+        """Every cell is equally likely: the grid itself is already denser where values usually are."""
+        sizes = [0 if grid.is_categorical else grid.n_cells for grid in grids]
+        self.density = [np.full(size, DENSITY_TOTAL // max(1, size), dtype=np.int64) for size in sizes]
+        self.refinements = [0] * len(sizes)
+
+    def cuts(self, feature: int, n_candidates: int) -> list[int]:
+        """At most `n_candidates - 1` ascending cuts of a feature, at the quantiles of its density."""
+        return quantile_cuts(self.density[feature], n_candidates)
+
+    def refine(self, feature: int, leaf_of_cell: NDArray[np.integer], hessians: NDArray[np.int64], noise: int) -> bool:
+        """Take in a release of one tree on a single feature; whether it counted.
+
+        Args:
+            feature: the tree's.
+            leaf_of_cell: integers [at least the feature's cells], the leaf of each cell.
+            hessians: int64 [n_leaves], noisy leaf Hessians in integer units.
+            noise: their noise's standard deviation, in the same units; leaves within two of zero count as empty.
+        """
+        density = self.density[feature]
+        if len(density) == 0 or self.refinements[feature] >= MAX_REFINEMENTS:
+            return False
+        self.refinements[feature] += 1
+        kept = [hessian if hessian > 2 * noise else 0 for hessian in hessians.tolist()]
+        if any(kept):
+            self.density[feature] = _refined(density, leaf_of_cell[: len(density)], kept)
+        return True
+
+
+def _refined(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:
+    """The mass of each leaf shared out among its cells: within a leaf the old density keeps its shape."""
+    # Sums below 2**53, so floats hold them exactly.
+    inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).astype(np.int64).tolist()
+    total, even = sum(mass), DENSITY_TOTAL // FLOOR_SHARE // len(density)
+    cells = []
+    for own, leaf in zip(density.tolist(), leaf_of_cell.tolist(), strict=True):
+        # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
+        share = DENSITY_TOTAL * mass[leaf] * own // (total * inside[leaf]) if own else 0
+        cells.append(share - share // FLOOR_SHARE + even)
+    return np.array(cells, dtype=np.int64)
+
+
+def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
+    """The cuts nearest to the quantiles 1/n_bins, 2/n_bins, ... of a density over cells; distinct and ascending.
+
+    Args:
+        density: int64 [n_cells], at least 0; n_bins times their sum fits 64 bits.
+        n_bins: at least 1.
+    """
+    below = np.cumsum(density)
+    n_cuts = len(below) - 1
+    if n_cuts < 1 or below[-1] <= 0:
+        return []
+    targets = below[-1] * np.arange(1, n_bins) // n_bins
+    after = np.minimum(np.searchsorted(below[:-1], targets), n_cuts - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(below[before] - targets) < np.abs(below[after] - targets), before, after)
+    cuts: list[int] = np.unique(nearest).tolist()
+    return cuts
 
 
 def iterative_hessian(candidates: list[float], hessians: IntVector, total: float, n_candidates: int) -> list[float]:

@@ -251,9 +251,7 @@ def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -
         length *= k
     sigma = integer_sigma(multiplier, smallest)
     count = settings.n_trees * n_levels
-    releases: list[Event] = [
-        DiscreteGaussianEvent(multiplier / math.sqrt(k), sigma, length * loss.n_statistics, count)
-    ]
+    releases: list[Event] = [DiscreteGaussianEvent(multiplier / math.sqrt(k), sigma, length * loss.n_statistics, count)]
     n_histograms = _paid_histograms(plan, settings)
     if n_histograms:
         hessian = loss.largest_statistic(loss.n_statistics - 1)

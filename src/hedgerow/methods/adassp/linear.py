@@ -409,9 +409,7 @@ def _packed(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int
     return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform
 
 
-def _in_threads(
-    n_records: int, n_threads: int, sums_of: Callable[[int, int], NDArray[np.int64]]
-) -> NDArray[np.int64]:
+def _in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int], NDArray[np.int64]]) -> NDArray[np.int64]:
     if n_records < MIN_RECORDS_PER_THREAD * n_threads or n_threads == 1:
         return np.asarray(sums_of(0, n_records))
     borders = [n_records * part // n_threads for part in range(n_threads + 1)]

@@ -226,9 +226,10 @@ def candidates_of(growing: GrowingTrees) -> NDArray[np.bool_]:
     where there are two at least.
     """
     values = growing.values[0]
-    last = np.arange(values.shape[-1]) == np.where(
-        values.any(axis=2), values.shape[-1] - 1 - values[:, :, ::-1].argmax(axis=2), -1
-    )[..., None]
+    last = (
+        np.arange(values.shape[-1])
+        == np.where(values.any(axis=2), values.shape[-1] - 1 - values[:, :, ::-1].argmax(axis=2), -1)[..., None]
+    )
     several = values.sum(axis=2) > 1
     categorical = growing.bins.is_categorical[None, :, None]
     return np.asarray(values & several[..., None] & (categorical | ~last))

@@ -144,9 +144,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     if math.isinf(privacy.epsilon):
         return SGbdtTerms(n_regular, n_rounds, threshold, 0.0, share > 0, 0, 0.0, is_linear), 0.0
     is_general = section.bound == "general"
-    promise = _Promise(
-        privacy.epsilon, privacy.delta, threshold / SAMPLING_STEPS, n_regular, share, is_general
-    )
+    promise = _Promise(privacy.epsilon, privacy.delta, threshold / SAMPLING_STEPS, n_regular, share, is_general)
     noise_multiplier, order = _calibrated(promise)
     budget = n_regular * promise.divergence(order, noise_multiplier)
     final = noise_multiplier * (1 + MARGIN)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.training.candidates import DENSITY_TOTAL, FLOOR_SHARE, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
 from hedgerow.trees.binning import FeatureGrid
-from hedgerow.trees.candidates import DENSITY_TOTAL, FLOOR_SHARE, MAX_REFINEMENTS, AdaptiveCandidates, quantile_cuts
 
 DENSITIES = st.lists(st.one_of(st.integers(0, 10), st.integers(0, 2**40)), min_size=1, max_size=60)
 EXTREMES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-1000, 1000), st.sampled_from([0, 2**63 - 1]))
@@ -28,10 +28,7 @@ def refined(
     candidates: AdaptiveCandidates, leaf_of_cell: NDArray[np.int64], hessians: NDArray[np.int64], noise: int
 ) -> NDArray[np.int64]:
     """The only feature's density after one release."""
-    table = np.zeros((1, 300), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    candidates.refine(np.zeros(1, np.int64), leaf_of_cell[None], hessians[None], noise, (*table, 32))
-    if candidates.refinements[0] < MAX_REFINEMENTS:
-        assert table[0][0, : table[1][0]].tolist() == candidates.cuts(0, 32)
+    candidates.refine(0, leaf_of_cell, hessians, noise)
     return candidates.density[0].copy()
 
 
@@ -142,33 +139,19 @@ def test_within_a_leaf_the_density_keeps_its_shape() -> None:
     assert density[1] == density[2] and density[3] == density[4] == density[5]
 
 
-def test_a_batch_is_its_trees_one_after_another() -> None:
-    """A feature that two trees ask for is refined twice, in their order; others, and trees of several, change nothing.
-
-    A party that took the releases in one by one would otherwise draw other trees than one that takes them together.
-    """
-    grids = [FeatureGrid(np.arange(40, dtype=np.float32)), FeatureGrid(np.arange(9, dtype=np.float32)),
-             FeatureGrid(np.empty(0, dtype=np.float32), n_categories=5)]  # fmt: skip
-    random = np.random.default_rng(3)
-    features = np.array([0, 1, 0, -1, 2, *[1] * MAX_REFINEMENTS])
-    leaves = np.sort(random.integers(0, 8, (len(features), 41)), axis=1)
-    hessians = random.integers(-100, 10**6, (len(features), 8))
-    together, one_by_one = AdaptiveCandidates(grids), AdaptiveCandidates(grids)
-    tables = [(np.zeros((3, 41), np.int64), np.zeros(3, np.int64), 16) for _ in range(2)]
-    together.refine(features, leaves, hessians, 100, tables[0])
-    for tree in range(len(features)):
-        one_by_one.refine(features[tree, None], leaves[tree, None], hessians[tree, None], 100, tables[1])
-    np.testing.assert_array_equal(together.density, one_by_one.density)
-    assert together.refinements.tolist() == one_by_one.refinements.tolist() == [2, MAX_REFINEMENTS, 0]
-    for feature in range(3):
-        found = [cuts[feature, : n_cuts[feature]].tolist() for cuts, n_cuts, _ in tables]
-        assert found[0] == found[1] == (together.cuts(feature, 16) if feature < 2 else [])
-    assert not together.density[2].any()
+def test_a_categorical_feature_has_no_density() -> None:
+    """Its release changes nothing, and a numeric feature stops being refined after its share of releases."""
+    grids = [FeatureGrid(np.arange(9, dtype=np.float32)), FeatureGrid(np.empty(0, dtype=np.float32), n_categories=5)]
+    candidates = AdaptiveCandidates(grids)
+    leaves, hessians = np.repeat([0, 1], 5), np.array([10**6, 10**5])
+    assert [candidates.refine(0, leaves, hessians, 1) for _ in range(8)] == [True] * MAX_REFINEMENTS + [False] * 2
+    assert not candidates.refine(1, leaves, hessians, 1) and candidates.cuts(1, 16) == []
+    assert candidates.refinements == [MAX_REFINEMENTS, 0]
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 254])
 def test_a_fresh_density_is_even(n_cells: int) -> None:
     """Before any release every cell counts alike, also for the feature with a single cell."""
     start = fresh(n_cells)
-    assert len(set(start.density[0].tolist())) == 1 and start.density.shape == (1, n_cells)
+    assert len(set(start.density[0].tolist())) == 1 and start.density[0].shape == (n_cells,)
     assert len(start.cuts(0, 10)) <= min(9, n_cells - 1)
