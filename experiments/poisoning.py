@@ -24,7 +24,7 @@ from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.secagg.refusals import Abandoned
+from hedgerow.secagg.transitions import Abandoned
 from hedgerow.server.aggregation import Answering, PlainAggregation
 from hedgerow.server.coordinator import Releaser, Summed, require_plausible
 from hedgerow.trees.ensemble import Ensemble

@@ -19,11 +19,10 @@ from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.keys import Channels, SelfMasks, vector_keys
-from hedgerow.secagg.masking import MaskingKeys, signed_pair_secrets
+from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
+from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, VectorSpec
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Refusal
-from hedgerow.secagg.round_messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, VectorSpec
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, Refusal
 
 
 def looks_uniform(words: NDArray[np.unsignedinteger[Any]]) -> bool:

@@ -24,7 +24,7 @@ from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.round_messages import VectorSpec
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.session import EpochSession
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."

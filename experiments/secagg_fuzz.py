@@ -22,32 +22,29 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind, sealed_state, unsealed_state
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
-from hedgerow.secagg.roster import EpochParameters, Roster
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.messages import (
+    Acknowledgement,
     Answer,
     Echo,
     EchoCertificate,
     Header,
+    KeyBundle,
     Manifest,
     MaskedVector,
-    RoundSpec,
-    UnmaskRequest,
-)
-from hedgerow.secagg.setup_messages import (
-    Acknowledgement,
-    KeyBundle,
     NonceReveal,
     ReadyList,
+    RoundSpec,
     ShareDelivery,
     ShareMessage,
+    UnmaskRequest,
     read_signed_list,
     signed_list,
 )
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.roster import EpochParameters, Roster
+from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
 
 SIGNER = Identity(bytes(range(32)))
 

@@ -16,17 +16,13 @@ from numpy.typing import NDArray
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
+from hedgerow.secagg.messages import Manifest, UnmaskRequest, VectorSpec, header_hash
+from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
-from hedgerow.secagg.round_messages import Manifest, UnmaskRequest, VectorSpec, header_hash
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.step import Step
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, Step
 
 Vectors = dict[str, NDArray[np.int64]]
 

@@ -15,19 +15,12 @@ from unittest import mock
 
 from experiments.secagg_checks import CHECKS
 from hedgerow.errors import HedgerowError
-from hedgerow.secagg import (
-    aggregator,
-    checks,
-    masking,
-    participant,
-    unmasking,
-)
+from hedgerow.secagg import aggregator, checks, masks, participant
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg.keys import vector_keys
+from hedgerow.secagg.messages import Header
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Refusal, refuse
-from hedgerow.secagg.round_messages import Header
-from hedgerow.secagg.transitions import Code, State
+from hedgerow.secagg.transitions import Code, Refusal, State, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +64,9 @@ _FIRST: dict[int, Any] = {}
 
 
 def _masks_without(keep: Callable[[list[bytes]], list[bytes]], keeps_minus: bool) -> Any:
-    plain = masking.add_masks
+    plain = masks.add_masks
     return mock.patch.object(
-        masking,
+        masks,
         "add_masks",
         lambda spec, context, words, plus, minus: plain(
             spec, context, words, keep(plus), minus if keeps_minus else []
@@ -152,14 +145,14 @@ def _unchecked_range() -> Any:
     def encode(vector: Any, length: int, entry_bound: int, width: int) -> Any:
         return vector.astype(prg.DTYPES[width])
 
-    return mock.patch.object(masking, "encode", encode)
+    return mock.patch.object(masks, "encode", encode)
 
 
 def _without_vector_id() -> Any:
     def nameless(secrets: Any, context: Any, vector_id: str, width: int) -> list[bytes]:
         return vector_keys(secrets, context, "", width)
 
-    return mock.patch.object(masking, "vector_keys", nameless)
+    return mock.patch.object(masks, "vector_keys", nameless)
 
 
 def _fixed_nonce() -> Any:
@@ -191,7 +184,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("no pairwise mask", "", "equal_sums_look_alike", lambda: _masks_without(lambda plus: plus[:1], False)),
     Mutation("vector id left out of the key", "Fed-BioMed LOM", "equal_sums_look_alike", _without_vector_id),
     Mutation("seed commitment not checked", "", "tampered_shares_never_change_the_sum",
-             lambda: mock.patch.object(unmasking, "_seed_test", lambda *arguments: lambda seed: True)),
+             lambda: mock.patch.object(masks, "_seed_test", lambda *arguments: lambda seed: True)),
     Mutation("both shares answered", "Flower SecAgg+", "never_both_shares", _second_manifest),
     Mutation("size of the manifest not checked", "", "a_small_manifest_is_refused",
              lambda: _manifest_except(Code.TOO_FEW_SURVIVORS)),

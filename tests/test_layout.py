@@ -22,7 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "losses": {"plan"},
     "storage": set(),
     "privacy": {"plan", "protocol"},
-    "secagg": {"plan", "protocol"},
+    "secagg": set(),
+    "rounds": {"plan", "protocol", "secagg"},
     "transport": {"plan", "protocol"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "trees"},
@@ -30,12 +31,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"plan", "protocol", "losses", "privacy", "trees", "evaluation"},
     "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "training"},
     "client": {
-        "plan", "protocol", "losses", "storage", "privacy", "secagg", "transport", "trees", "data", "evaluation",
-        "training", "methods",
+        "plan", "protocol", "losses", "storage", "privacy", "secagg", "rounds", "transport", "trees", "data",
+        "evaluation", "training", "methods",
     },
     "server": {
-        "plan", "protocol", "losses", "storage", "privacy", "secagg", "transport", "trees", "evaluation", "training",
-        "methods",
+        "plan", "protocol", "losses", "storage", "privacy", "secagg", "rounds", "transport", "trees", "evaluation",
+        "training", "methods",
     },
 }  # fmt: skip
 # Every room may import these.
@@ -64,6 +65,7 @@ PURE: dict[str, set[str]] = {
     "privacy": {"numpy", "numba", "scipy", "dp_accounting"},
     # Threads make parts of a mask, which is the same however it is divided.
     "secagg": {"numpy", "numba", "cryptography", "concurrent"},
+    "rounds": {"numpy"},
 }
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
 # Libraries that the pure rooms may import can still draw randomness or touch files by these names.

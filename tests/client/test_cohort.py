@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from experiments.secagg_lab import Lab
 from hedgerow.client.node_run import NodeRun
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.guarantees import default_threshold
+from hedgerow.secagg.view import Cohort
 
 MEMBERS = st.sets(st.integers(0, 5), min_size=3).map(frozenset)
 

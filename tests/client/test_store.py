@@ -16,9 +16,9 @@ from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.transitions import Code, State
+from hedgerow.secagg.view import Cohort
 
 RUN = b"r" * 32
 

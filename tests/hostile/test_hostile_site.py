@@ -37,11 +37,10 @@ from hedgerow.protocol.messages import (
     encode,
 )
 from hedgerow.protocol.script import RunState
-from hedgerow.secagg import masking, participant
+from hedgerow.secagg import masks, participant
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.round_messages import RoundSpec
-from hedgerow.secagg.setup_messages import Acknowledgement
+from hedgerow.secagg.messages import Acknowledgement, RoundSpec
 from hedgerow.server.coordinator import Outcome, Releaser
 from hedgerow.server.events import RunEvent
 from hedgerow.server.gathering import MOST_UNACKNOWLEDGED, Conduct, Sites
@@ -219,7 +218,7 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
 @contextmanager
 def masking_by(monkeypatch: pytest.MonkeyPatch, slot: int, how: str) -> Iterator[None]:
     """From a slot on, node 0 masks random words, or deals shares of another seed, or shares that do not open."""
-    mask_upload, split, seal = participant.mask_upload, masking.split, masking.seal
+    mask_upload, split, seal = participant.mask_upload, masks.split, masks.seal
 
     def masked(keys: Any, spec: Any, words: dict[str, Any], identity: Any, entropy: Any) -> Any:
         if keys.node == 0 and spec.slot >= slot:
@@ -228,14 +227,14 @@ def masking_by(monkeypatch: pytest.MonkeyPatch, slot: int, how: str) -> Iterator
                     bits = np.frombuffer(os.urandom(word.nbytes), word.dtype)
                     words[name] = (bits | word.dtype.type(1 << (8 * word.itemsize - 3))).copy()
             elif how == "another seed":
-                monkeypatch.setattr(masking, "split", lambda _, *rest: split(os.urandom(32), *rest))
+                monkeypatch.setattr(masks, "split", lambda _, *rest: split(os.urandom(32), *rest))
             else:
-                monkeypatch.setattr(masking, "seal", lambda *rest: os.urandom(len(seal(*rest))))
+                monkeypatch.setattr(masks, "seal", lambda *rest: os.urandom(len(seal(*rest))))
         try:
             return mask_upload(keys, spec, words, identity, entropy)
         finally:
-            monkeypatch.setattr(masking, "split", split)
-            monkeypatch.setattr(masking, "seal", seal)
+            monkeypatch.setattr(masks, "split", split)
+            monkeypatch.setattr(masks, "seal", seal)
 
     monkeypatch.setattr(participant, "mask_upload", masked)
     yield

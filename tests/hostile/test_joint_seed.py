@@ -24,12 +24,10 @@ from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
+from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
 from hedgerow.server.coordinator import Releaser
 from hedgerow.server.journal import JournalledRelease

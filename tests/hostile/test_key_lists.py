@@ -17,10 +17,8 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
-from hedgerow.secagg.roster import MAX_NODES, Roster, Site
-from hedgerow.secagg.session import default_wishes
-from hedgerow.secagg.setup_messages import (
+from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.messages import (
     Acknowledgement,
     KeyBundle,
     NonceReveal,
@@ -28,6 +26,8 @@ from hedgerow.secagg.setup_messages import (
     ShareDelivery,
     signed_list,
 )
+from hedgerow.secagg.roster import MAX_NODES, Roster, Site
+from hedgerow.secagg.session import default_wishes
 from hedgerow.server.events import RunEvent
 from hedgerow.server.rounds import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
 from hedgerow.transport.grpc_core import DEFAULTS

@@ -28,8 +28,8 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.messages import MessageKind, Payload, decode
 from hedgerow.protocol.script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.secagg.round_messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import RunEvent

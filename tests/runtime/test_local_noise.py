@@ -31,8 +31,8 @@ from hedgerow.privacy.report import PrivacyContext, report_of
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.refusals import Refusal
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
+from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.coordinator import Releaser
 from hedgerow.training.presets import apply_preset, preset_named
 from hedgerow.transport.memory import Fate, Passing

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
-from hedgerow.secagg.round_messages import RoundSpec
+from hedgerow.secagg.messages import RoundSpec
 from hedgerow.server.events import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
 from hedgerow.transport.memory import Direction, Fate, MemoryHub, Passing

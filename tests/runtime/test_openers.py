@@ -18,10 +18,9 @@ from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, Payload, encode
 from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.round_messages import SEED_SHARE, WITHHELD, Answer
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.transport.memory import Direction, Fate, FaultPlan, Passing
 
 if TYPE_CHECKING:

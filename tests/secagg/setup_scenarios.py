@@ -12,9 +12,9 @@ from experiments.secagg_lab import (
 )
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import VERSION, Kind
-from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.setup_messages import (
+from hedgerow.secagg.messages import (
     Acknowledgement,
     KeyBundle,
     NonceReveal,

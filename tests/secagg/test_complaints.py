@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from experiments.secagg_lab import Lab, set_up
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
-from hedgerow.secagg.round_messages import UnmaskRequest
-from hedgerow.secagg.setup_messages import ShareDelivery
+from hedgerow.secagg.messages import ShareDelivery, UnmaskRequest
+from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
 
 Complaints = Sequence[Refusal | OwnMistake | Abandoned]
 

@@ -13,13 +13,12 @@ from hedgerow.secagg._primitives.aead import unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import setup_share_key
+from hedgerow.secagg.messages import Answer, ShareMessage, UnmaskRequest, manifest_hash
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.round_messages import Answer, UnmaskRequest, manifest_hash
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.setup_messages import ShareMessage
 from hedgerow.secagg.transitions import Code, State
 
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest, framed
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.refusals import Refusal
+from hedgerow.secagg.messages import Header, Headers, NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import Header, Headers, NoiseSpec, RoundSpec, VectorSpec
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, Refusal
 
 LISTS = st.lists(st.binary(max_size=9), max_size=6)
 LAYOUT = struct.Struct(">3sH")

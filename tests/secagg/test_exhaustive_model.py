@@ -12,9 +12,9 @@ import pytest
 
 from experiments.secagg_lab import Lab
 from hedgerow.secagg.guarantees import Wishes, derive
-from hedgerow.secagg.refusals import Refusal
+from hedgerow.secagg.messages import SEED_SHARE, SLOT_KEY_SHARE, WITHHELD, Answer
 from hedgerow.secagg.roster import NodePolicy
-from hedgerow.secagg.round_messages import SEED_SHARE, SLOT_KEY_SHARE, WITHHELD, Answer
+from hedgerow.secagg.transitions import Refusal
 
 CASES = [
     (n, c, t, u)

@@ -6,16 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.graph import complete, harary, harary_parameters
 from hedgerow.secagg.guarantees import (
     Wishes,
+    complete,
     default_colluders,
     default_threshold,
     derive,
     echo_quorum,
+    harary,
+    harary_parameters,
     isolation_bound,
 )
-from hedgerow.secagg.refusals import Refusal
+from hedgerow.secagg.transitions import Refusal
 
 # google-parfait/federated-compute, fcp/secagg/server/graph_parameter_finder_test.cc: nodes, colluders, drops,
 # semi-malicious, (degree, threshold).

@@ -24,28 +24,26 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.roster import NodePolicy, NoiseMode, Roster
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.messages import (
+    Acknowledgement,
     Answer,
     Echo,
     EchoCertificate,
     Header,
     Manifest,
     NoiseSpec,
+    ReadyList,
     RoundSpec,
+    ShareDelivery,
     UnmaskRequest,
     VectorSpec,
     header_hash,
     manifest_hash,
-)
-from hedgerow.secagg.setup_messages import (
-    Acknowledgement,
-    ReadyList,
-    ShareDelivery,
     signed_list,
 )
+from hedgerow.secagg.roster import NodePolicy, NoiseMode, Roster
 from hedgerow.secagg.transitions import Code
 
 

@@ -19,7 +19,7 @@ from hedgerow.secagg._primitives.kdf import hkdf
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
 from hedgerow.secagg.encoding import digest
 from hedgerow.secagg.keys import PairSecrets, RoundContext, SlotChain
-from hedgerow.secagg.round_messages import SealedContexts
+from hedgerow.secagg.messages import SealedContexts
 
 ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
 CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from experiments.secagg_lab import seeded_entropy
 from hedgerow.errors import PrivacyError
 from hedgerow.secagg.guarantees import Wishes, default_colluders, derive
-from hedgerow.secagg.noise_shares import (
+from hedgerow.secagg.integers import (
     draw_shares,
     largest_total_variance,
     share_variance,
     sum_bound_tau,
     sum_privacy,
 )
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
 
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from experiments.secagg_lab import seeded_entropy
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.refusals import Abandoned, Refusal
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
-from hedgerow.secagg.round_messages import VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Abandoned, Code, Refusal
 
 LENIENT = NodePolicy(min_cohort=2, min_honest_survivors=1, min_honest_group=1)
 

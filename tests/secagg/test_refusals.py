@@ -22,18 +22,27 @@ from experiments.secagg_lab import (
     sparse_lab,
 )
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.fixed_point import require_within
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import REASONS, Abandoned, Blame, OwnMistake, Refusal, refuse
-from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.integers import require_within
+from hedgerow.secagg.messages import (
     Answer,
     EchoCertificate,
     NoiseSpec,
     header_hash,
     manifest_hash,
 )
-from hedgerow.secagg.transitions import ANYWHERE, TRANSITIONS, Code
+from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.transitions import (
+    ANYWHERE,
+    REASONS,
+    TRANSITIONS,
+    Abandoned,
+    Blame,
+    Code,
+    OwnMistake,
+    Refusal,
+    refuse,
+)
 
 
 def with_spec(**changes) -> Callable[[], None]:
@@ -208,7 +217,7 @@ def sum_out_of_range() -> None:
     uploads = [lab.masked(node, aggregator) for node in range(4)]
     poisoned = {"leaves": np.full(4, 50, np.int64)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hedgerow.secagg.masking.encode", lambda v, length, bound, width: v.astype("<u4"))
+        patch.setattr("hedgerow.secagg.masks.encode", lambda v, length, bound, width: v.astype("<u4"))
         uploads.append(lab.masked(4, aggregator, poisoned))
     aggregator, requests = aggregator.receive(uploads)[0].close_vectors(lab.session.coordinator)
     answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]

@@ -10,10 +10,9 @@ import pytest
 import hedgerow.secagg
 from experiments import secagg_cost
 from experiments.secagg_lab import Lab, seeded_entropy
-from hedgerow.secagg.refusals import Refusal
-from hedgerow.secagg.round_messages import VectorSpec
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, Refusal
 
 SITES = [f"site-{i}" for i in range(5)]
 

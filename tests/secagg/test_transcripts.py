@@ -17,12 +17,12 @@ import pytest
 
 from experiments.secagg_lab import seeded_entropy, set_up, sparse_lab
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.at_rest import locked
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import next_state_key
+from hedgerow.secagg.messages import VectorSpec
+from hedgerow.secagg.participant import locked
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import VectorSpec
 from hedgerow.secagg.session import EpochSession
 
 SITES = [f"site-{number}" for number in range(7)]

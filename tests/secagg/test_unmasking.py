@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.secagg_lab import Lab, require_refusal
-from hedgerow.secagg import unmasking
+from hedgerow.secagg import masks
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import PRIME, combine, interpolate, parse_share, split, weights_at
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.refusals import Abandoned
-from hedgerow.secagg.round_messages import Answer, Header
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.messages import Answer, Header
+from hedgerow.secagg.transitions import Abandoned, Code
 
 Fits = Callable[[bytes], bool]
 
@@ -36,7 +35,7 @@ class Searcher:
         trusted = [x for x in values if x - 1 not in self.suspects]
         if len(values) < self.threshold:
             return Code.TOO_FEW_ANSWERS
-        for subset in islice(self.subsets(trusted, list(values)), unmasking.MAX_SUBSETS):
+        for subset in islice(self.subsets(trusted, list(values)), masks.MAX_SUBSETS):
             try:
                 secret = combine(subset, [values[x].to_bytes(33, "big") for x in subset])
             except PrimitiveFault:
@@ -82,7 +81,7 @@ def sharings(draw):
     return threshold, secrets
 
 
-def outcome_of(reconstructor: unmasking.Reconstructor, node: int, shares, fits: Fits) -> bytes | Code:
+def outcome_of(reconstructor: masks.Reconstructor, node: int, shares, fits: Fits) -> bytes | Code:
     try:
         return reconstructor.recover(node, shares, fits)
     except Abandoned as fault:
@@ -95,7 +94,7 @@ def outcome_of(reconstructor: unmasking.Reconstructor, node: int, shares, fits: 
 def test_the_short_way_ends_where_the_search_does(sharing):
     """Whoever lies, about whichever secret: the same secrets, the same refusals, and the same suspects after each."""
     threshold, secrets = sharing
-    reconstructor, searcher = unmasking.Reconstructor(threshold), Searcher(threshold)
+    reconstructor, searcher = masks.Reconstructor(threshold), Searcher(threshold)
     for node, (secret, shares) in enumerate(secrets):
         expected = searcher.recover(shares, secret.__eq__)
         assert outcome_of(reconstructor, node, shares, secret.__eq__) == expected
@@ -106,14 +105,14 @@ def test_a_secret_that_does_not_fit_is_not_returned():
     """The short way asks the same test as the search: shares that agree with one another are not enough."""
     dealt = split(bytes(32), (1, 2, 3), 2, random.Random(1).randbytes)
     shares = {holder: parse_share(share) for holder, share in enumerate(dealt)}
-    assert outcome_of(unmasking.Reconstructor(2), 5, shares, lambda secret: False) is Code.SECRET_UNRECOVERABLE
+    assert outcome_of(masks.Reconstructor(2), 5, shares, lambda secret: False) is Code.SECRET_UNRECOVERABLE
 
 
 def test_shares_are_read_by_the_node_that_they_are_of():
     """What was withheld has none, and a number that is no field element is told from one that is."""
     shares = (PRIME.to_bytes(33, "big"), (PRIME - 1).to_bytes(33, "big"), bytes(33))
     answer = Answer(4, bytes(32), (1, 0, 2, 1), shares)
-    assert unmasking.shares_in(answer, (2, 4, 7, 9)) == {2: None, 7: PRIME - 1, 9: 0}
+    assert masks.shares_in(answer, (2, 4, 7, 9)) == {2: None, 7: PRIME - 1, 9: 0}
 
 
 def released(lab: Lab, state: Aggregator) -> tuple[list[int], tuple[int, ...], tuple[int, ...]]:

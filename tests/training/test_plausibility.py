@@ -24,7 +24,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, LeafSums, PureQuery, Query, SplitSelection
-from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, rows_of
+from hedgerow.rounds.specs import HEADROOM, least_entry_bound, rows_of
 from hedgerow.training.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
 
 N_RECORDS = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hedgerow.client.session import NodeSession
 from hedgerow.protocol.script import NodeState
-from hedgerow.secagg.epoch import Enrolment
+from hedgerow.secagg.enrolment import Enrolment
 
 
 def kept(session: NodeSession) -> bytes:

@@ -32,14 +32,7 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg.cohort import Cohort
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.guarantees import origin_members
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.query_round import (
+from hedgerow.rounds.specs import (
     HEADROOM,
     VECTOR_ID,
     bound_of_rows,
@@ -49,12 +42,15 @@ from hedgerow.secagg.query_round import (
     mode_of,
     rows_of,
 )
-from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.enrolment import Enrolment
+from hedgerow.secagg.guarantees import origin_members
+from hedgerow.secagg.integers import LEAST_COLLUDERS, draw_shares
+from hedgerow.secagg.messages import RoundSpec
+from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
-from hedgerow.secagg.round_messages import RoundSpec
-from hedgerow.secagg.step import Entropy, Step
-from hedgerow.secagg.transitions import Code
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.transitions import Code, Entropy, Step, refuse
+from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
 from hedgerow.training.settings import Settings
 

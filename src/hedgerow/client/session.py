@@ -66,15 +66,12 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import NodeState, require_expected
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.enrolment import Enrolment
+from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
-from hedgerow.secagg.transitions import Code, State
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.transitions import Code, State, refuse
+from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.trees.ensemble import Ensemble
 
 

@@ -31,12 +31,10 @@ from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, event_to_json
 from hedgerow.protocol.queries import IntVector
-from hedgerow.secagg.at_rest import locked, unlocked
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.keys import next_state_key
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import OwnMistake, refuse
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.participant import Participant, locked, unlocked
+from hedgerow.secagg.transitions import Code, OwnMistake, refuse
+from hedgerow.secagg.view import Cohort
 from hedgerow.storage.database import Database, Statement, require_private
 
 _SCHEMA = """

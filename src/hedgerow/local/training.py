@@ -28,13 +28,12 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.noise_shares import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.query_round import VECTOR_ID, clipped, expected_round, mode_of
+from hedgerow.rounds.specs import VECTOR_ID, clipped, expected_round, mode_of
+from hedgerow.secagg.integers import LEAST_COLLUDERS, Integers, draw_shares
+from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
-from hedgerow.secagg.round_messages import RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
-from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.aggregation import Aggregation, Answering, PlainAggregation, answer_of
 from hedgerow.server.coordinator import Progress, run_program
 from hedgerow.server.rounds import check_words, cohort_of, shares_of

@@ -8,19 +8,15 @@ docs/secure-aggregation.md has the protocol and what it promises. `_primitives` 
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
-from hedgerow.secagg.fixed_point import width_for
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Guarantees, Wishes, derive
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
+from hedgerow.secagg.integers import width_for
+from hedgerow.secagg.masks import Release
+from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
+from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
-from hedgerow.secagg.round_messages import NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.secagg.step import Entropy, Record, Step
-from hedgerow.secagg.transitions import Code
-from hedgerow.secagg.unmasking import Release
+from hedgerow.secagg.transitions import Abandoned, Code, Entropy, OwnMistake, Record, Refusal, Step
 from hedgerow.secagg.view import EpochView
 
 __all__ = [

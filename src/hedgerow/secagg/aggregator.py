@@ -17,8 +17,8 @@ from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg.checks import check_vectors
 from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.masks import Release, shares_in, sum_of, unmask
+from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
     WITHHELD,
@@ -30,14 +30,25 @@ from hedgerow.secagg.round_messages import (
     MaskedVector,
     RoundSpec,
     UnmaskRequest,
+    check_signature,
     context_of,
     header_hash,
     manifest_hash,
     sealed_hash,
+    split_signed,
 )
-from hedgerow.secagg.setup_messages import check_signature, split_signed
-from hedgerow.secagg.transitions import Code, Event, Party, State
-from hedgerow.secagg.unmasking import Release, shares_in, sum_of, unmask
+from hedgerow.secagg.transitions import (
+    Abandoned,
+    Code,
+    Event,
+    OwnMistake,
+    Party,
+    Refusal,
+    State,
+    advance,
+    refuse,
+    untraced,
+)
 from hedgerow.secagg.view import EpochView, site_key
 
 Complaints = list[Refusal | OwnMistake | Abandoned]
@@ -162,7 +173,7 @@ class Aggregator:
     def release(self) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
-        Whether a sum is within its bound is not asked here, see `fixed_point.require_within`.
+        Whether a sum is within its bound is not asked here, see `integers.require_within`.
 
         Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """

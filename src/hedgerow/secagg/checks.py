@@ -8,11 +8,9 @@ from hedgerow.secagg._primitives.aead import unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import parse_share
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.fixed_point import MAX_BOUND, require_width
+from hedgerow.secagg.integers import MAX_BOUND, require_width
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.roster import NodePolicy
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.messages import (
     Header,
     Headers,
     Manifest,
@@ -21,10 +19,11 @@ from hedgerow.secagg.round_messages import (
     SealedContexts,
     UnmaskRequest,
     VectorSpec,
+    check_signature,
     header_hash,
 )
-from hedgerow.secagg.setup_messages import check_signature
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.roster import NodePolicy
+from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, site_key
 
 

@@ -14,8 +14,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any
 
-from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, refuse
 
 MAGIC = b"HSA"
 VERSION = 3

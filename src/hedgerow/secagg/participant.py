@@ -4,15 +4,21 @@ A node persists "slot used" before its masked vector leaves, and "purpose answer
 is byte for byte what was sent before, unless the store has kept of an answer only what it was to. Nothing is answered
 on trust: the node recomputes and compares everything that the coordinator says, and whatever differs is refused with a
 code of the transition table.
+
+Stored states are opened only by the newest key. A database keeps what it has replaced for a while, in its log and in
+free pages. So every state is stored under a key of its own. The keys follow one another one way, and the caller keeps
+only the last, where it overwrites the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from hedgerow.secagg._primitives.aead import seal, unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import verify
+from hedgerow.secagg._primitives.identity import Identity, verify
+from hedgerow.secagg._primitives.prg import keystream
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.checks import (
     ExpectedRound,
@@ -22,14 +28,11 @@ from hedgerow.secagg.checks import (
     check_spec,
     open_seed_share,
 )
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, sealed_state, unsealed_state
-from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.keys import Channels, SlotChain
-from hedgerow.secagg.masking import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.open_slot import OpenSlot, crypted, runs_by_node, storage_keys
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal, advance, refuse, untraced
-from hedgerow.secagg.round_messages import (
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
+from hedgerow.secagg.integers import Integers
+from hedgerow.secagg.keys import Channels, RoundContext, SlotChain, state_key
+from hedgerow.secagg.masks import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
+from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
     WITHHELD,
@@ -41,13 +44,96 @@ from hedgerow.secagg.round_messages import (
     RoundSpec,
     SealedContexts,
     UnmaskRequest,
+    check_signature,
     context_of,
     manifest_hash,
 )
-from hedgerow.secagg.setup_messages import check_signature
-from hedgerow.secagg.step import Entropy, Record, Step
-from hedgerow.secagg.transitions import Code, Event, Party, State
+from hedgerow.secagg.roster import NodePolicy, Roster
+from hedgerow.secagg.transitions import (
+    Abandoned,
+    Code,
+    Entropy,
+    Event,
+    OwnMistake,
+    Party,
+    Record,
+    Refusal,
+    State,
+    Step,
+    advance,
+    refuse,
+    untraced,
+)
 from hedgerow.secagg.view import EpochView, site_key
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """A node's signing key, the roster it pinned, and its owner's policy."""
+
+    identity: Identity
+    roster: Roster
+    policy: NodePolicy
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenSlot:
+    """The slot a node is in: what it sent, and what it may send again.
+
+    `digest` is the hash of the only manifest that is answered in this slot, empty before there is one; `manifest` is
+    that manifest as the coordinator signed it, where it is still known.
+    """
+
+    context: RoundContext
+    purpose: str
+    header_hash: bytes
+    own_share: bytes
+    upload: bytes
+    digest: bytes = b""
+    manifest: bytes = b""
+    echo: bytes = b""
+    answer: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"OpenSlot(slot={self.context.slot}, purpose={self.purpose!r})"
+
+    def fields(self) -> list[bytes]:
+        """Returns what is stored."""
+        return [
+            self.context.epoch, self.context.spec, self.context.slot.to_bytes(4, "big"), self.purpose.encode(),
+            self.header_hash, self.own_share, self.upload, self.digest, self.manifest, self.echo, self.answer,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, fields: tuple[bytes, ...]) -> OpenSlot:
+        """Returns the slot stored as `fields`; raises ValueError for another number of them."""
+        epoch, spec, slot, purpose, *rest = fields
+        header, own_share, upload, digest, manifest, echo, answer = rest
+        context = RoundContext(epoch, spec, int.from_bytes(slot, "big"))
+        return cls(context, purpose.decode(), header, own_share, upload, digest, manifest, echo, answer)
+
+
+def storage_keys(chain: SlotChain) -> Iterator[bytes]:
+    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
+    chain = SlotChain(chain.link, chain.slot)
+    while True:
+        yield chain.storage_key()
+        chain = chain.after(chain.slot + 1)
+
+
+def crypted(key: bytes, row: bytes) -> bytes:
+    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
+    stream = keystream(key, len(row))
+    return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
+
+
+def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
+    """Returns each node's run of shares out of rows that hold one share of every node."""
+    row = SHARE_BYTES * len(nodes)
+    return {
+        node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
+        for place, node in enumerate(nodes)
+    }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +160,7 @@ class Participant:
         return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
 
     def agreed_ahead(self, n_slots: int) -> Participant:
-        """Returns this node with the keys of the next `n_slots` slots agreed on, see `masking.agreed_ahead`."""
+        """Returns this node with the keys of the next `n_slots` slots agreed on, see `masks.agreed_ahead`."""
         chain, channels = agreed_ahead(self.view, self.node, self.chain, self.channels, n_slots)
         return replace(self, chain=chain, channels=channels)
 
@@ -350,3 +436,20 @@ class Participant:
             return self.shares
         cut = SHARE_BYTES * (slot - self.shares_from)
         return {node: run[cut:] for node, run in self.shares.items()}
+
+
+def locked(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:
+    """Returns the state encrypted under the 32-byte key of its step, bound to its run and sequence."""
+    return seal(state_key(key), state, _context(run_id, sequence), entropy)
+
+
+def unlocked(key: bytes, data: bytes, run_id: bytes, sequence: int) -> bytes:
+    """Returns the state that was `locked`; raises OwnMistake CORRUPT_STATE for another key, run or sequence."""
+    try:
+        return unseal(state_key(key), data, _context(run_id, sequence))
+    except PrimitiveFault as error:
+        raise refuse(Code.CORRUPT_STATE) from error
+
+
+def _context(run_id: bytes, sequence: int) -> bytes:
+    return digest("state", run_id, sequence.to_bytes(8, "big"))

@@ -10,8 +10,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import PUBLIC_KEY_BYTES, require_public
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
 from hedgerow.secagg.guarantees import Guarantees, Wishes, derive
-from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, refuse
 
 MAX_NODES = 4096
 MAX_SLOTS = 4096

@@ -13,17 +13,14 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import HASH_BYTES
-from hedgerow.secagg.epoch import Enrolment
-from hedgerow.secagg.epoch_server import EpochSetup
-from hedgerow.secagg.fixed_point import Integers
-from hedgerow.secagg.graph import SPARSE_ABOVE
-from hedgerow.secagg.guarantees import Wishes, default_colluders
-from hedgerow.secagg.node_context import NodeContext
-from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.enrolment import Enrolment, EpochSetup
+from hedgerow.secagg.guarantees import SPARSE_ABOVE, Wishes, default_colluders
+from hedgerow.secagg.integers import Integers
+from hedgerow.secagg.masks import Release
+from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
+from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
-from hedgerow.secagg.round_messages import NoiseSpec, RoundSpec, VectorSpec
-from hedgerow.secagg.step import Entropy
-from hedgerow.secagg.unmasking import Release
+from hedgerow.secagg.transitions import Entropy
 
 NO_MODEL = bytes(HASH_BYTES)
 

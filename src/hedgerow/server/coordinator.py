@@ -25,10 +25,9 @@ from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query, SplitSelection
 from hedgerow.protocol.results import Salvage
-from hedgerow.secagg.fixed_point import require_within
-from hedgerow.secagg.query_round import HEADROOM, least_entry_bound, release_bound, rows_of
-from hedgerow.secagg.refusals import refuse
-from hedgerow.secagg.transitions import Code
+from hedgerow.rounds.specs import HEADROOM, least_entry_bound, release_bound, rows_of
+from hedgerow.secagg.integers import require_within
+from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.server.aggregation import Aggregation
 from hedgerow.training.plausibility import ReleaseChecks, SumFacts
 from hedgerow.training.steps import Program

@@ -25,9 +25,8 @@ from hedgerow.privacy.ledger import Release, release_to_json
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.roster import Roster
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.storage.database import Database, Statement
 
 _SCHEMA = """

@@ -14,7 +14,7 @@ from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.epoch_server import EpochSetup
+from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.coordinator import Outcome
 from hedgerow.server.events import RunEvent, RunEventKind

@@ -19,16 +19,14 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.queries import SplitSelection
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
+from hedgerow.rounds.specs import VECTOR_ID
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.cohort import Cohort
-from hedgerow.secagg.epoch_server import EpochSetup
-from hedgerow.secagg.fixed_point import wrapped
-from hedgerow.secagg.query_round import VECTOR_ID
-from hedgerow.secagg.refusals import Abandoned as SumAbandoned
-from hedgerow.secagg.refusals import refuse
+from hedgerow.secagg.enrolment import EpochSetup
+from hedgerow.secagg.integers import wrapped
 from hedgerow.secagg.roster import MAX_ATTEMPTS
-from hedgerow.secagg.transitions import Code, State
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.transitions import Abandoned as SumAbandoned
+from hedgerow.secagg.transitions import Code, State, refuse
+from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.server.coordinator import Outcome, Releaser, Summed, checked_report, require_plausible
 from hedgerow.server.events import RunEventKind
 from hedgerow.server.gathering import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS

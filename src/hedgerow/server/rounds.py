@@ -15,19 +15,18 @@ from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.script import RunState
+from hedgerow.rounds.specs import expected_round, mode_of, require_words, rows_of
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.cohort import Cohort
 from hedgerow.secagg.encoding import HASH_BYTES
 from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.noise_shares import LEAST_COLLUDERS
-from hedgerow.secagg.query_round import expected_round, mode_of, require_words, rows_of
+from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode
-from hedgerow.secagg.round_messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import State
-from hedgerow.secagg.view import EpochView
+from hedgerow.secagg.view import Cohort, EpochView
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""

@@ -9,7 +9,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster
-from hedgerow.secagg.step import Entropy
+from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.evaluation import EvaluatedModel
 from hedgerow.server.events import Observer, nobody_watches
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
 from hedgerow.protocol.queries import SplitSelection
-from hedgerow.secagg.query_round import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
-from hedgerow.secagg.refusals import Refusal
+from hedgerow.rounds.specs import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
+from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import VectorSpec
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.transitions import Code, Refusal
 
 MODEL = b"m" * 32
 

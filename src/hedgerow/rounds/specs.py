@@ -11,10 +11,10 @@ from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import PureQuery, Query
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.fixed_point import MAX_BOUND, WIDTHS, Integers, width_for
-from hedgerow.secagg.refusals import Refusal
+from hedgerow.secagg.integers import MAX_BOUND, WIDTHS, Integers, width_for
+from hedgerow.secagg.messages import NoiseSpec, VectorSpec, variance_of
 from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.round_messages import NoiseSpec, VectorSpec, variance_of
+from hedgerow.secagg.transitions import Refusal
 
 VECTOR_ID = "sum"
 TAIL_DEVIATIONS = 16

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.fixed_point import decode, encode, require_width, require_within, width_for, wrapped
-from hedgerow.secagg.refusals import Abandoned, OwnMistake, Refusal
-from hedgerow.secagg.transitions import Code
+from hedgerow.secagg.integers import decode, encode, require_width, require_within, width_for, wrapped
+from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal
 
 
 def test_the_width_changes_exactly_at_the_sign_bit():
