@@ -20,9 +20,10 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/hedgerow demo
 
-# The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another.
+# The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another. Each begins
+# with its share of the tests, in order, and takes from the others at the end.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -222,36 +223,62 @@ Story = Callable[[Scene], None]
 
 
 class Theatre:
-    """Plays stories, each with a scene of its own, several at a time; a test asks how its own one ended."""
+    """Plays stories, each with a scene of its own, several at a time; a test asks how its own one ended.
 
-    def __init__(self, nursery: Nursery, wards: ModuleType, folder: Path) -> None:
-        self._nursery, self._wards, self._folder = nursery, wards, folder
+    However many workers and theatres there are, each story is played once: by whoever makes its folder first.
+
+    Args:
+        nursery, wards: where processes come from, and what their tables and plan are.
+        own: a new folder of this theatre.
+        shared: the folder of all theatres of these tests.
+    """
+
+    def __init__(self, nursery: Nursery, wards: ModuleType, own: Path, shared: Path) -> None:
+        self._nursery, self._wards, self._shared = nursery, wards, shared
         self._pool = ThreadPoolExecutor(4)
-        self._template = folder / "template"
+        self._template = own / "template"
         self._template.mkdir()
         plan = wards.plan_text(
             N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4}
         )
         wards.furnish(self._template, SITES, plan, 9, monitor="watch")
-        self.ends: dict[str, Any] = {}
+        self._begun: dict[str, Future[None]] = {}
 
     def announce(self, name: str, story: Story, n_trees: int = 6) -> None:
         """Begin a story when there is room."""
-        if name not in self.ends:
-            self.ends[name] = self._pool.submit(self._play, name, story, n_trees)
+        if name not in self._begun:
+            self._begun[name] = self._pool.submit(self._play, name, story, n_trees)
+
+    def _folder_of(self, name: str) -> Path:
+        return self._shared / "".join(letter if letter.isalnum() else "-" for letter in name)
 
     def _play(self, name: str, story: Story, n_trees: int) -> None:
-        folder = self._folder / "".join(letter if letter.isalnum() else "-" for letter in name)
-        shutil.copytree(self._template, folder)
-        scene = Scene(self._nursery, self._wards, folder, n_trees)
+        folder = self._folder_of(name)
         try:
-            story(scene)
-        finally:
-            scene.close()
+            folder.mkdir()
+        except FileExistsError:
+            return  # Another theatre plays it, or has.
+        what_failed = ""
+        try:
+            shutil.copytree(self._template, folder, dirs_exist_ok=True)
+            scene = Scene(self._nursery, self._wards, folder, n_trees)
+            try:
+                story(scene)
+            finally:
+                scene.close()
+        except BaseException:
+            what_failed = traceback.format_exc()
+        whole = folder / "end.new"
+        whole.write_text(what_failed, encoding="utf-8")
+        whole.replace(folder / "end")
 
     def ended(self, name: str) -> None:
-        """Wait for a story; raises what it raised."""
-        self.ends[name].result()
+        """Wait for a story; fails when it did."""
+        self._begun[name].result()
+        end = self._folder_of(name) / "end"
+        wait_until(end.exists)
+        what_failed = end.read_text(encoding="utf-8")
+        assert not what_failed, what_failed
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -263,7 +290,10 @@ def theatre(
 ) -> Iterator[Theatre]:
     """Where stories are played: all that the chosen tests ask for begin as soon as there is room."""
     nursery = Nursery()
-    built = Theatre(nursery, wards, tmp_path_factory.mktemp("theatre"))
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stories"
+    shared.mkdir(exist_ok=True)
+    built = Theatre(nursery, wards, tmp_path_factory.mktemp("theatre"), shared)
     for item in request.session.items:
         name = getattr(getattr(item, "callspec", None), "params", {}).get("story")
         if name is not None and isinstance(item, pytest.Function):
