@@ -25,8 +25,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.datasets import Table
-from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
-from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.cli.node_inputs import loader
+from hedgerow.cli.node import loader
 from hedgerow.client.node import Node
 from hedgerow.client.policy import parse_policy
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records

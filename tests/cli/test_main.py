@@ -48,7 +48,8 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     required = {"plan init": ["d.csv", "--label", "y"], "privacy": ["p"], "demo": []}
     for command, arguments in required.items():
         namespace = build_parser().parse_args([*command.split(), *arguments])
-        assert callable(importlib.import_module(namespace.module).run)
+        module, _, name = namespace.function.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +89,7 @@ def test_what_nobody_planned(
     def fail(namespace: object) -> None:
         raise raised
 
-    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    monkeypatch.setattr("hedgerow.cli.model.report", fail)
     assert main(["report", "model.json"]) == exit_code
     printed = capsys.readouterr().err
     assert said in " ".join(printed.split())
@@ -101,7 +102,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(namespace: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    monkeypatch.setattr("hedgerow.cli.model.report", fail)
     with pytest.raises(ZeroDivisionError):
         main(["report", "model.json", "--debug"])
 

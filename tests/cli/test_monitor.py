@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from hedgerow.cli.main import main
-from hedgerow.cli.monitor_view import MonitorView, clock_time, span
+from hedgerow.cli.monitor import MonitorView, clock_time, span
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.reports import Told
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hedgerow.cli import progress
-from hedgerow.cli.serving import RunLines
+from hedgerow.cli.coordinator import RunLines
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hedgerow.cli.node_inputs import loader
+from hedgerow.cli.node import loader
 from hedgerow.data.site_data import read_site_data, site_data_from_records
 from hedgerow.data.sources import read_sql_records
 from hedgerow.errors import DataError, EnvironmentFault, UsageError

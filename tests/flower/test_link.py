@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from hedgerow.cli.federation_inputs import read_policy
+from hedgerow.cli.inputs import read_policy
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import LinkStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.cli.node_inputs import with_rows_read
+from hedgerow.cli.node import with_rows_read
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeRun
 from hedgerow.data.site_data import SiteData

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
-from hedgerow.cli.serving import RunLines
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import site
 from hedgerow.protocol.wire.refusals import WireCode

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.cli.budget_place import note_book
 from hedgerow.cli.main import main
+from hedgerow.cli.node import note_book
 from hedgerow.client.budget import FINISHED, BudgetBook
 from hedgerow.client.session import NodeSession, leave
 from hedgerow.client.store import NodeStore

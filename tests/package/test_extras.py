@@ -96,7 +96,7 @@ def test_no_missing_extra_is_a_fault_of_ours(
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("hedgerow.cli.report.run", fail)
+    monkeypatch.setattr("hedgerow.cli.model.report", fail)
     assert main(["report", "model.json", "--json"]) == 10
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["code"] == "missing-extra" and f'"hedgerow[{OPTIONAL[module][1]}]"' in error["remedy"]

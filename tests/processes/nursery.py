@@ -31,7 +31,6 @@ from typing import Any
 import hedgerow.cli.coordinator
 import hedgerow.cli.evaluate_sites
 import hedgerow.cli.node
-import hedgerow.cli.serving
 import hedgerow.client.run
 from hedgerow.cli.main import main
 from hedgerow.client.warm_up import warm_up
@@ -116,7 +115,7 @@ class Standing:
 
 def stop_clocks() -> None:
     """Wrap the loops of coordinator and node."""
-    coordinate, take_part = hedgerow.cli.serving.run_coordinator, hedgerow.cli.node.run_node
+    coordinate, take_part = hedgerow.cli.coordinator.run_coordinator, hedgerow.cli.node.run_node
 
     def coordinated(session: Any, hub: Any, timeouts: Any, _: Any) -> Any:
         standing = Standing(hub, lambda struck: session.is_stalled or session._awaited() <= struck)
@@ -126,7 +125,7 @@ def stop_clocks() -> None:
         standing = Standing(uplink, lambda struck: session._setup.site in struck)
         return take_part(session, standing, standing.clock, *more)
 
-    hedgerow.cli.serving.run_coordinator = coordinated  # type: ignore[assignment]
+    hedgerow.cli.coordinator.run_coordinator = coordinated  # type: ignore[assignment]
     hedgerow.cli.node.run_node = taken_part  # type: ignore[assignment]
 
 

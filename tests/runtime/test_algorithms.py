@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.cli.federation_inputs import signing_key, signing_roster
+from hedgerow.cli.inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy

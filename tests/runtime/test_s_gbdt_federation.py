@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.cli.federation_inputs import signing_key, signing_roster
+from hedgerow.cli.inputs import signing_key, signing_roster
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeSetup

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.cli.federation_inputs import signing_roster
+from hedgerow.cli.inputs import signing_roster
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site

@@ -1,19 +1,364 @@
-"""``hedgerow coordinator``: run a plan over the nodes of a roster, and write the model."""
+"""``hedgerow coordinator``: run a plan over the nodes of a roster, say how it is, and write the model.
+
+An evaluation over sites listens, runs and reports by the same functions.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
-from hedgerow.cli.inputs import check_can_write, listed, read_plan
-from hedgerow.cli.output import print_facts, print_json, warn, wrapped
-from hedgerow.cli.serving import ModelFile, end_run, serve
-from hedgerow.models.model import Model
+from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
+from hedgerow.cli.output import note, print_facts, print_json, warn, wrapped
+from hedgerow.errors import UsageError
+from hedgerow.methods.tasks import TrainingTask
+from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.protocol.results import WAITING, RunReport, SiteState
+from hedgerow.protocol.script import RunState
+from hedgerow.server.coordinator import Outcome
+from hedgerow.server.evaluation import EvaluatedModel
+from hedgerow.server.events import RunEvent, RunEventKind
+from hedgerow.server.journal import Journal, no_open_run, open_journal
+from hedgerow.server.publisher import Audience, EventsSince, Publisher
+from hedgerow.server.run import run_coordinator, tell_of_the_end
+from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.transport.roster_file import PinnedRoster
+from hedgerow.server.status import RunBoard, Traffic
+from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_monitor import Monitors
+from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.interface import Repeats, times
+from hedgerow.transport.roster_file import PinnedRoster, read_roster
+
+_COUNTED = {"left", "refused"}
+_NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
+
+
+class MetricsAudience:
+    """Shows reports to Prometheus.
+
+    Args: where: "PORT", on this machine only, or "HOST:PORT": naming a host allows other machines to read.
+    Raises UsageError for what is no address, EnvironmentFault when it cannot be had or the extra is missing.
+    """
+
+    def __init__(self, where: str) -> None:
+        # An extra: only whoever asks for metrics needs it.
+        from hedgerow.transport.metrics import MetricsServer
+
+        host, port = address_of(where if ":" in where else f"127.0.0.1:{where}", "--metrics")
+        self._server = MetricsServer(host, port, allow_remote=":" in where)
+        self.port = self._server.port
+        self._lost: Counter[str] = Counter()
+        self._last_event = 0
+
+    def is_there(self) -> bool:
+        """Always: it asks when it likes."""
+        return True
+
+    def show(self, report: RunReport, events_since: EventsSince) -> None:
+        """See `Audience.show`."""
+        from hedgerow.transport.metrics import RunNumbers
+
+        events, missed = events_since(self._last_event)
+        self._last_event += missed + len(events)
+        self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code)
+        self._server.show(
+            RunNumbers(
+                rounds_done=report.rounds_done,
+                rounds_planned=report.rounds_planned,
+                connected_sites=sum(site.state not in _NOT_CONNECTED for site in report.sites),
+                expected_sites=len(report.sites),
+                bytes_sent=report.bytes_sent,
+                bytes_received=report.bytes_received,
+                epsilon_spent=report.epsilon_spent,
+                epsilon_limit=report.epsilon_limit,
+                refusals=self._lost + Counter(report.streams_refused),
+            )
+        )
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
+
+
+class CountingHub(Protocol):
+    """What a hub counts, whatever its engine."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many peers were refused, by code."""
+
+    def traffic(self) -> CountedBytes:
+        """Bytes since the hub was made."""
+
+
+class CountedBytes(Protocol):
+    """Bytes each way."""
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def received(self) -> int: ...
+
+
+@contextmanager
+def published(board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: str | None) -> Iterator[None]:
+    """Tell all who watch how the run is, and at the end how it ended."""
+
+    def traffic() -> Traffic:
+        counted = hub.traffic()
+        return Traffic(counted.sent, counted.received, dict(hub.refusals))
+
+    with ExitStack() as stack:
+        stack.callback(monitors.close)
+        audiences: list[Audience] = [monitors]
+        if metrics is not None:
+            audience = MetricsAudience(metrics)
+            stack.callback(audience.close)
+            audiences.append(audience)
+            note(f"Metrics for Prometheus: port {audience.port}, path /metrics.")
+        stack.callback(Publisher(board, traffic, audiences).close)
+        yield
+
+
+_SAID = {
+    RunEventKind.JOINED: "is connected",
+    RunEventKind.LEFT: "is gone",
+    RunEventKind.READY: "is ready",
+    RunEventKind.REFUSED: "refuses",
+    RunEventKind.SILENT: "does not answer",
+    RunEventKind.COMPLAINT: "sent what cannot be used",
+    RunEventKind.LEFT_OUT: "is asked no more",
+    RunEventKind.TAKEN_BACK: "is asked again, for there are too few without it",
+}
+_SECONDS_BETWEEN_LINES = 5.0
+STOPPED_BY_OPERATOR = "stopped-by-operator"
+"""What the sites of a run are told that was ended with --abort."""
+
+
+class RunLines:
+    """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
+
+    Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said.
+    """
+
+    def __init__(self, n_rounds: int, sites: Sequence[str], *, quiet: bool) -> None:
+        self._n_rounds, self._quiet = n_rounds, quiet
+        self._last = float("-inf")
+        self._repeats = Repeats()
+        self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
+        self._is_waiting = True
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take note of an event."""
+        if self._quiet:
+            return
+        self._note_who_is_awaited(event)
+        if event.kind in _SAID:
+            why = f" ({event.code})" if event.code else ""
+            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event))
+        elif event.kind is RunEventKind.ABANDONED:
+            if count := self._repeats.note("", event.code):
+                self._say(f"round {event.round + 1}: begun anew ({event.code}){times(count)}")
+        elif event.kind is RunEventKind.RELEASED:
+            now = time.monotonic()
+            if now - self._last >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
+                self._last = now
+                self._say(f"round {event.round} of {self._n_rounds} released")
+
+    def _note_who_is_awaited(self, event: RunEvent) -> None:
+        """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
+        if event.kind is RunEventKind.PHASE:
+            self._is_waiting = event.code in {RunState.GATHERING.value, WAITING}
+        elif event.kind is RunEventKind.READY:
+            self._ready.add(event.site)
+            self._given_up.discard(event.site)
+        elif event.kind is RunEventKind.LEFT:
+            self._ready.discard(event.site)
+        elif event.kind in {RunEventKind.REFUSED, RunEventKind.LEFT_OUT}:
+            self._given_up.add(event.site)
+
+    def _then(self, event: RunEvent) -> str:
+        """Who is still missing when a site is ready; nothing where all are there, or the run goes on without them."""
+        missing = [site for site in self._sites if site not in self._ready | self._given_up]
+        if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
+            return ""
+        return f"; waiting for {listed(missing)}"
+
+    def _say_again(self, site: str, text: str, then: str) -> None:
+        """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on.
+
+        `then` follows it; what differs from one time to the next does not make it another text.
+        """
+        if count := self._repeats.note(site, text):
+            self._say(text + times(count) + then)
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Where the model of a run goes, and what is there already.
+
+    Args: path: the file; heir: the model that is evaluated, None where one is trained; journal: of the run.
+    """
+
+    path: Path
+    heir: Model | None
+    journal: Path
+
+    def require_room(self) -> None:
+        """Before a run begins or goes on; raises UsageError "model-exists"."""
+        require_room(self.path, self.heir, self._remedy)
+
+    def look(self, session: RunSession, *, quiet: bool) -> None:
+        """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
+        made = session.made
+        if made is None:
+            self.require_room()
+            return
+        model = Model(made.plan, made.ensemble, made.ledger, made.report)
+        is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
+        if not quiet:
+            place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
+            note(f"The run is over. {place}; sites that missed the end are told of it first.")
+
+    def save(self, model: Model, *, quiet: bool) -> None:
+        """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
+        if not save_unless_kept(model, self.path, self._remedy) and not quiet:
+            note(f"The run is over and its model is in {self.path}, with more on its account. It was not written over.")
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"Give another name, --out MODEL, or move the file away first. To go on with a run that has begun, or to "
+            f"have the model of one that is over, add --journal {self.journal}."
+        )
+
+
+def serve(
+    arguments: argparse.Namespace,
+    plan: Plan,
+    noise: NoiseSource,
+    file: ModelFile,
+    model: EvaluatedModel | None,
+) -> tuple[Outcome, RunSession, PinnedRoster]:
+    """Wait for the sites and carry the run out.
+
+    Args:
+        arguments: `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line.
+        plan: of the run; `model`'s own when a model is evaluated.
+        noise: for the releases; file: where its model goes, and where it is journalled.
+        model: to be evaluated; None trains one.
+
+    Raises:
+        HedgerowError: why the run was given up.
+    """
+    require_masks(plan)
+    pinned = read_roster(Path(arguments.roster))
+    identity = read_private(Path(arguments.identity))
+    address = HubAddress(*address_of(arguments.listen, "--listen"))
+    task = TrainingTask(plan) if model is None else model.task
+    names = [site.name for site in pinned.sites]
+    lines = RunLines(task.n_exchanges, names, quiet=arguments.json)
+    board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
+
+    def watch(event: RunEvent) -> None:
+        board(event)
+        lines(event)
+
+    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
+    allow_many_connections()
+    place, room = check_can_write(str(file.journal)), file.require_room
+    journal, aside = open_journal(place, task, setup.roster, is_new=arguments.new_run, before_new=room)
+    try:
+        if aside is not None and not arguments.json:
+            note(set_aside(place, aside))
+        session = RunSession(setup, journal)
+        file.look(session, quiet=arguments.json)
+        board.attach(session)
+        monitors = Monitors(pinned)
+        # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
+        digest = bytes.fromhex(plan.digest) if model is None else b""
+        hub = GrpcHub(identity, pinned, address, plan_digest=digest, monitors=monitors)
+        try:
+            if not arguments.json:
+                note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
+            with published(board, hub, monitors, arguments.metrics):
+                outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
+        except KeyboardInterrupt:
+            note("The run can go on: its sites wait, and the same command takes it up again. --abort ends it.")
+            raise
+        finally:
+            hub.close()
+    finally:
+        journal.close()
+    return outcome, session, pinned
+
+
+def set_aside(journal_file: Path, aside: Path) -> str:
+    """What the operator is told of a journal that made room for a new run."""
+    return f"{journal_file} held another run, which does not go on. It is set aside as {aside}; a new run begins."
+
+
+def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
+    """End the run of a journal for good, and tell its sites as they come back.
+
+    Args: as `serve`; of the plan, `join_timeout` counts, which is how long the sites are waited for.
+
+    Raises:
+        UsageError: code "no-open-run"; there is no such run, or it is over.
+    """
+    pinned = read_roster(Path(arguments.roster))
+    identity, address = read_private(Path(arguments.identity)), HubAddress(*address_of(arguments.listen, "--listen"))
+    if not journal_file.is_file():
+        raise no_open_run(journal_file, is_over=False)
+    journal = Journal(journal_file)
+    try:
+        run_id = journal.end(STOPPED_BY_OPERATOR)
+        names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
+        allow_many_connections()
+        # Whichever plan a node holds: it was in this run, or it is told nothing.
+        hub = GrpcHub(identity, pinned, address)
+        try:
+            if not arguments.json:
+                note(f"The run {run_id.hex()[:12]} is ended. Its sites are told for up to {seconds:.0f} s.")
+            told = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
+        finally:
+            hub.close()
+    finally:
+        journal.close()
+    if arguments.json:
+        print_json({"run_id": run_id.hex(), "told": told})
+        return
+    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(told) if told else "no site")])
+    if len(told) < len(names):
+        note("A site that was not told learns of it when it is invited to another run.")
+
+
+def require_masks(plan: Plan) -> None:
+    """Raises UsageError for a plan of sums in the clear."""
+    if not plan.federation.secure_aggregation:
+        raise UsageError(
+            "The plan asks for sums in the clear (federation.secure_aggregation = false).",
+            cause="That is for experiments in one process; over a network every sum is masked.",
+            remedy="Set federation.secure_aggregation to true, or leave it out.",
+            code="clear-sums",
+        )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -64,4 +409,3 @@ def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: a
 
 def _smallest(session: RunSession) -> int:
     return min(map(len, session.survivors), default=0)
-

@@ -1,4 +1,8 @@
-"""``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report."""
+"""``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report.
+
+With --compare, beside it: the same trees without noise, and XGBoost on pooled data where it is installed. Neither of
+these is written anywhere, and neither is private.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -19,16 +25,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.compare import compare
 from hedgerow.cli.evaluate import evaluate
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import WIDEST, note, number, print_json, typed, wrapped
 from hedgerow.cli.progress import status
-from hedgerow.cli.training import Sites, read_sites, train_with_progress
+from hedgerow.cli.train import Sites, read_sites, train_with_progress
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.sources import read_records
+from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import UsageError
+from hedgerow.models.metrics import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 
 _QUESTION = (
@@ -193,3 +201,43 @@ def _content(result: _Result) -> dict[str, Any]:
         "files": {name: str(path) for name, path in result.files.items()},
         "report": result.model.report.to_dict(),
     }
+
+
+def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Namespace) -> dict[str, float]:
+    """Test AUC of models without privacy, by what they are."""
+    open_plan = replace(plan, privacy=replace(plan.privacy, epsilon=float("inf")))
+    model = train_with_progress(
+        open_plan, sites, SystemNoise(os.urandom),
+        n_threads=arguments.threads, quiet=arguments.json, title="Without privacy",
+    )  # fmt: skip
+    scores = evaluate(model, read_records(data.test, plan, with_unit=False))
+    areas = {"the same trees without privacy": scores["auc"]}
+    try:
+        import xgboost
+    except ImportError:
+        return areas
+    with status("Training XGBoost on pooled data", quiet=arguments.json):
+        areas["XGBoost, pooled, without privacy"] = _xgboost_auc(xgboost, plan, data)
+    return areas
+
+
+def _xgboost_auc(xgboost: Any, plan: Plan, data: SiteFiles) -> float:
+    train = concatenate(chunk for path in data.train.values() for chunk in read_records(path, plan, with_unit=False))
+    test = concatenate(read_records(data.test, plan, with_unit=False))
+    booster = xgboost.train(
+        {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "tree_method": "hist", "verbosity": 0},
+        xgboost.DMatrix(_matrix(train), label=train.label),
+        num_boost_round=100,
+    )
+    return roc_auc(_labels(test) == 1, booster.predict(xgboost.DMatrix(_matrix(test))))
+
+
+def _matrix(records: Records) -> NDArray[np.float32]:
+    """Features as numbers; categories by their index, missing ones as NaN."""
+    columns = [np.where(column == -2, np.nan, column) if column.dtype.kind == "i" else column
+               for column in records.features]  # fmt: skip
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _labels(records: Records) -> NDArray[Any]:
+    return np.asarray(records.label)

@@ -13,7 +13,7 @@ from typing import Any
 from hedgerow.cli.inputs import check_can_write, listed, named_sites
 from hedgerow.cli.output import number, print_facts, print_json, warn, wrapped
 from hedgerow.cli.progress import status
-from hedgerow.cli.training import read_sites
+from hedgerow.cli.train import read_sites
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
@@ -66,7 +66,7 @@ def _over_network(
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
     # An extra: only whoever dials or listens needs grpc.
-    from hedgerow.cli.serving import ModelFile, serve
+    from hedgerow.cli.coordinator import ModelFile, serve
 
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))

@@ -1,4 +1,4 @@
-"""What commands are given: plans, sites, places to write to; each checked before any work starts."""
+"""What commands are given, checked before work starts: plans, sites, places to write, addresses, policies, rosters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hedgerow.client.policy import Policy, parse_policy
+from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.roster_file import PinnedRoster
 
 DEFAULT_MODEL = "model.json"
 _ENDINGS = (".csv.gz", ".csv", ".parquet", ".pq")
@@ -109,3 +115,56 @@ def listed(names: Iterable[str], most: int = 12) -> str:
     every = list(names)
     rest = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + rest
+
+
+def address_of(text: str, option: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port".
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            f"{option} {text}: this is no address.",
+            remedy="Write HOST:PORT, as in 127.0.0.1:7443 or [::1]:7443.",
+            code="address",
+        )
+    return host, int(port)
+
+
+def read_policy(path: str) -> Policy:
+    """The policy in a TOML file; raises UsageError."""
+    try:
+        return parse_policy(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise UsageError(
+            f"{path}: there is no such file.",
+            remedy="Give the policy that this site's owner wrote; docs/deploy.md has one to begin with.",
+            code="policy-not-found",
+        ) from None
+    except UnicodeDecodeError:
+        text = f"{path}: the policy is not UTF-8 text."
+        raise UsageError(text, remedy="Save it as UTF-8.", code="policy-file") from None
+
+
+def signing_key(identity: PrivateIdentity) -> Identity:
+    """The key with which a party signs what belongs to secure aggregation."""
+    return Identity(identity.seed)
+
+
+def signing_roster(pinned: PinnedRoster) -> Roster:
+    """The roster as secure aggregation reads it: names and Ed25519 keys, in the order that numbers the nodes."""
+    sites = tuple(Site(site.name, site.identity_key, pinned.max_rows_of(site.name)) for site in pinned.sites)
+    return Roster(pinned.coordinator.identity_key, sites)
+
+
+def left_out_text(report: ContributionReport) -> str:
+    """How many rows were left out, and why, for the site's owner only."""
+    causes = [f"{n_rows:,} {code}" for code, n_rows in sorted(report.unfit.items())]
+    if report.n_dropped:
+        causes.append(f"{report.n_dropped:,} beyond privacy.max_rows_per_unit")
+    n_left_out = sum(report.unfit.values()) + report.n_dropped
+    reason = f" ({', '.join(causes)})" if causes else ""
+    return f"{n_left_out:,} rows left out{reason}, {report.n_rows - report.n_dropped:,} rows used."

@@ -11,8 +11,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.budget_place import book_of
-from hedgerow.cli.federation_inputs import read_policy
+from hedgerow.cli.inputs import read_policy
+from hedgerow.cli.node import book_of
 from hedgerow.cli.output import note, number, print_facts, print_json
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
 from hedgerow.client.session import close_reserved

@@ -1,4 +1,4 @@
-"""The entry point: parse, call the command's module, and turn every outcome into an exit code."""
+"""The entry point: parse, call the command's function, and turn every outcome into an exit code."""
 
 from __future__ import annotations
 
@@ -66,12 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> None:
     namespace: argparse.Namespace = build_parser().parse_args(arguments)
-    if namespace.module is None:
+    if namespace.function is None:
         namespace.parser.print_help()
         if namespace.parser.prog != "hedgerow":
             namespace.parser.error("a command is missing")
         return
-    importlib.import_module(namespace.module).run(namespace)
+    module, _, name = namespace.function.partition(":")
+    getattr(importlib.import_module(module), name)(namespace)
 
 
 def _file_number_of_stdout() -> int:

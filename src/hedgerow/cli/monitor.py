@@ -1,4 +1,4 @@
-"""``hedgerow monitor``: watch a run, as a live view, as lines of JSON, or once."""
+"""``hedgerow monitor``: watch a run, as a live view at any width and height, as lines of JSON, or once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ import math
 import random
 import sys
 import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from hedgerow.cli.federation_inputs import address_of
-from hedgerow.cli.monitor_view import MonitorView
-from hedgerow.cli.output import note
+from hedgerow.cli.inputs import address_of
+from hedgerow.cli.output import megabytes, note, number
 from hedgerow.errors import UsageError
-from hedgerow.protocol.results import EventReport, RunReport
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
+from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal, known
 from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Told
 from hedgerow.transport.grpc_watch import GrpcWatch, WatchEvent
 from hedgerow.transport.identity_files import read_private
@@ -151,3 +156,225 @@ def _raise_if_final(event: Disconnected) -> None:
     if event.is_final:
         sys.stdout.flush()
         raise WireRefusal(known(event.reason))
+
+
+_WIDE = 120
+"""From so many columns on, events stand beside the sites; below, under them."""
+_WIDEST = 160
+_KEPT_EVENTS = 200
+_FEW_EVENTS = 8
+_HEAD_LINES = 8
+_PHASES = {
+    "gathering": "waiting for sites to join",
+    "waiting-for-sites": "too few sites; waiting for their return",
+    "setting-up": "agreeing on keys",
+    "collecting-vectors": "collecting masked vectors",
+    "collecting-echoes": "collecting echoes",
+    "collecting-answers": "unmasking the sum",
+    "finishing": "handing the result out",
+}
+_STATES = {
+    SiteState.ABSENT: ("·", "dim"),
+    SiteState.CONNECTED: ("○", "yellow"),
+    SiteState.READY: ("●", "green"),
+    SiteState.REFUSED: ("✕", "red"),
+    SiteState.SILENT: ("?", "yellow"),
+    SiteState.LEFT: ("✕", "red"),
+    SiteState.DONE: ("✓", "green"),
+}
+_CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.DONE}
+_EVENTS = {
+    "joined": ("connected", ""),
+    "left": ("is gone", "red"),
+    "ready": ("is ready", "green"),
+    "refused": ("refuses", "red"),
+    "silent": ("does not answer", "yellow"),
+    "late": ("answered too late", "yellow"),
+    "complaint": ("sent what cannot be used", "red"),
+    "left-out": ("is asked no more", "red"),
+    "taken-back": ("is asked again", "yellow"),
+    "abandoned": ("round begun anew", "yellow"),
+    "salvaged": ("ends early with the rounds so far", "yellow"),
+    "phase": ("", ""),
+    "finished": ("the run is finished", "green"),
+    "stopped": ("the run was given up", "red"),
+}
+
+
+class MonitorView:
+    """Takes what a watch receives, and draws it.
+
+    Args:
+        address: the coordinator's, to be shown.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, address: str, clock: Callable[[], float]) -> None:
+        self._address, self._clock = address, clock
+        self._report: RunReport | None = None
+        self._events: deque[EventReport] = deque(maxlen=_KEPT_EVENTS)
+        self._gone: tuple[float, str] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self._report is not None and self._report.is_over
+
+    def take(self, event: Connected | Disconnected | Told) -> None:
+        """Take note of what was received."""
+        if isinstance(event, Disconnected):
+            since = self._clock() if self._gone is None else self._gone[0]
+            self._gone = since, event.reason
+            return
+        self._gone = None
+        if isinstance(event, Told):
+            if self._report is None or self._report.process != event.report.process:
+                self._events.clear()
+            last = self._events[-1].number if self._events else 0
+            self._events.extend(one for one in event.events if one.number > last)
+            self._report = event.report
+
+    def render(self, width: int, height: int | None) -> RenderableType:
+        """The picture, at most `height` lines high; None: as high as it gets."""
+        width = min(width, _WIDEST)
+        report = self._report
+        if report is None:
+            return Panel(self._connection(), title="hedgerow monitor", title_align="left", width=width)
+        kind = EVALUATION if report.task == EVALUATION else "run"
+        head = Panel(
+            Group(self._connection(), *_numbers(report, width, is_live=self._gone is None)),
+            title=f"hedgerow monitor   {kind} {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",
+            title_align="left",
+            width=width,
+            border_style="red" if self._gone else "",
+        )
+        n_sites = len(report.sites)
+        # Without the frames, the head of the table, and the head's own lines, of which one may be wrapped.
+        rows = None if height is None else max(2, height - _HEAD_LINES - bool(report.streams_refused) - 3)
+        if width >= _WIDE:
+            left = width * 4 // 7
+            both = Table.grid(padding=0)
+            events = self._newest(max(n_sites, _FEW_EVENTS) + 1 if rows is None else rows + 1)
+            both.add_row(_sites(report.sites, left, rows), _events(events, width - left))
+            return Group(head, both)
+        if rows is None:
+            return Group(head, _sites(report.sites, width, None), _events(self._newest(_FEW_EVENTS), width))
+        for_sites = max(2, min(n_sites, rows - 2 - _FEW_EVENTS // 2))
+        events = self._newest(max(1, rows - 2 - for_sites))
+        return Group(head, _sites(report.sites, width, for_sites), _events(events, width))
+
+    def _newest(self, count: int) -> list[EventReport]:
+        return list(self._events)[-count:] if count else []
+
+    def _connection(self) -> Text:
+        if self._gone is not None:
+            seconds, reason = self._clock() - self._gone[0], self._gone[1]
+            what = EXPLANATIONS[known(reason)].what
+            text = f"NO CONNECTION to {self._address} for {span(seconds)}: {what} ({reason}) Trying again."
+            return Text(text + (" Below: the last that was told." if self._report else ""), style="bold red")
+        if self._report is None:
+            return Text(f"Dialling {self._address} ...", style="yellow")
+        report = self._report
+        where = f"   connected to {self._address}, release {report.release}"
+        if report.failure:
+            said, style = f"GIVEN UP: {report.failure}", "bold red"
+        elif report.is_over:
+            said, style = "FINISHED", "bold green"
+        else:
+            phase = _PHASES.get(report.phase, report.phase)
+            said, style = phase[:1].upper() + phase[1:], "bold"
+        return Text.assemble((said, style), (where, "dim"))
+
+
+def _numbers(report: RunReport, width: int, *, is_live: bool) -> list[RenderableType]:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=8, style="dim")
+    table.add_column(width=max(16, width // 4))
+    table.add_column()
+    has_pace = is_live and not report.is_over and report.rounds_per_second > 0
+    pace = f"   {number(report.rounds_per_second, 3)}/s" if has_pace else ""
+    left = report.seconds_left if is_live else None
+    rest = "" if left is None else f"   {span(left)} left"
+    table.add_row(
+        "rounds",
+        ProgressBar(max(1, report.rounds_planned), report.rounds_done),
+        f"{report.rounds_done} of {report.rounds_planned}{pace}{rest}",
+    )
+    if math.isinf(report.epsilon_limit):
+        table.add_row("epsilon", Text("none", style="bold red"), "the plan promises no privacy")
+    else:
+        spent = min(report.epsilon_spent, report.epsilon_limit)
+        table.add_row(
+            "epsilon",
+            ProgressBar(report.epsilon_limit, spent, complete_style="cyan", finished_style="cyan"),
+            f"{report.epsilon_spent:.3f} of {report.epsilon_limit:g} spent, at delta {report.delta:g}",
+        )
+    traffic = f"{megabytes(report.bytes_sent)} to the sites, {megabytes(report.bytes_received)} from them"
+    table.add_row("time", span(report.seconds), traffic)
+    dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
+    again = f", {_counted(report.rounds_abandoned, 'round')} begun anew" if report.rounds_abandoned else ""
+    table.add_row("troubles", _counted(dropouts, "dropout"), _counted(refusals, "refusal") + again)
+    lines: list[RenderableType] = [table]
+    if report.streams_refused:
+        said = ", ".join(f"{reason} {count}" for reason, count in sorted(report.streams_refused.items()))
+        lines.append(Text(f"streams refused before they joined: {said}", style="yellow", no_wrap=True))
+    return lines
+
+
+def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
+    """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
+    shown = list(sites)
+    if room is not None and len(shown) > room:
+        troubled = [site for site in sites if site.state not in _CALM]
+        calm = [site for site in sites if site.state in _CALM]
+        shown = [*troubled, *calm][: max(0, room - 1)]
+    table = Table(box=None, expand=True, padding=(0, 1), show_edge=False, header_style="dim")
+    table.add_column("site", ratio=3, no_wrap=True)
+    table.add_column("state", width=11, no_wrap=True)
+    table.add_column("why", ratio=4, no_wrap=True)
+    for title in ("rounds", "drops", "refusals"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for site in shown:
+        mark, style = _STATES.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
+        counts = [str(count) if count else "-" for count in (site.rounds, site.dropouts, site.refusals)]
+        table.add_row(site.name, Text(f"{mark} {site.state}", style=style), site.code or "", *counts)
+    content: RenderableType = table
+    if len(shown) < len(sites):
+        content = Group(table, Text(f" and {len(sites) - len(shown)} more, of which none is in greater trouble", "dim"))
+    tally = Counter(site.state for site in sites)
+    summary = ", ".join(f"{count} {state}" for state, count in tally.most_common())
+    return Panel(content, title=f"{_counted(len(sites), 'site')}: {summary}", title_align="left", width=width)
+
+
+def _events(events: Sequence[EventReport], width: int) -> Panel:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
+    table.add_column(no_wrap=True)
+    for event in events:
+        said, style = _EVENTS.get(event.kind, (event.kind, ""))
+        if event.kind == "phase":
+            said, code = _PHASES.get(event.code, event.code), ""
+        else:
+            code = f" ({event.code})" if event.code else ""
+        table.add_row(clock_time(event.seconds), Text(f"{event.site} {said}{code}".strip(), style=style))
+    return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
+
+
+def span(seconds: float) -> str:
+    """A length of time for a person."""
+    whole = int(min(seconds, 10**9))
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds since the coordinator began, as 1:02:03."""
+    whole = int(min(seconds, 10**9))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,38 +1,43 @@
-"""``hedgerow node``: take part in a run with this site's table, within what its owner allows."""
+"""``hedgerow node``: take part in a run with this site's table, within what its owner allows.
+
+An app of Flower is given its tables, models and budget book by the same functions.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.cli.budget_place import OLD_BOOK, note_book
 from hedgerow.cli.evaluate_sites import score_facts
-from hedgerow.cli.federation_inputs import address_of, read_policy, signing_key, signing_roster
-from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import (
-    arrivals_of,
-    check_table,
-    loader,
-    model_digest,
-    note_leaving,
-    note_reserved,
-    with_rows_read,
-)
+from hedgerow.cli.inputs import address_of, left_out_text, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
+from hedgerow.client.arrivals import ArrivalFolder
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows
+from hedgerow.client.node_run import (
+    NodeSetup,
+    check_own_plan,
+    no_held_out_rows,
+    no_training_rows,
+    require_declared_rows,
+)
 from hedgerow.client.policy import Policy
 from hedgerow.client.run import run_node
-from hedgerow.client.session import NodeSession
+from hedgerow.client.session import NodeSession, leave
 from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import warm_up
-from hedgerow.data.site_data import SiteData
-from hedgerow.errors import UsageError
+from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
+from hedgerow.data.sources import column_names, read_sql_records
+from hedgerow.data.units import ContributionReport, RowsLeftOut
+from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.methods.tasks import digest_of_model
+from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
@@ -42,6 +47,142 @@ from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.transport.roster_file import read_roster
 from hedgerow.trees.ensemble import Ensemble
+
+OLD_BOOK = "budget.db"
+"""Earlier versions kept the book in the state folder, under this name."""
+_PLACE = "budget.path"
+
+
+def note_book(folder: Path, book: Path) -> Path:
+    """Remember in the state folder where the book is; returns it. EnvironmentFault when that cannot be written."""
+    text = f"{book.resolve()}\n".encode()
+    place = folder / _PLACE
+    try:
+        if not place.exists() or place.read_bytes() != text:
+            descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text)
+    except OSError as fault:
+        raise EnvironmentFault(
+            f"{place} could not be written: {fault.strerror or fault}.",
+            cause="The disk is full, or the folder may not be written to.",
+            remedy="Free some space, or give another folder with --state.",
+            code="disk-full",
+        ) from fault
+    return book
+
+
+def book_of(given: Path) -> Path:
+    """The book that a path names: a file as it is, a state folder's own."""
+    if not given.is_dir():
+        return given
+    try:
+        return Path((given / _PLACE).read_text(encoding="utf-8").rstrip("\n"))
+    except (OSError, UnicodeDecodeError):
+        return given / OLD_BOOK
+
+
+Tell = Callable[[str], object]
+"""Where the owner of the site, and nobody else, is told how many rows were left out."""
+
+
+def loader(
+    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None
+) -> Callable[[Plan], SiteData]:
+    """How the site's rows are read once there is a plan.
+
+    Args:
+        strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
+        tell: is given a sentence when rows are left out.
+
+    Raises:
+        UsageError: a URL without a query, or a query without a URL.
+    """
+    is_url = "://" in data
+    if is_url != (query is not None):
+        raise UsageError(
+            "A database's URL and --query belong together.",
+            remedy="Give both, or the path of a file and no query.",
+            code="query-without-url",
+        )
+
+    def load(plan: Plan) -> SiteData:
+        if query is None:
+            return _told(read_site_data(data, plan, strict=strict), data, tell)
+        left_out: RowsLeftOut | None = None if strict else {}
+        records = read_sql_records(data, query, plan, left_out=left_out)
+        return _told(site_data_from_records(records, plan, left_out=left_out), "The query's result", tell)
+
+    return load
+
+
+def _told(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+    rows, report = read
+    if tell is not None and (report.unfit or not rows.n_records):
+        tell(f"{source}: {left_out_text(report)} (private: for this site only)")
+    return rows
+
+
+def check_table(data: str) -> None:
+    """Look at a table before there is a plan: it is there, and its header can be read. Raises DataError.
+
+    A database is asked when there is a plan.
+    """
+    if "://" not in data:
+        column_names(data)
+
+
+def with_rows_read(setup: NodeSetup) -> NodeSetup:
+    """The same, with the tables of its plan read already; raises DataError for one that does not fit, or is too large.
+
+    Without a plan they are read when the coordinator proposes one.
+    """
+    load, load_held_out = setup.load, setup.load_held_out
+    if load is not no_training_rows:
+        load = read_early(load, setup.plan)
+        if setup.plan is not None:
+            require_declared_rows(setup, load(setup.plan))
+    if load_held_out is not no_held_out_rows:
+        load_held_out = read_early(load_held_out, setup.plan)
+        if setup.plan is not None:
+            require_declared_rows(setup, load_held_out(setup.plan))
+    return replace(setup, load=load, load_held_out=load_held_out)
+
+
+def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None = None) -> ArrivalFolder | None:
+    """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
+    if folder is None:
+        return None
+
+    def read(path: Path, plan: Plan) -> SiteData:
+        return _told(read_site_data(path, plan, strict=strict), path.name, tell)
+
+    source = ArrivalFolder(Path(folder), read, strict, tell)
+    source.names()
+    return source
+
+
+def note_leaving(store: NodeStore, book: BudgetBook, site: str) -> None:
+    """Leave the run that the state folder of a site's node holds, and say so."""
+    left = leave(store, book, site)
+    note("The state holds no run to leave." if left is None else f"The run {left.hex()[:12]} is left.")
+
+
+def model_digest(path: str) -> bytes:
+    """32 bytes that tell the model of a file apart, as an evaluation's task does; raises ModelError."""
+    return digest_of_model(Model.load(path).ensemble)
+
+
+def note_reserved(store: NodeStore, book: BudgetBook, site: str) -> None:
+    """Say which runs stay reserved when a site's node ends, and how to close them."""
+    book.serve(site, store.folder)
+    for run_id in book.reserved():
+        short, folder = run_id.hex()[:12], shlex.quote(str(store.folder))
+        note(
+            f"{site}: the run {short} may go on, so its whole cost stays reserved. Start the node again to go on; "
+            f"`hedgerow ledger {folder} --close {short}` ends it here, charged for what has left."
+        )
+
 
 PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""

@@ -6,7 +6,6 @@ import argparse
 from typing import Any, NoReturn
 
 from hedgerow import __version__
-from hedgerow.cli.parser_federation import add_coordinating, add_federation
 from hedgerow.errors import UsageError
 
 _TRAIN_EXAMPLE = """\
@@ -49,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; the chosen command's module is `namespace.module`."""
+    """The parser of the whole command line; the chosen command's function is `namespace.function`."""
     parser = Parser(
         prog="hedgerow",
         description="Train, check and use boosted trees over data that several sites hold and none may share,\n"
@@ -57,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"hedgerow {__version__}")
-    parser.set_defaults(module=None, parser=parser, debug=False, json=False)
+    parser.set_defaults(function=None, parser=parser, debug=False, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
     _add_plan(commands)
@@ -68,18 +67,18 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_plot(commands)
     _add_export(commands)
-    add_federation(commands, _command)
+    _add_federation(commands)
     _add_identity(commands)
     _add_roster(commands)
     return parser
 
 
-def _command(commands: Any, name: str, module: str, help_line: str, **kwargs: Any) -> argparse.ArgumentParser:
-    """A command that the module `module` carries out."""
+def _command(commands: Any, name: str, function: str, help_line: str, **kwargs: Any) -> argparse.ArgumentParser:
+    """A command that `function`, as "module:name", carries out."""
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=help_line, description=f"{help_line[:1].upper()}{help_line[1:]}.", **kwargs
     )
-    command.set_defaults(module=module, parser=command)
+    command.set_defaults(function=function, parser=command)
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return command
 
@@ -93,7 +92,7 @@ def _add_running(command: argparse.ArgumentParser) -> None:
 
 
 def _add_demo(commands: Any) -> None:
-    demo = _command(commands, "demo", "hedgerow.cli.demo", "six sites train a private model on real data")
+    demo = _command(commands, "demo", "hedgerow.cli.demo:run", "six sites train a private model on real data")
     text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
     demo.add_argument("--out", metavar="FOLDER", help=text)
     demo.add_argument("--compare", action="store_true", help="also train without privacy, to see what it costs")
@@ -105,7 +104,7 @@ def _add_plan(commands: Any) -> None:
     plan = commands.add_parser("plan", help="draft a plan", description="Draft a plan.")
     plan.set_defaults(parser=plan)
     actions = plan.add_subparsers(title="commands", metavar="COMMAND")
-    init = _command(actions, "init", "hedgerow.cli.plan_init", "draft a commented plan from a table's header")
+    init = _command(actions, "init", "hedgerow.cli.plan:init", "draft a commented plan from a table's header")
     init.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
     init.add_argument("--label", required=True, metavar="COLUMN", help="the column to be predicted")
     init.add_argument(
@@ -117,7 +116,7 @@ def _add_plan(commands: Any) -> None:
     init.add_argument("--delta", type=float, metavar="D", help="the chance that it fails")
     init.add_argument("--n-records", type=_at_least_one, metavar="N", help="the public or declared number of records")
     init.add_argument("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
-    preset = _command(actions, "preset", "hedgerow.cli.plan_preset", "print a named method, or a plan with it")
+    preset = _command(actions, "preset", "hedgerow.cli.plan:preset", "print a named method, or a plan with it")
     preset.add_argument("name", nargs="?", metavar="NAME", help="the method's name")
     preset.add_argument("--list", action="store_true", help="list all names with their sources")
     preset.add_argument("--plan", metavar="PLAN", help="write the settings over this plan's [model]")
@@ -125,7 +124,7 @@ def _add_plan(commands: Any) -> None:
 
 
 def _add_privacy(commands: Any) -> None:
-    privacy = _command(commands, "privacy", "hedgerow.cli.privacy", "say what a plan costs before anyone runs it")
+    privacy = _command(commands, "privacy", "hedgerow.cli.privacy:run", "say what a plan costs before anyone runs it")
     privacy.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
     privacy.add_argument(
         "--sites", type=_n_sites, metavar="N", help="what noise of the sites costs at so many (the plan's least)"
@@ -143,7 +142,7 @@ def _n_sites(text: str) -> int:
 
 def _add_train(commands: Any) -> None:
     train = _command(
-        commands, "train", "hedgerow.cli.train", "train over sites whose tables are all on this machine",
+        commands, "train", "hedgerow.cli.train:run", "train over sites whose tables are all on this machine",
         epilog=_TRAIN_EXAMPLE,
     )  # fmt: skip
     train.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
@@ -169,7 +168,7 @@ def _add_strict(command: Any) -> None:
 
 def _add_evaluate(commands: Any) -> None:
     evaluate = _command(
-        commands, "evaluate", "hedgerow.cli.evaluate", "say how well a model predicts a table's labels",
+        commands, "evaluate", "hedgerow.cli.evaluate:run", "say how well a model predicts a table's labels",
         epilog=_EVALUATE_EXAMPLE,
     )  # fmt: skip
     evaluate.add_argument("model", metavar="MODEL")
@@ -183,12 +182,12 @@ def _add_evaluate(commands: Any) -> None:
     federated.add_argument("--plot", metavar="PNG", help="draw the calibration curve: .png, .svg or .pdf")
     federated.add_argument("--seed", type=_seed, metavar="N", help="noise from a seed: voids the model's guarantee")
     _add_strict(federated)
-    add_coordinating(evaluate.add_argument_group("over nodes: --federated as the coordinator of a roster"))
+    _add_coordinating(evaluate.add_argument_group("over nodes: --federated as the coordinator of a roster"))
     _add_json(evaluate)
 
 
 def _add_predict(commands: Any) -> None:
-    predict = _command(commands, "predict", "hedgerow.cli.predict", "predict each row of a table")
+    predict = _command(commands, "predict", "hedgerow.cli.model:predict", "predict each row of a table")
     predict.add_argument("model", metavar="MODEL")
     predict.add_argument("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
     predict.add_argument("--proba", action="store_true", help="one probability per class instead of the class")
@@ -197,13 +196,13 @@ def _add_predict(commands: Any) -> None:
 
 
 def _add_report(commands: Any) -> None:
-    report = _command(commands, "report", "hedgerow.cli.report", "print what a model promises")
+    report = _command(commands, "report", "hedgerow.cli.model:report", "print what a model promises")
     report.add_argument("model", metavar="MODEL")
     _add_json(report)
 
 
 def _add_plot(commands: Any) -> None:
-    plot = _command(commands, "plot", "hedgerow.cli.plot", "draw how each feature moves a model's prediction")
+    plot = _command(commands, "plot", "hedgerow.cli.model:plot", "draw how each feature moves a model's prediction")
     plot.add_argument("model", metavar="MODEL")
     plot.add_argument(
         "--out", default="shapes.png", metavar="PNG", help="picture to write: .png, .svg or .pdf (%(default)s)"
@@ -212,7 +211,7 @@ def _add_plot(commands: Any) -> None:
 
 
 def _add_export(commands: Any) -> None:
-    export = _command(commands, "export", "hedgerow.cli.export", "write a model for another program")
+    export = _command(commands, "export", "hedgerow.cli.model:export", "write a model for another program")
     export.add_argument("model", metavar="MODEL")
     export.add_argument("--to", choices=["xgboost"], default="xgboost", help="whose format (%(default)s)")
     export.add_argument(
@@ -230,21 +229,21 @@ def _group(commands: Any, name: str, help_line: str) -> Any:
 
 def _add_identity(commands: Any) -> None:
     actions = _group(commands, "identity", "make or show the keys of a site, coordinator or monitor")
-    new = _command(actions, "new", "hedgerow.cli.identity_new", "make the keys of this site, or of the coordinator")
+    new = _command(actions, "new", "hedgerow.cli.identity:new", "make the keys of this site, or of the coordinator")
     new.add_argument("name", metavar="NAME", help="the site's name, as all others will see it")
     role = new.add_mutually_exclusive_group()
     role.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
     role.add_argument("--monitor", action="store_true", help="the keys are for watching runs, not a site's")
     new.add_argument("--folder", default=".", metavar="FOLDER", help="where to write the two files (%(default)s)")
     _add_json(new)
-    show = _command(actions, "show", "hedgerow.cli.identity_show", "say whose keys a file holds; shows no secret")
+    show = _command(actions, "show", "hedgerow.cli.identity:show", "say whose keys a file holds; shows no secret")
     show.add_argument("file", metavar="FILE", help="a .public.toml or .private.json file")
     _add_json(show)
 
 
 def _add_roster(commands: Any) -> None:
     actions = _group(commands, "roster", "make or show the list of those who trust each other")
-    build = _command(actions, "build", "hedgerow.cli.roster_build", "make a roster out of the parties' public files")
+    build = _command(actions, "build", "hedgerow.cli.roster:build", "make a roster out of the parties' public files")
     build.add_argument("sites", nargs="+", metavar="SITE", help="the sites' .public.toml files")
     build.add_argument("--coordinator", required=True, metavar="FILE", help="the coordinator's .public.toml file")
     build.add_argument(
@@ -260,7 +259,7 @@ def _add_roster(commands: Any) -> None:
         "--out", default="roster.toml", metavar="ROSTER", help="file to write; an existing one is kept (%(default)s)"
     )
     _add_json(build)
-    show = _command(actions, "show", "hedgerow.cli.roster_show", "say who is in a roster, and its fingerprint")
+    show = _command(actions, "show", "hedgerow.cli.roster:show", "say who is in a roster, and its fingerprint")
     show.add_argument("roster", metavar="ROSTER")
     _add_json(show)
 
@@ -284,3 +283,171 @@ def _seed(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative; a seed is 0 or more")
     return value
+
+
+DEFAULT_LISTEN = "127.0.0.1:7443"
+
+_COORDINATOR_EXAMPLE = """\
+example:
+  hedgerow coordinator plan.toml --roster roster.toml --identity hub.private.json \\
+      --listen 0.0.0.0:7443 --out model.json
+"""
+_NODE_EXAMPLE = """\
+example:
+  hedgerow node north.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hedgerow.example.org:7443
+  hedgerow node --held-out north-test.csv --plan plan.toml --roster roster.toml --identity north.private.json \\
+      --policy policy.toml --connect hedgerow.example.org:7443
+
+A node takes part in one run, of training or of evaluation, as the coordinator proposes and the policy allows.
+"""
+_MONITOR_EXAMPLE = """\
+example:
+  hedgerow identity new watch --monitor        # its public file goes into the roster: `roster build --monitor`
+  hedgerow monitor --roster roster.toml --identity watch.private.json --connect hedgerow.example.org:7443
+
+A monitor is told public numbers only, and can change nothing.
+"""
+
+
+def _add_federation(commands: Any) -> None:
+    """Add `coordinator`, `node`, `flower-node`, `monitor` and `ledger`."""
+    _add_coordinator(commands)
+    _add_node(commands)
+    _add_flower_node(commands)
+    _add_monitor(commands)
+    _add_ledger(commands)
+
+
+def _add_coordinator(commands: Any) -> None:
+    parser = _command(
+        commands, "coordinator", "hedgerow.cli.coordinator:run", "run a plan over the nodes of a roster",
+        epilog=_COORDINATOR_EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument("plan", metavar="PLAN", help="a plan's TOML file")
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="the coordinator's .private.json")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="the model file to write")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
+    parser.add_argument(
+        "--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)"
+    )
+    ways = parser.add_mutually_exclusive_group()
+    _add_new_run(ways)
+    ways.add_argument(
+        "--abort", action="store_true", help="carry nothing out: end the journal's run for good, and tell its sites"
+    )
+    parser.add_argument(
+        "--metrics", metavar="[HOST:]PORT",
+        help="serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="draw the noise from a seed: for experiments, voids the guarantee"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_coordinating(group: Any) -> None:
+    """The options of `evaluate` that make it a coordinator, as they are called there."""
+    group.add_argument("--roster", metavar="ROSTER", help="who takes part, and by which keys")
+    group.add_argument("--identity", metavar="FILE", help="the coordinator's .private.json")
+    group.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where nodes dial (%(default)s)")
+    group.add_argument(
+        "--noise", choices=("distributed", "server"),
+        help="who adds the noise, whoever added it to the training; sites have to allow it (distributed)",
+    )  # fmt: skip
+    group.add_argument("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
+    _add_new_run(group)
+    group.add_argument("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+
+
+def _add_new_run(group: Any) -> None:
+    group.add_argument(
+        "--new-run", action="store_true",
+        help="set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
+    )  # fmt: skip
+
+
+def _add_node(commands: Any) -> None:
+    parser = _command(
+        commands, "node", "hedgerow.cli.node:run", "take part in a run with this site's table", epilog=_NODE_EXAMPLE
+    )
+    parser.add_argument(
+        "data", metavar="DATA", nargs="?",
+        help="rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL",
+    )  # fmt: skip
+    parser.add_argument("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
+    parser.add_argument("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
+    parser.add_argument("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
+    parser.add_argument("--held-out-query", metavar="SELECT", help="as --query, for --held-out")
+    parser.add_argument(
+        "--model", action="append", dest="models", metavar="MODEL",
+        help="let this model be evaluated; those that this node helped to make may be anyway; repeat",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plan", metavar="PLAN",
+        help="take part in this plan only; needed, unless the policy lists digests of plans",
+    )  # fmt: skip
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="who takes part, and by which keys")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="this site's .private.json")
+    parser.add_argument("--policy", required=True, metavar="FILE", help="what this site's owner allows")
+    parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the coordinator")
+    parser.add_argument(
+        "--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)"
+    )
+    parser.add_argument(
+        "--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)"
+    )
+    parser.add_argument(
+        "--leave", action="store_true",
+        help="leave the run that the state holds, charged for what was answered in it; take part in the next one",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text; no progress")
+
+
+def _add_flower_node(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "flower-node",
+        "hedgerow.cli.flower_node:run",
+        "answer for this site what a Flower SuperNode hands over",
+    )
+    parser.add_argument("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")
+    parser.add_argument("--socket", required=True, metavar="PATH", help="where the SuperNode's user may knock")
+    parser.add_argument("--leave", action="store_true", help="as for `hedgerow node`: leave the state's run")
+
+
+def _add_monitor(commands: Any) -> None:
+    parser = _command(
+        commands, "monitor", "hedgerow.cli.monitor:run", "watch a run: sites, rounds, epsilon, pace",
+        epilog=_MONITOR_EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument("--roster", required=True, metavar="ROSTER", help="the roster that lists this monitor")
+    parser.add_argument("--identity", required=True, metavar="FILE", help="this monitor's .private.json")
+    parser.add_argument("--connect", required=True, metavar="HOST:PORT", help="the coordinator")
+    parser.add_argument(
+        "--every", type=float, default=0.5, metavar="S", help="seconds between two reports, 0.2 to 60 (%(default)s)"
+    )
+    parser.add_argument("--once", action="store_true", help="print how the run is now, and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line for every event and report")
+
+
+def _add_ledger(commands: Any) -> None:
+    parser = _command(commands, "ledger", "hedgerow.cli.ledger:run", "show what all runs have cost a site's data")
+    parser.add_argument("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
+    parser.add_argument("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")
+    parser.add_argument("--delta", type=float, default=1e-6, metavar="D", help="without a policy: at this delta")
+    parser.add_argument(
+        "--close", metavar="RUN",
+        help="end a reserved run, named by its first digits: charged for what has left, and never taken up again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-draws", metavar="PLAN",
+        help="let the sites' seed be drawn again for a plan, named by the first digits of its digest, after many runs "
+        "that were given up before a vector was masked",
+    )  # fmt: skip
+    parser.add_argument(
+        "--invitations", action="store_true", help="list what coordinators have asked this site for, and the answers"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.cli.coordinator_status import published
+from hedgerow.cli.coordinator import ModelFile, RunLines, published, require_masks, set_aside
 from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
-from hedgerow.cli.federation_inputs import address_of, signing_key, signing_roster
-from hedgerow.cli.inputs import check_can_write, read_plan
+from hedgerow.cli.inputs import address_of, check_can_write, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import json_text, note, warn
-from hedgerow.cli.serving import ModelFile, RunLines, require_masks, set_aside
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.models.model import Model

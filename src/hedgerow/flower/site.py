@@ -11,10 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.cli.budget_place import OLD_BOOK, note_book
-from hedgerow.cli.federation_inputs import read_policy, signing_key, signing_roster
-from hedgerow.cli.inputs import read_plan
-from hedgerow.cli.node_inputs import arrivals_of, check_table, loader, model_digest, note_leaving, with_rows_read
+from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
+from hedgerow.cli.node import (
+    OLD_BOOK,
+    arrivals_of,
+    check_table,
+    loader,
+    model_digest,
+    note_book,
+    note_leaving,
+    with_rows_read,
+)
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted

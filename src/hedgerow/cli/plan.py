@@ -1,19 +1,49 @@
-"""``hedgerow plan preset``: a named method as the sections of a plan, or written over a plan's own."""
+"""``hedgerow plan``: `init` drafts a plan from a table's header, `preset` prints a named method or a plan with it."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from hedgerow.cli.inputs import check_can_write, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
-from hedgerow.data.drafts import plan_toml, toml_section
+from hedgerow.data.drafts import draft_plan, plan_toml, toml_section
 from hedgerow.errors import UsageError
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
 
 
-def run(arguments: argparse.Namespace) -> None:
+def init(arguments: argparse.Namespace) -> None:
+    """Print the draft, or write it to a file that does not exist yet."""
+    out = None if arguments.out is None else check_can_write(arguments.out)
+    if out is not None and out.exists():
+        raise UsageError(
+            f"{out} exists already.",
+            cause="Somebody may have filled it in by hand.",
+            remedy="Choose another name, or remove it first.",
+            code="plan-exists",
+        )
+    text = draft_plan(
+        arguments.data,
+        arguments.label,
+        bounds_are_public=arguments.bounds_are_public,
+        epsilon=arguments.epsilon,
+        delta=arguments.delta,
+        n_records=arguments.n_records,
+    )
+    if out is None:
+        print(text, end="")
+        return
+    out.write_text(text, encoding="utf-8")
+    n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
+    told = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
+    told += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed from the cells"] if n_guessed else []
+    rest = f" In it, {' and '.join(told)}; then" if told else " Now"
+    note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")
+
+
+def preset(arguments: argparse.Namespace) -> None:
     """List the presets, print one, or write a plan with it."""
     if arguments.list:
         print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])

@@ -1,4 +1,4 @@
-"""``hedgerow predict``: predict each row of a table."""
+"""What is done with a model file: ``hedgerow report``, ``plot``, ``export`` and ``predict``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,63 @@ import csv
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from hedgerow.cli.inputs import check_can_write
-from hedgerow.cli.output import note, print_json
+from hedgerow.cli.output import note, print_json, warn, wrapped
 from hedgerow.data.sources import read_records
-from hedgerow.errors import ModelError
+from hedgerow.errors import ModelError, UsageError
 from hedgerow.models.model import Model
+from hedgerow.models.plots import plot_shapes
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Print the privacy report that a model carries."""
+    model = Model.load(arguments.model, exact=True)
+    if arguments.json:
+        salvaged = {} if model.salvaged is None else {"salvaged": asdict(model.salvaged)}
+        print_json({"model": arguments.model, "plan_digest": model.plan.digest, **model.report.to_dict(), **salvaged})
+        return
+    if model.salvaged is not None:
+        warn(model.salvaged.text())
+    print(wrapped(model.report.text()))
+
+
+_ENDINGS = (".png", ".svg", ".pdf")
+
+
+def plot(arguments: argparse.Namespace) -> None:
+    """Draw the shape functions into one file."""
+    out = check_can_write(arguments.out)
+    if out.suffix.lower() not in _ENDINGS:
+        raise UsageError(
+            f"{out}: pictures end in {', '.join(_ENDINGS)}.", remedy="Choose one of these.", code="picture-format"
+        )
+    model = Model.load(arguments.model)
+    plot_shapes(model, out)
+    if arguments.json:
+        print_json({"model": arguments.model, "out": str(out)})
+        return
+    note(f"Wrote {out}.")
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Write XGBoost's JSON."""
+    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.xgboost.json")
+    model = Model.load(arguments.model)
+    model.export_xgboost(out)
+    if arguments.json:
+        print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
+        return
+    note(f"Wrote {out}; load it with xgboost.Booster().load_model({str(out)!r}).")
+
 
 Rows = list[list[Any]]
 
 
-def run(arguments: argparse.Namespace) -> None:
+def predict(arguments: argparse.Namespace) -> None:
     """Write one line per row: the predicted class or value, or the probabilities."""
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)

@@ -1,13 +1,14 @@
-"""``hedgerow roster build``: make a roster out of the parties' public files."""
+"""``hedgerow roster``: `build` makes a roster out of the parties' public files, `show` says who is in one."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from hedgerow.cli.identity import described
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
-from hedgerow.cli.roster_show import described, rows_text
 from hedgerow.errors import UsageError
 from hedgerow.transport.identity import PublicIdentity, Role
 from hedgerow.transport.identity_files import write_new
@@ -25,7 +26,7 @@ _KEYS = {
 }
 
 
-def run(arguments: argparse.Namespace) -> None:
+def build(arguments: argparse.Namespace) -> None:
     """Write the roster, and say who is new, gone or renewed since the previous one."""
     out = check_can_write(arguments.out)
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     changes = {} if previous is None else changed(previous, roster)
     write_new(out, roster.to_toml())
     if arguments.json:
-        print_json({**described(roster), "file": str(out), "changes": changes})
+        print_json({**described_roster(roster), "file": str(out), "changes": changes})
         return
     print_facts(
         [
@@ -95,4 +96,38 @@ def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
         "joined": sorted(after.keys() - before.keys()),
         "left": sorted(before.keys() - after.keys()),
         "renewed": sorted(name for name in after.keys() & before.keys() if after[name] != before[name]),
+    }
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the roster's fingerprint and everybody's."""
+    roster = read_roster(Path(arguments.roster))
+    if arguments.json:
+        print_json(described_roster(roster))
+        return
+    print_facts([("epoch", str(roster.epoch)), ("fingerprint", roster.fingerprint())])
+    if roster.max_rows:
+        print_facts([("largest numbers of rows", rows_text(roster))])
+    print()
+    print_facts([(f"{one.name} ({one.role.value})", one.fingerprint()) for one in roster.everybody])
+
+
+def rows_text(roster: PinnedRoster) -> str:
+    """How many rows the sites have at most, of those that say so."""
+    rows = {site.name: roster.max_rows_of(site.name) for site in roster.sites}
+    return ", ".join(f"{name} {most:,}" for name, most in rows.items() if most)
+
+
+def described_roster(roster: PinnedRoster) -> dict[str, Any]:
+    """A roster for machines."""
+    return {
+        "epoch": roster.epoch,
+        "fingerprint": roster.fingerprint(),
+        "digest": roster.digest().hex(),
+        "coordinator": described(roster.coordinator),
+        "sites": [
+            {**described(site), **({"max_rows": most} if (most := roster.max_rows_of(site.name)) else {})}
+            for site in roster.sites
+        ],
+        "monitors": [described(monitor) for monitor in roster.monitors],
     }
