@@ -18,7 +18,7 @@ from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.keys import Channels, SelfMasks, vector_keys
+from hedgerow.secagg.keys import self_mask_secret, vector_keys
 from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, VectorSpec
 from hedgerow.secagg.participant import Participant
@@ -64,7 +64,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
         prg.add_keystreams(row, given, taken)
         return row
 
-    own = SelfMasks(aggregator.context).secret(seed, 0)
+    own = self_mask_secret(seed, 0, aggregator.context)
     every, colluders = signed_pair_secrets(keys, (1, 2, 3, 4)), signed_pair_secrets(keys, (2, 3, 4))
     return {
         "the difference of two vectors of one slot": rows[0] - rows[1],
@@ -82,8 +82,7 @@ def equal_sums_look_alike() -> None:
         lab = Lab(n_nodes=5, n_slots=1, seed=value)
         vectors = tuple(VectorSpec(name, 16_384, 32, 1000, 5000) for name in ("gradients", "hessians"))
         aggregator = lab.open_vectors("tree-1", vectors)
-        pairs = lab.node(0).chain.pairs(0, lab.view.digest)
-        keys = MaskingKeys(lab.view, 0, pairs, Channels(0, {}), aggregator.context)
+        keys = MaskingKeys(lab.view, 0, lab.node(0).chain.current(), {}, aggregator.context)
         drawn: list[bytes] = []
         plain = lab.session.entropy
 

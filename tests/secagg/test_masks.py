@@ -18,15 +18,15 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.kdf import hkdf
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
 from hedgerow.secagg.encoding import digest
-from hedgerow.secagg.keys import PairSecrets, RoundContext, SlotChain
-from hedgerow.secagg.messages import SealedContexts
+from hedgerow.secagg.keys import RoundContext, SlotChain
+from hedgerow.secagg.messages import sealed_share_context
 
 ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
 CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)
 
 
 def pair_secret(own, peer_public, node, peer, epoch=CONTEXT.epoch, slot=CONTEXT.slot):
-    return PairSecrets(own, node, epoch, slot).with_peer(peer, peer_public)
+    return keys.pair_secret(own, node, peer, peer_public, epoch, slot)
 
 
 def vector_key(secret, vector_id, width, context=CONTEXT):
@@ -58,8 +58,8 @@ def test_everything_that_must_separate_keys_does():
             (THIRD, OTHER.public, 3, 9),
         )
     ]
-    variants += [keys.SelfMasks(CONTEXT).secret(b"b" * 32, 9)]
-    variants += [keys.SelfMasks(context).secret(b"b" * 32, 3) for context in contexts]
+    variants += [keys.self_mask_secret(b"b" * 32, 9, CONTEXT)]
+    variants += [keys.self_mask_secret(b"b" * 32, 3, context) for context in contexts]
     derived = [
         vector_key(secret, name, width, context)
         for secret in variants for name in ("g", "h") for width in (32, 64) for context in contexts
@@ -75,15 +75,15 @@ HASHES, NODES, SLOTS = st.binary(min_size=32, max_size=32), st.integers(0, 4095)
 
 
 @given(HASHES, HASHES, SLOTS, NODES, NODES, HASHES, HASHES)
-def test_what_is_made_once_for_a_slot_gives_each_key_its_whole_context(epoch, spec, slot, one, other, payload, seed):
+def test_each_key_of_a_slot_has_its_whole_context(epoch, spec, slot, one, other, payload, seed):
     """Pair secrets, seed-share keys and what seals a share follow from a digest over every part, each by itself."""
     context = RoundContext(epoch, spec, slot)
     number = [value.to_bytes(4, "big") for value in (one, other, slot)]
     ours, theirs = (number[0], ONE.public), (number[1], OTHER.public)
     whole = digest("pair", epoch, number[2], *(part for side in sorted([ours, theirs]) for part in side))
     expected = hkdf(ONE.agree(OTHER.public), epoch, b"hedgerow/secagg/1/" + whole)
-    assert PairSecrets(ONE, one, epoch, slot).with_peer(other, OTHER.public) == expected
-    assert PairSecrets(OTHER, other, epoch, slot).with_peer(one, ONE.public) == expected
+    assert keys.pair_secret(ONE, one, other, OTHER.public, epoch, slot) == expected
+    assert keys.pair_secret(OTHER, other, one, ONE.public, epoch, slot) == expected
     whole = digest("vector", epoch + spec + number[2], b"leaves", (64).to_bytes(4, "big"))
     # One block of HKDF-Expand is one HMAC (RFC 5869, section 2.3).
     masks = [hmac.digest(key, b"hedgerow/secagg/1/" + whole + b"\x01", "sha256") for key in (expected, seed)]
@@ -92,7 +92,7 @@ def test_what_is_made_once_for_a_slot_gives_each_key_its_whole_context(epoch, sp
     assert keys.seed_share_key(seed, one, other, slot) == hkdf(seed, b"", b"hedgerow/secagg/1/" + whole)
     numbers = one.to_bytes(2, "big") + other.to_bytes(2, "big")
     whole = digest("sealed-seed-share", epoch + spec + number[2], numbers, payload, seed)
-    assert SealedContexts(context).of(one, other, payload, seed) == whole
+    assert sealed_share_context(context, one, other, payload, seed) == whole
 
 
 def test_everything_that_a_sealed_share_is_bound_to_counts():
@@ -104,7 +104,7 @@ def test_everything_that_a_sealed_share_is_bound_to_counts():
     changed += [(CONTEXT, 3, 2, *plain[3:]), (CONTEXT, 1, 3, *plain[3:]), (CONTEXT, 2, 1, *plain[3:]),
                 (*plain[:3], b"q" * 32, b"c" * 32), (*plain[:3], b"p" * 32, b"d" * 32),
                 (*plain[:3], b"c" * 32, b"p" * 32)]  # fmt: skip
-    bound = {SealedContexts(context).of(*rest) for context, *rest in [plain, *changed]}
+    bound = {sealed_share_context(context, *rest) for context, *rest in [plain, *changed]}
     assert len(bound) == 1 + len(changed)
 
 
@@ -171,70 +171,11 @@ def test_no_narrower_seed_is_accepted(length):
 def test_the_chain_goes_forward_only_and_skips_alike():
     """Slot keys differ, do not depend on how the chain got there, and a later link does not contain an earlier one."""
     chain = SlotChain(b"l" * 32)
-    publics = [key.public for key in chain.keys(6)]
+    publics = [SecretKey(secret).public for secret in chain.secrets(6)]
     assert len(set(publics)) == 6
     assert chain.after(2).after(5).current().public == publics[5] == chain.after(5).current().public
     links = [chain.after(slot).link for slot in range(6)]
     assert all(a != b for a, b in itertools.combinations(links, 2))
-
-
-def keys_ahead_of(chain: SlotChain) -> list[int]:
-    """The slots of all keys that a chain leads to, by whatever way an object of it leads."""
-    slots, waiting = [], [chain]
-    while waiting:
-        found = waiting.pop()
-        slots += [found.slot] if found._pairs is not None else []
-        waiting += [value for value in map(found.__getattribute__, SlotChain.__slots__) if isinstance(value, SlotChain)]
-    return slots
-
-
-def test_keys_made_ahead_are_those_made_in_time_and_go_with_the_link_they_follow_from():
-    """Work done early changes no key, and no key of a slot that is used or skipped outlives the chain's way past it."""
-    chain = SlotChain(b"l" * 32)
-    peers = [{peer: SecretKey(bytes([slot, peer] * 16)).public for peer in (1, 2)} for slot in range(4)]
-    ahead = chain.agreed_ahead(5, CONTEXT.epoch, peers)
-    found = set()
-    for slot in range(6):
-        plain, early = (made.after(slot).pairs(5, CONTEXT.epoch) for made in (chain, ahead))
-        # A peer for whom nothing was made ahead, too: another slot's key, another number.
-        every = [(peer, public) for keys_of_slot in peers for public in keys_of_slot.values() for peer in (1, 2)]
-        assert [plain.with_peer(*pair) for pair in every] == [early.with_peer(*pair) for pair in every]
-        found |= {early.with_peer(*pair) for pair in every}
-        link = ahead.after(slot)
-        assert (link.slot, link.link) == (slot, chain.after(slot).link)
-        assert keys_ahead_of(link) == [number for number in range(4) if number >= slot]
-    assert len(found) == 6 * len(every)
-    assert keys_ahead_of(chain) == [] and next(ahead.secrets(1)) == next(chain.secrets(1))
-    assert "\\x" not in repr(ahead.pairs(5, CONTEXT.epoch))
-    # What was made for one node and epoch is nothing to another.
-    for node, epoch in ((4, CONTEXT.epoch), (5, bytes(32))):
-        assert ahead.pairs(node, epoch).with_peer(1, peers[0][1]) == chain.pairs(node, epoch).with_peer(1, peers[0][1])
-
-
-def test_a_key_of_low_order_is_refused_ahead_as_well():
-    """What is agreed on early goes through the same check as what is agreed on in time."""
-    with pytest.raises(PrimitiveFault):
-        SlotChain(b"l" * 32).agreed_ahead(0, CONTEXT.epoch, [{1: bytes(32)}])
-
-
-def test_seed_share_keys_made_ahead_are_those_made_in_time_one_each_way():
-    """Work done early changes no key: what one node seals with, the other opens with, and nobody in other ways."""
-    secrets = {peer: bytes([peer]) * 32 for peer in (1, 4, 9)}
-    plain = keys.Channels(2, secrets)
-    ahead = plain.made_ahead(range(3, 6))
-    theirs = {peer: keys.Channels(peer, {2: secret}).made_ahead(range(4, 5)) for peer, secret in secrets.items()}
-    found = set()
-    for slot, peer in itertools.product(range(8), secrets):
-        secret = secrets[peer]
-        sent, taken = keys.seed_share_key(secret, 2, peer, slot), keys.seed_share_key(secret, peer, 2, slot)
-        for own in (plain, ahead):
-            assert (own.key_to(peer, slot), own.key_from(peer, slot)) == (sent, taken)
-        assert (theirs[peer].key_from(2, slot), theirs[peer].key_to(2, slot)) == (sent, taken)
-        found |= {sent, taken}
-    assert len(found) == 2 * 8 * 3
-    assert dict(ahead) == secrets and secrets[1].hex() not in repr(ahead) and "\\x" not in repr(ahead)
-    with pytest.raises(KeyError):
-        ahead.key_to(7, 4)
 
 
 def test_golden_keys_keep_their_bytes():
@@ -242,8 +183,8 @@ def test_golden_keys_keep_their_bytes():
     golden = {
         "pair": pair_secret(ONE, OTHER.public, 3, 9),
         "vector": vector_key(b"k" * 32, "leaves", 32),
-        "self": keys.SelfMasks(CONTEXT).secret(b"b" * 32, 3),
-        "commitment": keys.SelfMasks(CONTEXT).commitment(b"b" * 32, 3),
+        "self": keys.self_mask_secret(b"b" * 32, 3, CONTEXT),
+        "commitment": keys.seed_commitment(b"b" * 32, 3, CONTEXT),
         "slot": SlotChain(b"l" * 32).after(3).current().public,
         "setup": keys.setup_share_key(b"c" * 32, 1, 2),
         "seed": keys.seed_share_key(b"c" * 32, 1, 2, 5),

@@ -355,7 +355,7 @@ class NodeSession:
         if kind == Kind.READY_LIST:
             ready = enrolment.finish(self._context, content).state
             origin = run.origin_in(ready.view)
-            run.participant, run.enrolment = ready.agreed_ahead(run.task.n_exchanges - run.replica.n_releases), None
+            run.participant, run.enrolment = ready, None
             self._store.save(run.run_id, NodeStep(participant=run.participant, origin=origin))
             run.take_origin(origin)
             self.state = NodeState.WAITING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
 
@@ -12,7 +13,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import PureQuery, Query
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.integers import MAX_BOUND, WIDTHS, Integers, width_for
-from hedgerow.secagg.messages import NoiseSpec, VectorSpec, variance_of
+from hedgerow.secagg.messages import NoiseSpec, VectorSpec
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import Refusal
 
@@ -45,7 +46,7 @@ def expected_round(
     exact = query.bound * rows_of(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
     vector = _vector_of(query.length, exact, tail, noise, n_nodes, isinstance(query, PureQuery))
-    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, variance_of(variance)))
+    return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, Fraction(variance)))
 
 
 def rows_of(plan: Plan) -> int:

@@ -9,18 +9,17 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import parse_share
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.integers import MAX_BOUND, require_width
-from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.keys import RoundContext, seed_share_key
 from hedgerow.secagg.messages import (
     Header,
-    Headers,
     Manifest,
     NoiseSpec,
     RoundSpec,
-    SealedContexts,
     UnmaskRequest,
     VectorSpec,
     check_signature,
     header_hash,
+    sealed_share_context,
 )
 from hedgerow.secagg.roster import NodePolicy
 from hedgerow.secagg.transitions import Code, refuse
@@ -89,11 +88,11 @@ def check_headers(request: UnmaskRequest, manifest: Manifest, view: EpochView, n
     wanted = [peer for peer in sorted((*view.peers(node), node)) if peer in listed]
     if len(request.headers) != len(wanted) or len(request.sealed) != len(wanted) - 1:
         raise refuse(Code.MALFORMED, "Headers or shares are missing.", "coordinator")
-    of_slot, headers = Headers(manifest.context), dict[int, Header]()
+    headers: dict[int, Header] = {}
     for peer, signed in zip(wanted, request.headers, strict=True):
         if header_hash(signed) != listed[peer]:
             raise refuse(Code.HEADER_ALTERED, peer=peer)
-        header = of_slot.read(signed)
+        header = Header.from_signed(signed)
         if header.node != peer:
             raise refuse(Code.HEADER_ALTERED, "It is another node's.", peer)
         if header.context != manifest.context:
@@ -107,17 +106,21 @@ def check_header_signature(view: EpochView, peer: int, signed: bytes) -> None:
     check_signature(site_key(view.roster, peer), Kind.HEADER, signed, peer)
 
 
-def open_seed_share(key: bytes, header: Header, holder: int, sealed: bytes, contexts: SealedContexts) -> bytes:
+def open_seed_share(channel: bytes, header: Header, holder: int, sealed: bytes) -> bytes:
     """Returns the 33-byte share of the self-mask seed that the header commits to; raises Refusal SHARE_UNREADABLE.
-
-    Args: key: `Channels.key_from` the header's node and slot; header: `check_headers` passed it; contexts: of its slot.
 
     It is sealed under a key that only the two nodes have, bound to the header's slot, payload and commitment: that it
     opens shows that the neighbour made the header, as its signature would, for a tenth of the time.
+
+    Args:
+        channel: `slot_channel` between the header's node and `holder`.
+        header: one that `check_headers` passed.
     """
+    context, sender = header.context, header.node
+    bound = sealed_share_context(context, sender, holder, header.payload, header.seed_commitment)
     try:
-        share = unseal(key, sealed, contexts.of(header.node, holder, header.payload, header.seed_commitment))
+        share = unseal(seed_share_key(channel, sender, holder, context.slot), sealed, bound)
         parse_share(share)
     except PrimitiveFault as error:
-        raise refuse(Code.SHARE_UNREADABLE, peer=header.node) from error
+        raise refuse(Code.SHARE_UNREADABLE, peer=sender) from error
     return share

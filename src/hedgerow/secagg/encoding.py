@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import cache
 from hashlib import sha256
 from itertools import pairwise
-from struct import Struct
-from typing import Any
 
 from hedgerow.secagg.transitions import Code, refuse
 
@@ -52,27 +49,13 @@ class Kind(IntEnum):
     PARTICIPANT_STEP = 25
 
 
-def framed(label: str, *parts: bytes) -> bytes:
-    """Returns the label and the parts, each with its length (8 bytes) before it: what `digest` hashes.
-
-    Digests that begin alike, as those about one slot do, are made from one such beginning.
-    """
-    pieces = [_named(label)]
-    for part in parts:
-        pieces += (len(part).to_bytes(8, "big"), part)
-    return b"".join(pieces)
-
-
-@cache
-def _named(label: str) -> bytes:
-    """The label with its length; remembered, for there are only as many as the code has."""
-    name = label.encode()
-    return len(name).to_bytes(8, "big") + name
-
-
 def digest(label: str, *parts: bytes) -> bytes:
-    """Returns SHA-256 over the label and the parts, each with its length before it (32 bytes)."""
-    return sha256(framed(label, *parts)).digest()
+    """Returns SHA-256 over the label and the parts, each with its length (8 bytes) before it."""
+    hasher = sha256()
+    for part in (label.encode(), *parts):
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.digest()
 
 
 class Writer:
@@ -171,11 +154,6 @@ class Reader:
         value = self._data[self._at : end]
         self._at = end
         return value
-
-    def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """Returns the next fields of fixed size, of a layout without padding."""
-        fields: tuple[Any, ...] = layout.unpack(self.fixed(layout.size))
-        return fields
 
     def run(self, count: int, size: int) -> tuple[bytes, ...]:
         """Returns the next `count` byte strings of `size` bytes each."""

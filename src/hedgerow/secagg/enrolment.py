@@ -20,7 +20,7 @@ from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
 from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.keys import Channels, SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
+from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (
     Acknowledgement,
     KeyBundle,
@@ -90,7 +90,7 @@ class Enrolment:
         context.policy.require(proposed, len(context.roster.sites))
         node = context.roster.node_of(context.identity.public)
         chain, channel, nonce = SlotChain(entropy(32)), SecretKey(entropy(32)), entropy(HASH_BYTES)
-        slot_keys = tuple(key.public for key in chain.keys(proposed.n_slots))
+        slot_keys = tuple(SecretKey(secret).public for secret in chain.secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
         bundle = KeyBundle(proposed.hash(), node, commitment, channel.public, slot_keys).to_signed(context.identity)
         enrolment = cls(state, 1, proposed, node, chain, channel, nonce, bundle)
@@ -155,8 +155,7 @@ class Enrolment:
         if not view.is_ready(self.node):
             raise refuse(Code.NOT_READY, peer="coordinator")
         keys = view.channel_keys
-        kept = {peer: slot_channel(self._channel_to(peer, keys[peer])) for peer in view.peers(self.node)}
-        channels = Channels(self.node, kept)
+        channels = {peer: slot_channel(self._channel_to(peer, keys[peer])) for peer in view.peers(self.node)}
         shares = {node: self.held_shares[node] for node in (*channels, self.node)}
         participant = Participant(
             view, self.node, State.READY, self.sequence + 1, self.chain, channels, shares, purposes=frozenset(answered)

@@ -21,25 +21,29 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg._primitives.prg import DTYPES, Words, add_keystreams
 from hedgerow.secagg._primitives.shamir import interpolate, parse_share, secret_from, split, weights_at
 from hedgerow.secagg.integers import Integers, decode, encode
-from hedgerow.secagg.keys import Channels, PairSecrets, RoundContext, SelfMasks, SlotChain, vector_keys
+from hedgerow.secagg.keys import (
+    RoundContext,
+    pair_secret,
+    seed_commitment,
+    seed_share_key,
+    self_mask_secret,
+    vector_keys,
+)
 from hedgerow.secagg.messages import (
     WITHHELD,
     Answer,
     Header,
     MaskedVector,
     RoundSpec,
-    SealedContexts,
     header_hash,
     sealed_hash,
+    sealed_share_context,
 )
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import Code, Entropy, refuse
 from hedgerow.secagg.view import EpochView
 
 SEED_BYTES = 32
-MOST_AGREEMENTS = 4096
-"""What a node agrees on ahead at most: a quarter of a second's work, and two megabytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class MaskingKeys:
@@ -47,8 +51,8 @@ class MaskingKeys:
 
     view: EpochView
     node: int
-    pairs: PairSecrets = field(repr=False)
-    channels: Channels = field(repr=False)
+    own: SecretKey
+    channels: Mapping[int, bytes] = field(repr=False)
     context: RoundContext
 
 
@@ -84,38 +88,20 @@ def add_masks(
         add_keystreams(words[name], keys[: len(plus)], keys[len(plus) :])
 
 
-def agreed_ahead(
-    view: EpochView, node: int, chain: SlotChain, channels: Channels, n_slots: int
-) -> tuple[SlotChain, Channels]:
-    """Returns a node's chain and channels with all keys of its next `n_slots` slots, as far as they are and fit.
-
-    What can be worked out before a slot is open is worked out then, and not while others wait for a masked vector.
-    """
-    peers, first = view.peers(node), chain.slot
-    count = min(n_slots, view.parameters.n_slots - first, MOST_AGREEMENTS // max(1, len(peers)))
-    keys = [{peer: view.slot_keys[peer][slot] for peer in peers} for slot in range(first, first + count)]
-    try:
-        return chain.agreed_ahead(node, view.digest, keys), channels.made_ahead(range(first, first + count))
-    except PrimitiveFault as error:
-        raise refuse(Code.LOW_ORDER_KEY) from error
-
-
-def signed_pair_secrets(
-    keys: MaskingKeys, peers: tuple[int, ...]
-) -> tuple[list[bytes], list[bytes]]:
+def signed_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list[bytes], list[bytes]]:
     """Returns the secrets with `peers` whose masks this node adds (towards higher numbers) and subtracts (lower).
 
     Raises Refusal LOW_ORDER_KEY.
     """
     plus: list[bytes] = []
     minus: list[bytes] = []
-    slot, slot_keys = keys.context.slot, keys.view.slot_keys
+    node, slot = keys.node, keys.context.slot
     for peer in peers:
         try:
-            secret = keys.pairs.with_peer(peer, slot_keys[peer][slot])
+            secret = pair_secret(keys.own, node, peer, keys.view.slot_keys[peer][slot], keys.context.epoch, slot)
         except PrimitiveFault as error:
             raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
-        (plus if keys.node < peer else minus).append(secret)
+        (plus if node < peer else minus).append(secret)
     return plus, minus
 
 
@@ -127,26 +113,22 @@ def mask_upload(
     peers = keys.view.peers(node)
     seed = entropy(SEED_BYTES)
     plus, minus = signed_pair_secrets(keys, peers)
-    own = SelfMasks(context)
-    add_masks(spec, context, words, [own.secret(seed, node), *plus], minus)
-    commitment = own.commitment(seed, node)
+    add_masks(spec, context, words, [self_mask_secret(seed, node, context), *plus], minus)
+    commitment = seed_commitment(seed, node, context)
     payload = b"".join(words[vector.vector_id].tobytes() for vector in spec.vectors)
-    told = sha256(payload).digest()
+    payload_hash = sha256(payload).digest()
     holders = (*peers, node)
     shares = split(seed, [holder + 1 for holder in holders], keys.view.guarantees.threshold, entropy)
-    contexts, slot = SealedContexts(context), context.slot
     sealed = tuple(
-        [
-            seal(
-                keys.channels.key_to(peer, slot),
-                share,
-                contexts.of(node, peer, told, commitment),
-                entropy,
-            )
-            for peer, share in zip(peers, shares, strict=False)
-        ]
+        seal(
+            seed_share_key(keys.channels[peer], node, peer, context.slot),
+            share,
+            sealed_share_context(context, node, peer, payload_hash, commitment),
+            entropy,
+        )
+        for peer, share in zip(peers, shares, strict=False)
     )
-    header = Header(context, node, told, commitment, sealed_hash(sealed)).to_signed(identity)
+    header = Header(context, node, payload_hash, commitment, sealed_hash(sealed)).to_signed(identity)
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]
 
 
@@ -266,9 +248,9 @@ def sum_of(spec: RoundSpec, uploads: Mapping[int, MaskedVector]) -> dict[str, Wo
     return totals
 
 
-def _seed_test(node: int, masks: SelfMasks, commitment: bytes) -> Callable[[bytes], bool]:
+def _seed_test(node: int, context: RoundContext, commitment: bytes) -> Callable[[bytes], bool]:
     """Returns the test of a rebuilt seed against the commitment in the signed header."""
-    return lambda seed: masks.commitment(seed, node) == commitment
+    return lambda seed: seed_commitment(seed, node, context) == commitment
 
 
 def _key_test(public: bytes) -> Callable[[bytes], bool]:
@@ -292,13 +274,12 @@ def unmask(
         holder's answer.
     """
     about = _shares_by_node(view, shares)
-    masks = SelfMasks(context)
     reconstructor = Reconstructor(view.guarantees.threshold)
     plus: list[bytes] = []
     minus: list[bytes] = []
     for node, header in headers.items():
-        seed = reconstructor.recover(node, about[node], _seed_test(node, masks, header.seed_commitment))
-        minus.append(masks.secret(seed, node))
+        seed = reconstructor.recover(node, about[node], _seed_test(node, context, header.seed_commitment))
+        minus.append(self_mask_secret(seed, node, context))
     for node in view.ready:
         if node in headers:
             continue
@@ -307,8 +288,7 @@ def unmask(
             continue
         public = view.slot_keys[node][context.slot]
         secret = reconstructor.recover(node, about[node], _key_test(public))
-        pairs = PairSecrets(SecretKey(secret), node, context.epoch, context.slot)
-        keys = MaskingKeys(view, node, pairs, Channels(node, {}), context)
+        keys = MaskingKeys(view, node, SecretKey(secret), {}, context)
         # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it
         # would have added cancels what they sent.
         added, subtracted = signed_pair_secrets(keys, survivors)

@@ -14,16 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from hashlib import sha256
-from struct import Struct
 
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity, verify
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, framed
-from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
+from hedgerow.secagg.keys import CONTEXT_BYTES, RoundContext
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import Code, refuse
 
@@ -219,12 +217,6 @@ def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
 MAX_VECTORS = 64
 SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
 
-_EPOCH_AND_SLOT, _MODEL_AND_NOISE, _BOUNDS = Struct(">32sI"), Struct(">32sB16s16sB"), Struct(">IBQQ")
-_CONTEXT = Struct(">32s32sI")
-_HEADER = Struct(">32s32sIH32s32s32s")
-_NODE_AND_HASHES = Struct(">H32s32s32s")
-_SENDER_AND_HOLDER = Struct(">QHHQ")
-
 
 @dataclass(frozen=True, slots=True)
 class VectorSpec:
@@ -280,23 +272,18 @@ class RoundSpec:
     def from_signed(cls, data: bytes) -> RoundSpec:
         """Returns the spec without checking its signature; raises Refusal MALFORMED."""
         reader = Reader(split_signed(data, "coordinator")[0], Kind.ROUND_SPEC, "coordinator")
-        (epoch, slot), purpose = reader.unpack(_EPOCH_AND_SLOT), reader.text()
-        model, mode, above, below, count = reader.unpack(_MODEL_AND_NOISE)
-        numerator, denominator = int.from_bytes(above, "big"), int.from_bytes(below, "big")
-        if not 1 <= mode <= 3 or denominator < 1 or count > MAX_VECTORS:
-            raise refuse(Code.MALFORMED, "A number is out of its range.", "coordinator")
-        variance = variance_of(numerator, denominator)
+        epoch, slot, purpose = reader.fixed(HASH_BYTES), reader.number(4), reader.text()
+        model, mode = reader.fixed(HASH_BYTES), NoiseMode(reader.number(1, least=1, most=3))
+        numerator, denominator = reader.number(16), reader.number(16, least=1)
+        variance = Fraction(numerator, denominator)
         if variance.denominator != denominator:
             raise refuse(Code.MALFORMED, "A fraction is not in lowest terms.", "coordinator")
-        vectors = tuple([VectorSpec(reader.text(), *reader.unpack(_BOUNDS)) for _ in range(count)])
+        vectors = tuple(
+            VectorSpec(reader.text(), reader.number(4), reader.number(1), reader.number(8), reader.number(8))
+            for _ in range(reader.number(1, most=MAX_VECTORS))
+        )
         reader.end()
-        return cls(epoch, slot, purpose, model, vectors, NoiseSpec(NoiseMode(mode), variance))
-
-
-@lru_cache(maxsize=64)
-def variance_of(numerator: int, denominator: int = 1) -> Fraction:
-    """Returns a variance as a fraction in lowest terms; remembered, because most slots of a run have the same."""
-    return Fraction(numerator, denominator)
+        return cls(epoch, slot, purpose, model, vectors, NoiseSpec(mode, variance))
 
 
 @lru_cache(maxsize=8)
@@ -325,35 +312,19 @@ class Header:
 
     def to_signed(self, identity: Identity) -> bytes:
         """Returns the signed message (237 bytes)."""
-        writer = Writer(Kind.HEADER).fixed(self.context.epoch, HASH_BYTES).fixed(self.context.spec, HASH_BYTES)
-        writer.number(self.context.slot, 4).number(self.node, 2).fixed(self.payload, HASH_BYTES)
-        body = writer.fixed(self.seed_commitment, HASH_BYTES).fixed(self.sealed, HASH_BYTES).bytes()
-        return sign(identity, Kind.HEADER, body)
+        writer = Writer(Kind.HEADER).fixed(self.context.to_bytes(), CONTEXT_BYTES).number(self.node, 2)
+        for part in (self.payload, self.seed_commitment, self.sealed):
+            writer.fixed(part, HASH_BYTES)
+        return sign(identity, Kind.HEADER, writer.bytes())
 
     @classmethod
     def from_signed(cls, data: bytes) -> Header:
         """Returns the header without checking its signature; raises Refusal MALFORMED."""
         reader = Reader(split_signed(data)[0], Kind.HEADER)
-        epoch, spec, slot, node, payload, commitment, sealed = reader.unpack(_HEADER)
+        context, node = RoundContext.from_bytes(reader.fixed(CONTEXT_BYTES)), reader.number(2)
+        header = cls(context, node, *reader.run(3, HASH_BYTES))
         reader.end()
-        return cls(RoundContext(epoch, spec, slot), node, payload, commitment, sealed)
-
-
-class Headers:
-    """Reads the signed headers of one slot; those that are about it, as nearly all are, with less work than others."""
-
-    __slots__ = ("_beginning", "_context", "_size")
-
-    def __init__(self, context: RoundContext) -> None:
-        self._context = context
-        self._beginning = Writer(Kind.HEADER).fixed(context.bytes(), _CONTEXT.size).bytes()
-        self._size = len(self._beginning) + _NODE_AND_HASHES.size + SIGNATURE_BYTES
-
-    def read(self, data: bytes) -> Header:
-        """Returns what `Header.from_signed` does; raises as that does."""
-        if len(data) == self._size and data.startswith(self._beginning):
-            return Header(self._context, *_NODE_AND_HASHES.unpack_from(data, len(self._beginning)))
-        return Header.from_signed(data)
+        return header
 
 
 def header_hash(signed_header: bytes) -> bytes:
@@ -398,15 +369,16 @@ class Manifest:
 
     def to_signed(self, coordinator: Identity) -> bytes:
         """Returns the signed message."""
-        writer = Writer(Kind.MANIFEST).fixed(self.context.epoch, HASH_BYTES).fixed(self.context.spec, HASH_BYTES)
-        writer.number(self.context.slot, 4).text(self.purpose).nodes(self.survivors)
+        writer = Writer(Kind.MANIFEST).fixed(self.context.to_bytes(), CONTEXT_BYTES)
+        writer.text(self.purpose).nodes(self.survivors)
         return sign(coordinator, Kind.MANIFEST, writer.run(self.headers, HASH_BYTES).bytes())
 
     @classmethod
     def from_signed(cls, data: bytes) -> Manifest:
         """Returns the manifest without checking its signature; raises Refusal MALFORMED or REPEATED_NODE."""
         reader = Reader(split_signed(data, "coordinator")[0], Kind.MANIFEST, "coordinator")
-        context, purpose, survivors = RoundContext(*reader.unpack(_CONTEXT)), reader.text(), reader.nodes()
+        context = RoundContext.from_bytes(reader.fixed(CONTEXT_BYTES))
+        purpose, survivors = reader.text(), reader.nodes()
         manifest = cls(context, purpose, survivors, reader.run(len(survivors), HASH_BYTES))
         reader.end()
         return manifest
@@ -525,23 +497,15 @@ class Answer:
         return cls(node, manifest, kinds, shares)
 
 
-class SealedContexts:
-    """What the sealed seed shares of one slot are bound to, beyond their keys: 32 bytes for each share."""
+def sealed_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
+    """Returns what the seed share that `sender` sealed for `holder` is bound to beyond its key, 32 bytes.
 
-    __slots__ = ("_beginning",)
-
-    def __init__(self, context: RoundContext) -> None:
-        self._beginning = framed("sealed-seed-share", context.bytes())
-
-    def of(self, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:
-        """Returns what the share that `sender` sealed for `holder` is bound to.
-
-        Args: payload, commitment: as in the sender's header, so that a share which opens shows that they are the
-            sender's; 32 bytes each.
-        """
-        # The digest of the slot's context, both numbers, the payload's hash and the commitment.
-        numbers, size = _SENDER_AND_HOLDER.pack(4, sender, holder, len(payload)), len(commitment).to_bytes(8, "big")
-        return sha256(b"".join((self._beginning, numbers, payload, size, commitment))).digest()
+    Args:
+        payload: hash of the masked vectors, as in the sender's header.
+        commitment: to the sender's seed, as in its header: so a share that opens shows that the header is the sender's.
+    """
+    numbers = sender.to_bytes(2, "big") + holder.to_bytes(2, "big")
+    return digest("sealed-seed-share", context.to_bytes(), numbers, payload, commitment)
 
 
 def sealed_hash(sealed: Sequence[bytes]) -> bytes:

@@ -30,8 +30,8 @@ from hedgerow.secagg.checks import (
 )
 from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
 from hedgerow.secagg.integers import Integers
-from hedgerow.secagg.keys import Channels, RoundContext, SlotChain, state_key
-from hedgerow.secagg.masks import MaskingKeys, agreed_ahead, encode_vectors, mask_upload
+from hedgerow.secagg.keys import RoundContext, SlotChain, state_key
+from hedgerow.secagg.masks import MaskingKeys, encode_vectors, mask_upload
 from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -42,7 +42,6 @@ from hedgerow.secagg.messages import (
     Header,
     Manifest,
     RoundSpec,
-    SealedContexts,
     UnmaskRequest,
     check_signature,
     context_of,
@@ -115,7 +114,6 @@ class OpenSlot:
 
 def storage_keys(chain: SlotChain) -> Iterator[bytes]:
     """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
-    chain = SlotChain(chain.link, chain.slot)
     while True:
         yield chain.storage_key()
         chain = chain.after(chain.slot + 1)
@@ -149,7 +147,7 @@ class Participant:
     state: State
     sequence: int
     chain: SlotChain
-    channels: Channels = field(repr=False)
+    channels: Mapping[int, bytes] = field(repr=False)
     shares: Mapping[int, bytes] = field(repr=False)
     shares_from: int = 0
     purposes: frozenset[str] = frozenset()
@@ -158,11 +156,6 @@ class Participant:
 
     def __repr__(self) -> str:
         return f"Participant(node={self.node}, state={self.state.value}, sequence={self.sequence})"
-
-    def agreed_ahead(self, n_slots: int) -> Participant:
-        """Returns this node with the keys of the next `n_slots` slots agreed on, see `masks.agreed_ahead`."""
-        chain, channels = agreed_ahead(self.view, self.node, self.chain, self.channels, n_slots)
-        return replace(self, chain=chain, channels=channels)
 
     def mask(
         self,
@@ -190,8 +183,8 @@ class Participant:
         self._require_fresh(spec)
         check_spec(spec, expected, self.view, context.policy)
         words = encode_vectors(spec, vectors, noise)
-        pairs = self.chain.after(spec.slot).pairs(self.node, self.view.digest)
-        keys = MaskingKeys(self.view, self.node, pairs, self.channels, round_context)
+        own = self.chain.after(spec.slot).current()
+        keys = MaskingKeys(self.view, self.node, own, self.channels, round_context)
         upload, header, own_share = mask_upload(keys, spec, words, context.identity, entropy)
         opened = OpenSlot(round_context, spec.purpose, header, own_share, upload)
         following = self._after_step(state, self.chain.after(spec.slot + 1), spec.slot, self.purposes, opened)
@@ -330,7 +323,7 @@ class Participant:
         try:
             reader = Reader(unsealed_state(epoch), Kind.PARTICIPANT_EPOCH)
             view, node = EpochView.from_record(reader.variable()), reader.number(2)
-            channels = Channels(node, dict(zip(reader.nodes(), reader.items(), strict=True)))
+            channels = dict(zip(reader.nodes(), reader.items(), strict=True))
             holders, first, stored = reader.nodes(), reader.number(4), reader.items()
             reader.end()
             reader = Reader(unsealed_state(step), Kind.PARTICIPANT_STEP)
@@ -392,7 +385,6 @@ class Participant:
         peers = self.view.peers(self.node)
         sealed_by = dict(zip((peer for peer in peers if peer in headers), asked.sealed, strict=True))
         signed = dict(zip(headers, asked.headers, strict=True))
-        contexts = SealedContexts(opened.context)
         start = SHARE_BYTES * (opened.context.slot - self.shares_from)
         kinds, shares = [], []
         complaints: list[Refusal | OwnMistake | Abandoned] = []
@@ -403,8 +395,7 @@ class Participant:
                 kind, share = SLOT_KEY_SHARE, self.shares[node][start : start + SHARE_BYTES]
             else:
                 try:
-                    key = self.channels.key_from(node, opened.context.slot)
-                    share = open_seed_share(key, headers[node], self.node, sealed_by[node], contexts)
+                    share = open_seed_share(self.channels[node], headers[node], self.node, sealed_by[node])
                     kind = SEED_SHARE
                 except Refusal as complaint:
                     # Either the neighbour dealt a bad share, or the header is not its own and nothing may be answered.
