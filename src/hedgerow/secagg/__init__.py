@@ -1,53 +1,26 @@
 """Secure aggregation as pure state machines: bytes in, bytes and the next state out.
 
-A node: `Enrolment.begin(...)` through `finish(...)`, then for each slot `Participant.mask`, `unmask`, `confirm`.
-The coordinator: `EpochSetup`, then an `Aggregator` for each slot. All in one process: `EpochSession`.
-docs/secure-aggregation.md has the protocol and what it promises. `_primitives` is not for use outside this room.
+The protocol, in the order in which it happens:
+
+Set-up, once for an epoch of many slots (`enrolment`; the bytes are in `messages`, the thresholds in `guarantees`):
+
+1. The coordinator proposes `roster.EpochParameters`. A node that accepts them sends its keys: `Enrolment.begin`.
+2. `EpochSetup.close_keys` lists the keys of all. Each node reveals its nonce: `Enrolment.reveal`.
+3. `EpochSetup.close_nonces` lists the nonces, which draw the graph. Each node shares its slot keys: `Enrolment.share`.
+4. `EpochSetup.close_shares` delivers the shares. Each node says which ones it holds: `Enrolment.acknowledge`.
+5. `EpochSetup.close_acknowledgements` says who is ready, and with whom every node shares masks: the `view.EpochView`.
+   `Enrolment.finish` makes a `participant.Participant` of each ready node.
+
+One aggregation, in a slot of its own (`participant` and `aggregator`; the masks are in `masks`, the keys in `keys`):
+
+1. Mask: `Aggregator.open` signs the spec, and each node answers with its masked vectors (`Participant.mask`), after it
+   checked what it was asked (`checks`).
+2. Fix the survivors: `Aggregator.close_vectors` signs the manifest of those who sent a vector.
+3. Unmask: each node answers the manifest with shares (`Participant.unmask`). Where the epoch wants an echo, it first
+   signs that it saw the manifest, and answers when enough others did so too: `Aggregator.close_echoes`,
+   `Participant.confirm`.
+4. Sum: `Aggregator.release` rebuilds the masks from the shares and takes them away.
+
+`transitions` has every legal step and every reason to refuse one. `session.EpochSession` runs all of it in one process.
+docs/secure-aggregation.md says what the protocol promises. `_primitives` is not for use outside this room.
 """
-
-from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.enrolment import Enrolment, EpochSetup
-from hedgerow.secagg.guarantees import Guarantees, Wishes, derive
-from hedgerow.secagg.integers import width_for
-from hedgerow.secagg.masks import Release
-from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
-from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
-from hedgerow.secagg.session import Drops, EpochSession
-from hedgerow.secagg.transitions import Abandoned, Code, Entropy, OwnMistake, Record, Refusal, Step
-from hedgerow.secagg.view import EpochView
-
-__all__ = [
-    "Abandoned",
-    "Aggregator",
-    "Code",
-    "Drops",
-    "Enrolment",
-    "Entropy",
-    "EpochParameters",
-    "EpochSession",
-    "EpochSetup",
-    "EpochView",
-    "ExpectedRound",
-    "Guarantees",
-    "Identity",
-    "NodeContext",
-    "NodePolicy",
-    "NoiseMode",
-    "NoiseSpec",
-    "OwnMistake",
-    "Participant",
-    "Record",
-    "Refusal",
-    "Release",
-    "Roster",
-    "RoundSpec",
-    "Site",
-    "Step",
-    "VectorSpec",
-    "Wishes",
-    "derive",
-    "width_for",
-]

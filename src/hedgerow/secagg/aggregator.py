@@ -38,10 +38,9 @@ from hedgerow.secagg.messages import (
     split_signed,
 )
 from hedgerow.secagg.transitions import (
-    Abandoned,
     Code,
+    Complaints,
     Event,
-    OwnMistake,
     Party,
     Refusal,
     State,
@@ -51,15 +50,13 @@ from hedgerow.secagg.transitions import (
 )
 from hedgerow.secagg.view import EpochView, site_key
 
-Complaints = list[Refusal | OwnMistake | Abandoned]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Aggregator:
     """The aggregator in one slot. `uploads`, `echoes` and `answers` map nodes to what they sent.
 
     `headers` are those of the uploads and `shares` what the answers say, parsed when they came and not when the last
-    one is there and everybody waits. `totals` are the sums of the uploads, masked as these are. They are made once no
+    one is there and all parties wait. `totals` are the sums of the uploads, masked as these are. They are made once no
     more can come; from then on the entries of single uploads are not needed, and not kept.
     """
 
@@ -117,7 +114,7 @@ class Aggregator:
         """Returns whom to ask for shares: of these survivors the fewest that open the sum, quick ones first.
 
         Each node of a complete graph holds a share of every secret, so any threshold of them open the sum. An echo
-        is everybody's, and on a sparse graph each secret has holders of its own: all are asked there. When one of the
+        is asked of all, and on a sparse graph each secret has holders of its own: all are asked there. When one of the
         fewest does not answer, or what they answer does not fit, ask the others as well: it is the same manifest.
         """
         there = tuple(node for node in self.uploads if node in among)
@@ -223,7 +220,7 @@ class Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""
         return replace(self, state=advance(Party.AGGREGATOR, self.state, Event.ABANDON))
 
-    # What is taken goes into the collections of a state that nobody has seen yet, see `receive`.
+    # What is taken goes into the collections of a state that is not returned yet, see `receive`.
 
     def _take_upload(self, message: bytes) -> None:
         if self.state is not State.COLLECTING_VECTORS:

@@ -35,11 +35,10 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
 from hedgerow.secagg.transitions import (
-    Abandoned,
     Code,
+    Complaints,
     Entropy,
     Event,
-    OwnMistake,
     Party,
     Record,
     Refusal,
@@ -196,7 +195,7 @@ class Enrolment:
 
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
-        """The same, for whoever keeps one state only and replaces it with every step; raises OwnMistake."""
+        """Returns the state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
         try:
             reader = Reader(unsealed_state(data), Kind.ENROLMENT_STATE)
             reader.text()
@@ -243,9 +242,6 @@ class Enrolment:
         except PrimitiveFault as error:
             raise refuse(Code.SHARE_UNREADABLE, "At set-up.", sender) from error
         return run
-
-
-Complaints = list[Refusal | OwnMistake | Abandoned]
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ def _uniform_below(limit: int, words: Iterator[int]) -> int:
 def harary(members: tuple[int, ...], degree: int, seed: bytes) -> Graph:
     """Returns the ring of randomly ordered members, each joined to the degree/2 next ones on both sides.
 
-    Args: degree: even, below len(members); seed: 32 bytes that nobody chose (the hash of all revealed nonces).
+    Args: degree: even, below len(members); seed: 32 bytes that no party chose (the hash of all revealed nonces).
     """
     order = list(members)
     # A word is rejected with odds below 2^-48, so four words a member never run out.

@@ -11,16 +11,13 @@ guaranteed honest group. At least h honest shares are in any sum that is release
 may subtract their own, and the rest is more noise than was accounted for.
 
 Source: Kairouz, Liu, Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
-Aggregation" (arXiv 2102.06387): a sum of discrete Gaussians is not one, but close; tau below is its term for that,
-as in google-research `distributed_dp/accounting_utils`.
+Aggregation" (arXiv 2102.06387). What a sum of such shares costs beside one Gaussian is `privacy.cost.sum_slack`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from math import exp, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,8 +96,8 @@ def _goes_beyond(vector: Integers, bound: int) -> bool:
     return bool(int(np.maximum.reduce(vector)) > bound or int(np.minimum.reduce(vector)) < -bound)
 
 
+# Every site sees the releases and knows its own share, which hides nothing from it: one share never counts.
 LEAST_COLLUDERS = 1
-"""Every site sees the releases and knows its own share, which hides nothing from it: one share never counts."""
 
 Sampler = Callable[[Fraction, int], Integers]
 """Returns that many independent draws (int64) of the discrete Gaussian of the given variance parameter sigma^2."""
@@ -128,47 +125,3 @@ def draw_shares(spec: RoundSpec, guarantees: Guarantees, sampler: Sampler) -> di
     """Returns one node's noise shares for every vector of the spec (int64 arrays by vector id)."""
     variance = share_variance(spec.noise.variance, guarantees)
     return {vector.vector_id: sampler(variance, vector.length) for vector in spec.vectors}
-
-
-def largest_total_variance(total_variance: Fraction, guarantees: Guarantees, n_survivors: int) -> Fraction:
-    """Returns the variance of the noise in a sum over `n_survivors`: the price of not trusting the coordinator."""
-    return share_variance(total_variance, guarantees) * n_survivors
-
-
-def sum_bound_tau(variance_per_share: Fraction, n_shares: int) -> float:
-    """Returns tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 sigma_i^2 k/(k+1)), the distance of the sum from one Gaussian.
-
-    Below 1e-30 for a sigma_i of 3 grid units and 1,000 shares; the scale of the grid is to be chosen so.
-    Source: Kairouz et al. 2021, Proposition 14, which needs sigma_i >= 1/2.
-    Raises PrivacyError for a smaller variance or fewer than one share.
-    """
-    if 4 * variance_per_share < 1 or n_shares < 1:
-        raise PrivacyError("tau needs a sigma of at least 1/2 a share, and one share.", code="noise-variance")
-    return 10.0 * sum(exp(-2.0 * pi**2 * float(variance_per_share) * k / (k + 1)) for k in range(1, n_shares))
-
-
-@dataclass(frozen=True, slots=True)
-class SumPrivacy:
-    """The zero-concentrated privacy of a sum of discrete Gaussian shares: `rho`, and the `tau` that is inside it."""
-
-    rho: float
-    tau: float
-
-
-def sum_privacy(
-    variance_per_share: Fraction, n_shares: int, length: int, l1_sensitivity: float, l2_sensitivity: float
-) -> SumPrivacy:
-    """Returns rho = epsilon^2 / 2 for the sum of `n_shares` independent discrete Gaussians added to `length` entries.
-
-    epsilon is the least of sqrt(D2^2/(n s^2) + tau d / 2), sqrt(D2^2/(n s^2) + 2 tau D1/(sqrt(n) s) + tau^2 d)
-    and D2/(sqrt(n) s) + tau sqrt(d), with D1, D2 the integer sensitivities: Kairouz et al. 2021, Theorem 1.
-    """
-    tau = sum_bound_tau(variance_per_share, n_shares)
-    spread = sqrt(n_shares * float(variance_per_share))
-    squared = (l2_sensitivity / spread) ** 2
-    epsilon = min(
-        sqrt(squared + tau * length / 2),
-        sqrt(squared + 2 * tau * l1_sensitivity / spread + tau**2 * length),
-        l2_sensitivity / spread + tau * sqrt(length),
-    )
-    return SumPrivacy(epsilon**2 / 2, tau)

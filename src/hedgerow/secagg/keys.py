@@ -120,9 +120,7 @@ def nonce_commitment(nonce: bytes, node: int, parameters: bytes) -> bytes:
 
 def channel_secret(own: SecretKey, peer_public: bytes, own_node: int, peer: int, parameters: bytes) -> bytes:
     """Returns the 32-byte secret of the channel between two nodes for one epoch; the same from both sides."""
-    return hkdf(
-        own.agree(peer_public), parameters, _context("channel", *_both_sides(own, own_node, peer, peer_public))
-    )
+    return hkdf(own.agree(peer_public), parameters, _context("channel", *_both_sides(own, own_node, peer, peer_public)))
 
 
 def slot_channel(channel: bytes) -> bytes:

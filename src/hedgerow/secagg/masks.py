@@ -44,6 +44,9 @@ from hedgerow.secagg.transitions import Code, Entropy, refuse
 from hedgerow.secagg.view import EpochView
 
 SEED_BYTES = 32
+# How many sets of shares are tried for one secret before it is given up: all single liars, and many pairs of them.
+MAX_SUBSETS = 2000
+
 
 @dataclass(frozen=True, slots=True)
 class MaskingKeys:
@@ -132,10 +135,6 @@ def mask_upload(
     return MaskedVector(header, sealed, payload).to_bytes(), header_hash(header), shares[-1]
 
 
-# How many sets of shares are tried for one secret before it is given up: all single liars, and many pairs of them.
-MAX_SUBSETS = 2000
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
     """The sums of one aggregation: int64 arrays by vector id, the survivors, and suspects.
@@ -171,7 +170,7 @@ class Reconstructor:
             raise refuse(Code.TOO_FEW_ANSWERS, f"{len(values)} shares of {self._threshold}.", node)
         first = tuple(trusted[: self._threshold])
         if len(first) == self._threshold:
-            # Nearly always nobody lies, and everybody waits: that needs no search.
+            # Nearly always every share is right, and no search is needed.
             secret = self._combine(first, values)
             if secret is not None and fits(secret):
                 return secret

@@ -49,11 +49,10 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.roster import NodePolicy, Roster
 from hedgerow.secagg.transitions import (
-    Abandoned,
     Code,
+    Complaints,
     Entropy,
     Event,
-    OwnMistake,
     Party,
     Record,
     Refusal,
@@ -110,28 +109,6 @@ class OpenSlot:
         header, own_share, upload, digest, manifest, echo, answer = rest
         context = RoundContext(epoch, spec, int.from_bytes(slot, "big"))
         return cls(context, purpose.decode(), header, own_share, upload, digest, manifest, echo, answer)
-
-
-def storage_keys(chain: SlotChain) -> Iterator[bytes]:
-    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
-    while True:
-        yield chain.storage_key()
-        chain = chain.after(chain.slot + 1)
-
-
-def crypted(key: bytes, row: bytes) -> bytes:
-    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
-    stream = keystream(key, len(row))
-    return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
-
-
-def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
-    """Returns each node's run of shares out of rows that hold one share of every node."""
-    row = SHARE_BYTES * len(nodes)
-    return {
-        node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
-        for place, node in enumerate(nodes)
-    }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -223,10 +200,10 @@ class Participant:
         echo = Echo(self.node, digest).to_signed(context.identity) if wants_echo else b""
         slot, purpose = self.open.context.slot, self.open.purpose
         # The vector is not needed again: the coordinator has it, or it could not be in the manifest.
-        told = OpenSlot(
+        answered = OpenSlot(
             self.open.context, purpose, self.open.header_hash, b"", b"", digest, asked.manifest, echo, signed_answer
         )
-        following = self._after_step(state, self.chain, slot + 1, self.purposes | {purpose}, told)
+        following = self._after_step(state, self.chain, slot + 1, self.purposes | {purpose}, answered)
         record = Record("purpose-answered", following.sequence, slot, purpose, digest)
         return Step(following, echo or signed_answer, (record,), tuple(complaints))
 
@@ -264,8 +241,9 @@ class Participant:
         """
         if self.open is None or self.state is not State.VECTOR_MASKED or self.view.guarantees.has_echo:
             raise refuse(Code.CORRUPT_STATE, "The answer that the counter tells of does not fit.")
-        state, told = advance(Party.NODE, self.state, Event.REMINDER), replace(self.open, digest=manifest)
-        return replace(self, state=state, open=told, purposes=self.purposes | {told.purpose})
+        state = advance(Party.NODE, self.state, Event.REMINDER)
+        answered = replace(self.open, digest=manifest)
+        return replace(self, state=state, open=answered, purposes=self.purposes | {answered.purpose})
 
     def to_bytes(self) -> bytes:
         """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
@@ -348,7 +326,7 @@ class Participant:
         if self.state is State.STOPPED:
             raise refuse(Code.STOPPED)
         if context is not None and context.roster != self.view.roster:
-            # The owner may have pinned another roster since: whoever was taken off it is not to be trusted any more.
+            # The owner may have pinned another roster since: a site that was taken off it is not trusted any more.
             raise refuse(Code.ROSTER_MISMATCH)
 
     def _require_fresh(self, spec: RoundSpec) -> None:
@@ -372,9 +350,7 @@ class Participant:
         record = Record("stopped", following.sequence, digest=digest)
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))
 
-    def _answer(
-        self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes
-    ) -> tuple[Answer, list[Refusal | OwnMistake | Abandoned]]:
+    def _answer(self, headers: Mapping[int, Header], asked: UnmaskRequest, digest: bytes) -> tuple[Answer, Complaints]:
         """Returns the answer to a checked manifest, and the complaints about shares that do not open.
 
         Raises Refusal BAD_SIGNATURE.
@@ -387,7 +363,7 @@ class Participant:
         signed = dict(zip(headers, asked.headers, strict=True))
         start = SHARE_BYTES * (opened.context.slot - self.shares_from)
         kinds, shares = [], []
-        complaints: list[Refusal | OwnMistake | Abandoned] = []
+        complaints: Complaints = []
         for node in sorted((*peers, self.node)):
             if node == self.node:
                 kind, share = SEED_SHARE, opened.own_share
@@ -427,6 +403,28 @@ class Participant:
             return self.shares
         cut = SHARE_BYTES * (slot - self.shares_from)
         return {node: run[cut:] for node, run in self.shares.items()}
+
+
+def storage_keys(chain: SlotChain) -> Iterator[bytes]:
+    """Yields the keys under which the held shares of the chain's slot and of those after it are stored."""
+    while True:
+        yield chain.storage_key()
+        chain = chain.after(chain.slot + 1)
+
+
+def crypted(key: bytes, row: bytes) -> bytes:
+    """Returns the row under the key stream of `key`, which is for this row only; done twice it is undone."""
+    stream = keystream(key, len(row))
+    return (int.from_bytes(row, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(row), "big")
+
+
+def runs_by_node(nodes: tuple[int, ...], by_slot: bytes) -> dict[int, bytes]:
+    """Returns each node's run of shares out of rows that hold one share of every node."""
+    row = SHARE_BYTES * len(nodes)
+    return {
+        node: b"".join(by_slot[at : at + SHARE_BYTES] for at in range(SHARE_BYTES * place, len(by_slot), row))
+        for place, node in enumerate(nodes)
+    }
 
 
 def locked(key: bytes, state: bytes, run_id: bytes, sequence: int, entropy: Entropy) -> bytes:

@@ -21,7 +21,7 @@ MAX_ROWS = 2**48
 class NoiseMode(IntEnum):
     """Who adds the noise: the aggregator after unmasking, every node its share before masking, or every record its own.
 
-    With local noise a node's vector is noisy before it comes here; there are no shares, and nobody adds anything.
+    With local noise a node's vector is noisy before it comes here; there are no shares, and no party adds anything.
     """
 
     SERVER = 1

@@ -19,7 +19,7 @@ from hedgerow.errors import AggregationError, ProtocolError, RemoteProtocolError
 
 
 class Code(StrEnum):
-    """Why something was refused or abandoned; `refusals.REASONS` has the sentences for each."""
+    """Why something was refused or abandoned; `REASONS` has the sentences for each."""
 
     # What any message can get wrong.
     MALFORMED = "malformed-message"
@@ -247,7 +247,7 @@ def allowed(party: Party, state: State, event: Event) -> tuple[State, ...]:
 
 
 class Blame(Enum):
-    """Whose doing it is, which decides the class of the error."""
+    """The party at fault, which decides the class of the error."""
 
     PEER = "peer"
     SELF = "self"
@@ -383,6 +383,9 @@ class Abandoned(AggregationError):
     peer: int | str | None
 
 
+Fault = Refusal | OwnMistake | Abandoned
+Complaints = list[Fault]
+
 _CLASSES: dict[Blame, type[Refusal] | type[OwnMistake] | type[Abandoned]] = {
     Blame.PEER: Refusal,
     Blame.SELF: OwnMistake,
@@ -390,7 +393,7 @@ _CLASSES: dict[Blame, type[Refusal] | type[OwnMistake] | type[Abandoned]] = {
 }
 
 
-def untraced(fault: Refusal | OwnMistake | Abandoned) -> Refusal | OwnMistake | Abandoned:
+def untraced(fault: Fault) -> Fault:
     """Returns a fault that is not raised any further, without its traceback.
 
     The frames there hold the state that a node was in, keys and all, and whole messages; and as one of them holds the
@@ -401,7 +404,7 @@ def untraced(fault: Refusal | OwnMistake | Abandoned) -> Refusal | OwnMistake | 
     return fault
 
 
-def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Refusal | OwnMistake | Abandoned:
+def refuse(code: Code, detail: str = "", peer: int | str | None = None) -> Fault:
     """Returns the error of `code`, to be raised; `detail` names a field or a number, never a value that was secret."""
     reason = REASONS[code]
     named = "" if peer is None else f" (peer: {peer})"
@@ -459,4 +462,4 @@ class Step(Generic[S]):
     state: S
     message: bytes | None
     persist: tuple[Record, ...] = ()
-    complaints: tuple[Refusal | OwnMistake | Abandoned, ...] = ()
+    complaints: tuple[Fault, ...] = ()

@@ -103,7 +103,7 @@ def combine(coordinates: Sequence[int], shares: Sequence[bytes]) -> bytes:
 
 
 def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
-    """Returns the 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is none."""
+    """Returns the 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
     secret = interpolate(weights, values)
     if secret >= 2**256:
         raise PrimitiveFault("The shares combine to no 32-byte secret.", code="bad-share")
