@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from experiments.datasets import load
 from experiments.harness import Prepared, arguments, deviation_of, plan_for, progress, rows_of, stratified_split
 from hedgerow.client.node import Node
-from hedgerow.estimators.forecasting import noise_factor, noise_guarantees
+from hedgerow.local.forecast import noise_factor, noise_guarantees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from hedgerow.data.site_data import read_site_data, read_sites_data
     from hedgerow.errors import HedgerowError
     from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
-    from hedgerow.estimators.forecasting import forecast
     from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
+    from hedgerow.local.forecast import forecast
     from hedgerow.local.training import train
     from hedgerow.models.model import Model
     from hedgerow.plan.plan import Plan, parse_plan
@@ -52,7 +52,7 @@ _HOME = {
     "PrivacyReport": "hedgerow.privacy.report",
     "SeededNoise": "hedgerow.privacy.noise",
     "SystemNoise": "hedgerow.privacy.noise",
-    "forecast": "hedgerow.estimators.forecasting",
+    "forecast": "hedgerow.local.forecast",
     "parse_plan": "hedgerow.plan.plan",
     "read_site_data": "hedgerow.data.site_data",
     "read_sites_data": "hedgerow.data.site_data",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.estimators.forecasting import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
+from hedgerow.local.forecast import MEASURED_LOSSES, expected_singles, measured_loss, noise_factor
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 

@@ -12,8 +12,8 @@ import pytest
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.errors import PlanError, RemoteProtocolError
-from hedgerow.estimators.forecasting import dry_run
 from hedgerow.evaluation.program import evaluate_ensemble
+from hedgerow.local.forecast import dry_run
 from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan

@@ -9,7 +9,7 @@ from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
-from hedgerow.estimators.forecasting import Forecast, expected_singles, forecast, measured_loss, noise_factor
+from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.methods.s_gbdt.settings import SGbdtSettings
 from hedgerow.plan.plan import Plan

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hedgerow.cli.output import WIDEST
-from hedgerow.estimators.forecasting import count_exchanges
+from hedgerow.local.forecast import count_exchanges
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of

@@ -1,8 +1,7 @@
-"""What the estimators make of `X`: the schema that is declared for it, and its grid codes.
+"""What the private estimators share: reading X and y, the plan that the parameters make, the run over sites.
 
-`X` is either a matrix of numbers (binned in one pass, without a copy) or a table of named columns.
-
-What the private estimators share: reading X and y, the plan that the parameters make, the run over sites.
+`X` is either a matrix of numbers (binned in one pass, without a copy) or a table of named columns. Its schema is
+declared, never read off it, but where the caller asks for that.
 """
 
 from __future__ import annotations

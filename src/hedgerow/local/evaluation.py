@@ -1,8 +1,7 @@
 """Evaluate a model over sites that are objects in this process, by the protocol that a network would carry.
 
-The calibration curve of a federated evaluation as a picture. Needs the extra "plots" (matplotlib).
-
-It shows released numbers only.
+The calibration curve of an evaluation over sites can be drawn, with the extra "plots" (matplotlib): released numbers
+only.
 """
 
 from __future__ import annotations

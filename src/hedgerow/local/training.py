@@ -1,9 +1,7 @@
-"""Secure sums in one process: the real set-up and the real exchanges of `secagg`, for sites that are all here.
+"""Train a plan over sites that are objects in this process: what estimators, commands and the demonstration call.
 
-Train a plan over sites that are objects in this process: what estimators, commands and the demonstration call.
-
-It is the real protocol (nodes that see their own rows only, an aggregation, a coordinator that adds the noise); only
-the network is missing.
+It is the real protocol: nodes that see their own rows only, the set-up and the exchanges of `secagg`, a coordinator
+that adds the noise. Only the network is missing.
 """
 
 from __future__ import annotations

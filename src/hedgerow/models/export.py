@@ -23,7 +23,7 @@ released leaf weights where the model has them (SHAP's path-dependent explainer 
 
 Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src/common/categorical.h (2.1, 3.2).
 
-Checks an exported file by loading it with XGBoost and comparing predictions on made-up records.
+An exported file can be checked by loading it with XGBoost and comparing predictions on made-up records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The model: what a run leaves behind, in memory and as a file.
 
-Model files: read, checked and written whole or not at all.
-
-A file is one JSON object in a fixed order of keys, so equal models are equal bytes. Its `checksum` is the SHA-256 of
-everything else in that canonical form: it catches accidents and edits, not a forger, who can compute it as well.
+A file is one JSON object in a fixed order of keys, so equal models are equal bytes. It is read, checked and written
+whole or not at all. Its `checksum` is the SHA-256 of everything else in that canonical form: it catches accidents and
+edits, not a forger, who can compute it as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Plain values from others' files and messages: read without harm to the reader, and fit to be shown to a person.
+"""Plain values from others' files and messages, and the checks of a plan's fields.
 
 TOML and JSON can nest deeper than Python's stack, hold numbers that no double and no decimal text holds, and texts that
-a terminal takes for commands, or that read another way than they are. What is read here has none of these.
-
-Checks for the fields of a plan: each names the field, what it found, and the fix.
+a terminal takes for commands, or that read another way than they are. What is read here has none of these. A check
+names the field, what it found, and the fix.
 """
 
 from __future__ import annotations

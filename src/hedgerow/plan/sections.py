@@ -1,9 +1,6 @@
-"""The plan's section [s_gbdt]: what S-GBDT (arXiv 2309.12041) needs beyond [model].
+"""The plan's sections for methods other than boosted trees: each is read only where `model.algorithm` says so.
 
-It takes from [model]: n_trees (the regular rounds), max_depth, learning_rate, leaf_ridge (lambda), noise_ridge,
-leaf_clip, split_candidates, n_candidates and structure_seed. The other fields of [model] belong to other algorithms.
-
-The plan's sections for algorithms other than boosted trees: each is read only where `model.algorithm` says so.
+A method reads some fields of [model] as well (`_SHARED_FIELDS`); the others would be ignored, so they are refused.
 """
 
 from __future__ import annotations

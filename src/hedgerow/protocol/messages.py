@@ -1,12 +1,10 @@
-"""The bytes of a run's messages: fixed-width big-endian numbers, a length before everything of variable size.
+"""The messages of a run and their bytes; `protocol.script` says who may send which one when.
 
-Every message has exactly one encoding and the reader accepts no other; lengths are checked against what is there
-before anything is allocated for them.
-
-The messages of a run, and their one encoding each; `protocol.run_script` says who may send which one when.
+Numbers are big-endian and of fixed width, with a length before everything of variable size. Every message has exactly
+one encoding and the reader accepts no other; lengths are checked against what is there before anything is allocated.
 
 Secure aggregation's own messages travel inside as payloads that this module does not read. What a node refuses, and
-why a run ends, travels as a code word only: sentences stay with whom they were written for.
+why a run ends, travels as a code word only: its sentences stay with the party for whom they were written.
 """
 
 from __future__ import annotations

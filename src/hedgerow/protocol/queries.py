@@ -4,9 +4,8 @@ A program yields queries; the sum of the nodes' vectors, with noise, is what it 
 node needs to answer it and everything that the coordinator needs to noise it: its length, the largest magnitude of one
 record's contribution to one entry, and the squared L2 sensitivity in integer units.
 
-The queries of linear models: sums of products of a record's row, whose entries are a table over its codes.
-
-Queries whose releases are of pure differential privacy: sums with Laplace noise, choices from exact sums.
+Trees ask for sums over leaves, nodes and candidates; linear models for products of a record's row, whose entries are a
+table over its codes; pure differential privacy for sums with Laplace noise and choices from exact sums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a monitor is told of a run. Only what every party knows, or whoever watches the network: nothing from rows."""
+"""What a monitor sees of a run: only what every party knows, or anyone who watches the network; nothing from rows."""
 
 from __future__ import annotations
 
