@@ -7,6 +7,7 @@ place: each site does what the document says for `north`.
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -342,6 +343,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     printed = walk.type(with_examples(commands[until:], examples))
     assert "3 of 3: north, south, west" in printed and "FINISHED" in printed
     assert (walk.folder / "backup" / "ledger.json").stat().st_size > 0
+    assert json.loads((walk.folder / "model.json").read_text(encoding="utf-8"))["report"]["guarantee"] == "holds"
     # Training on one machine does not write over the federation's model.
     alone = [line for line in examples if not NETWORK.match(line) and line not in commands]
     walk.type(["mv model.json federated.json", *sorted(alone, key=lambda line: line.startswith("hedgerow evaluate"))])

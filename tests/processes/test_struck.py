@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SITES = tuple(f"site-{number}" for number in range(4))
 VICTIM = "site-1"
-N_TREES, MANY_TREES = 6, 100
+N_TREES, MANY_TREES = 6, 40
 
 PHASES: dict[str, tuple[str, int, str, set[int]]] = {
     # The message, its number, whether the node is struck before it is handled or after it is answered, and in how many
