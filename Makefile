@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 
 .PHONY: help demo test lint bench compose flower-compose proto clean
 
@@ -21,7 +21,8 @@ demo: $(VENV)/.installed
 	$(BIN)/hedgerow demo
 
 # The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another. Each begins
-# with its share of the tests, in order, and takes from the others at the end.
+# with its share of the tests, in order, and takes from the others at the end. Some tests wait for processes most of
+# their time, so there is one worker more than two processors have work for.
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 

@@ -1,6 +1,6 @@
 """Who reaches the coordinator's port without a certificate, or with a monitor's, costs it only what it can spare.
 
-The coordinator may open 1,024 files. The hostile party opens 3,000 connections, or as many as the system lets it, and
+The coordinator may open 1,024 files. The hostile party opens 1,500 connections, or as many as the system lets it, and
 replaces each that is ended. The sites dial in while it does, and the run is made while it goes on.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conftest import Scene, Story, Theatre
 
 SITES = tuple(f"site-{number}" for number in range(4))
-N_TREES, FILES, N_CONNECTIONS = 40, 1024, 3000
+N_TREES, FILES, N_CONNECTIONS = 20, 1024, 1500
 SCRIPT = Path(__file__).with_name("knocking.py")
 
 
