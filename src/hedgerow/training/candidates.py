@@ -220,14 +220,13 @@ class AdaptiveCandidates:
 def _refined(density: NDArray[np.int64], leaf_of_cell: NDArray[np.integer], mass: list[int]) -> NDArray[np.int64]:
     """The mass of each leaf shared out among its cells: within a leaf the old density keeps its shape."""
     # Sums below 2**53, so floats hold them exactly.
-    inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).astype(np.int64).tolist()
-    total, even = sum(mass), DENSITY_TOTAL // FLOOR_SHARE // len(density)
-    cells = []
-    for own, leaf in zip(density.tolist(), leaf_of_cell.tolist(), strict=True):
-        # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
-        share = DENSITY_TOTAL * mass[leaf] * own // (total * inside[leaf]) if own else 0
-        cells.append(share - share // FLOOR_SHARE + even)
-    return np.array(cells, dtype=np.int64)
+    inside = np.bincount(leaf_of_cell, weights=density, minlength=len(mass)).tolist()
+    # Python's integers: the products are beyond 64 bits, and other rounding would draw other trees.
+    factors = np.array([DENSITY_TOTAL * own for own in mass], dtype=object)
+    divisors = np.array([sum(mass) * max(1, int(own)) for own in inside], dtype=object)
+    shares = (factors[leaf_of_cell] * density // divisors[leaf_of_cell]).astype(np.int64)
+    even = DENSITY_TOTAL // FLOOR_SHARE // len(density)
+    return np.asarray(shares - shares // FLOOR_SHARE + even)
 
 
 def quantile_cuts(density: NDArray[np.int64], n_bins: int) -> list[int]:
