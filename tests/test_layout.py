@@ -56,7 +56,7 @@ PURE_STANDARD = {
 PURE: dict[str, set[str]] = {
     "plan": set(),
     "protocol": {"numpy", "google"},
-    "losses": {"numpy"},
+    "losses": {"numpy", "numba"},
     # Threads divide integer sums, which do not depend on how they are divided.
     "trees": {"numpy", "numba", "concurrent"},
     "evaluation": {"numpy"},

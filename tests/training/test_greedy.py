@@ -271,7 +271,7 @@ def test_without_noise_the_best_split_is_found(factory: ModuleType, method: str)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_do_not_matter(factory: ModuleType, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Records divided among threads add up to the same integers."""
-    monkeypatch.setattr("hedgerow.trees.histograms.MIN_RECORDS_PER_THREAD", 1)
+    monkeypatch.setattr("hedgerow.trees.binning.MIN_RECORDS_PER_THREAD", 1)
     for method in METHODS:
         plan = greedy_plan(factory, method)
         data = factory.make_data(plan, 101, 1)

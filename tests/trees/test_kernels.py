@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
 from hedgerow.protocol.queries import FittedTrees, Histogram, Purpose, TreeBatch
-from hedgerow.trees import leaf_sums as routing
+from hedgerow.trees import binning
 from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, apply_update, histogram, leaf_sums
 from hedgerow.trees.random_trees import concatenate
 
@@ -123,7 +123,7 @@ def test_every_depth(factory: ModuleType, depth: int, one_feature: bool) -> None
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
 def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record is lost, seen twice or updated twice where blocks or threads meet, also with no record at all."""
-    monkeypatch.setattr(routing, "MIN_RECORDS_PER_THREAD", 0, raising=False)
+    monkeypatch.setattr(binning, "MIN_RECORDS_PER_THREAD", 0)
     random = np.random.default_rng(n)
     loss = build_loss(factory.make_plan())
     trees = factory.random_trees(random, 2, 3, [30, 9])

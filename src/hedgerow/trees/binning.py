@@ -11,15 +11,16 @@ cells, so a node bins its rows once and every later question is a table over sma
 Edges are single precision, and values are compared as single precision, as XGBoost does: an exported model then sends
 every value, down to the last bit, to the same side.
 
-Kernels that turn values into grid codes: one pass, one short search per value.
+Values become codes in one pass, by one short search each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from hedgerow.plan.plan import Feature, Plan
 
+Part = TypeVar("Part")
 FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.unsignedinteger[Any]]
 """uint8 when every code fits, else uint16."""
@@ -37,6 +39,16 @@ MISSING_CATEGORY = -2
 HALVING_EDGES = 4094
 LOG_DECADES = 6.0
 """Log-spaced edges reach down to this many powers of ten below the range: from dollars to millions."""
+LOWEST_OCTAVE = 32
+STEPS_PER_OCTAVE = 128
+BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
+"""Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
+around zero are told apart as well as those further up."""
+TOP_BITS = 0x3F800000 >> 16
+"""The sign, the exponent and the first seven bits of the single-precision number 1."""
+ROWS_PER_BLOCK = 512
+MIN_RECORDS_PER_THREAD = 20_000
+"""Below this, starting a thread takes longer than the work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +97,7 @@ class FeatureGrid:
         codes = np.empty(len(values), dtype=np.uint16)
         with np.errstate(over="ignore"):  # beyond single precision: an infinity, which has a cell like any value
             single = values.astype(np.float32)
-        bin_column(single, *self.acceleration, codes)
+        _encode(single, *self.acceleration, codes)
         return codes
 
     @property
@@ -162,13 +174,65 @@ class Grid:
         codes: CodeArray = np.empty((self.n_features, matrix.shape[0]), dtype=self.dtype)
         rows = np.ascontiguousarray(matrix)
 
-        def part(number: int) -> None:
-            first, last = len(rows) * number // n_threads, len(rows) * (number + 1) // n_threads
-            bin_rows(rows, edges, offsets, lows, scales, starts, codes, first, last)
-
-        with ThreadPoolExecutor(n_threads) as threads:
-            list(threads.map(part, range(n_threads)))
+        in_threads(
+            len(rows), n_threads,
+            lambda first, last: _encode_rows(rows, edges, offsets, lows, scales, starts, codes, first, last),
+        )  # fmt: skip
         return codes
+
+
+@numba.njit(cache=True, nogil=True)
+def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
+    """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell.
+
+    See `FeatureGrid.acceleration` for the arguments.
+    """
+    missing = np.int64(len(edges) + 1)
+    for i in range(len(values)):
+        value = np.float32(values[i])
+        position = np.float32((value - low) * scale)
+        # The leading bits of positive numbers stand in the numbers' order.
+        bucket = (np.int64(position.view(np.int32)) >> np.int64(16)) - np.int64(TOP_BITS - BUCKETS + 1)
+        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
+        bucket = min(max(bucket, np.int64(0)), np.int64(BUCKETS - 1)) if position > 0 else np.int64(0)
+        left = np.int64(starts[bucket])
+        n_left = np.int64(starts[bucket + 1]) - left
+        # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
+        while n_left > 1:
+            half = n_left >> 1
+            left += half * np.int64(edges[left + half - 1] <= value)
+            n_left -= half
+        if n_left == 1:
+            left += np.int64(edges[left] <= value)
+        codes[i] = left if value == value else missing
+
+
+@numba.njit(cache=True, nogil=True)
+def _encode_rows(  # type: ignore[no-untyped-def]
+    matrix, edges, offsets, lows, scales, starts, codes, first_row, last_row
+):
+    """Codes of some rows of a C-ordered matrix, transposed: a block of rows stays in cache for all its features."""
+    for begin in range(first_row, last_row, ROWS_PER_BLOCK):
+        end = min(begin + ROWS_PER_BLOCK, last_row)
+        for feature in range(matrix.shape[1]):
+            own_edges = edges[offsets[feature] : offsets[feature + 1]]
+            column = matrix[begin:end, feature]
+            _encode(column, own_edges, lows[feature], scales[feature], starts[feature], codes[feature, begin:end])
+
+
+def in_threads(n_records: int, n_threads: int, part: Callable[[int, int], Part]) -> list[Part]:
+    """What `part` makes of records first..last-1, for stretches of even length that are all records together.
+
+    Args:
+        n_records: of the site.
+        n_threads: at most; a single one where the records are few.
+        part: mostly a kernel that releases the interpreter's lock.
+    """
+    if n_threads == 1 or n_records < MIN_RECORDS_PER_THREAD * n_threads:
+        return [part(0, n_records)]
+    borders = [n_records * number // n_threads for number in range(n_threads + 1)]
+    with ThreadPoolExecutor(n_threads) as threads:
+        return list(threads.map(part, borders[:-1], borders[1:]))
 
 
 def build_grid(plan: Plan) -> Grid:
@@ -240,70 +304,3 @@ def _log_edges(low: float, high: float, n_edges: int) -> NDArray[np.float64]:
 def _distinct(edges: NDArray[np.floating[Any]]) -> FloatArray:
     """Ascending single-precision edges; neighbours that single precision cannot tell apart are merged."""
     return np.unique(edges.astype(np.float32))
-
-
-LOWEST_OCTAVE = 32
-STEPS_PER_OCTAVE = 128
-BUCKETS = LOWEST_OCTAVE * STEPS_PER_OCTAVE + 1
-"""Of the position in a feature's range, 0 to 1: equal steps within each of its last halvings, so that edges which crowd
-around zero are told apart as well as those further up."""
-TOP_BITS = 0x3F800000 >> 16
-"""The sign, the exponent and the first seven bits of the single-precision number 1."""
-ROWS_PER_BLOCK = 512
-
-
-@numba.njit(cache=True, nogil=True)
-def _encode(values, edges, low, scale, starts, codes):  # type: ignore[no-untyped-def]
-    """Number of edges <= value, for each value; NaN gives the missing code, one past the last cell."""
-    missing = np.int64(len(edges) + 1)
-    for i in range(len(values)):
-        value = np.float32(values[i])
-        position = np.float32((value - low) * scale)
-        # The leading bits of positive numbers stand in the numbers' order.
-        bucket = (np.int64(position.view(np.int32)) >> np.int64(16)) - np.int64(TOP_BITS - BUCKETS + 1)
-        # A NaN here is a missing value, or infinity times a scale of zero; then bucket 0 holds every edge.
-        bucket = min(max(bucket, np.int64(0)), np.int64(BUCKETS - 1)) if position > 0 else np.int64(0)
-        left = np.int64(starts[bucket])
-        n_left = np.int64(starts[bucket + 1]) - left
-        # How many edges are left after each step does not depend on the value, so a processor can foresee the steps.
-        while n_left > 1:
-            half = n_left >> 1
-            left += half * np.int64(edges[left + half - 1] <= value)
-            n_left -= half
-        if n_left == 1:
-            left += np.int64(edges[left] <= value)
-        codes[i] = left if value == value else missing
-
-
-@numba.njit(cache=True, nogil=True)
-def bin_column(
-    values: NDArray[np.float32],
-    edges: NDArray[np.float32],
-    low: np.float32,
-    scale: np.float32,
-    starts: NDArray[np.int32],
-    codes: NDArray[np.uint16],
-) -> None:
-    """Write the code of each value; see `FeatureGrid.acceleration` for the arguments."""
-    _encode(values, edges, low, scale, starts, codes)
-
-
-@numba.njit(cache=True, nogil=True)
-def bin_rows(
-    matrix: NDArray[np.floating[Any]],
-    edges: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-    lows: NDArray[np.float32],
-    scales: NDArray[np.float32],
-    starts: NDArray[np.int32],
-    codes: NDArray[np.unsignedinteger[Any]],
-    first_row: int,
-    last_row: int,
-) -> None:
-    """Codes of some rows of a C-ordered matrix, transposed: a block of rows stays in cache for all its features."""
-    for begin in range(first_row, last_row, ROWS_PER_BLOCK):
-        end = min(begin + ROWS_PER_BLOCK, last_row)
-        for feature in range(matrix.shape[1]):
-            own_edges = edges[offsets[feature] : offsets[feature + 1]]
-            column = matrix[begin:end, feature]
-            _encode(column, own_edges, lows[feature], scales[feature], starts[feature], codes[feature, begin:end])

@@ -1,16 +1,15 @@
-"""Sums per node, feature and bin for trees that grow level by level: the kernel, and the calls that a node makes.
+"""Sums per node, feature and bin for trees that grow level by level.
 
 As in `hedgerow.trees.leaf_sums`, everything is integers, records are visited in blocks, and two statistics share a word
 while a span of blocks is summed.
 
-Kernels that sum over cells of two features: find the cells, add records up in them, and read off the bins' sums.
-
-Histograms of features two by two: half the additions of one by one, and the same sums to the last unit.
-
-A record adds its statistics to one cell of every pair of features, a bin of the one by a bin of the other; the sums of
-the cells' rows and columns are the sums of the two features' bins. Which cells a record is in does not depend on the
-tree: they are found once, and kept, in as much memory as codes of a byte, while bins and features stay what they are.
-Every record is still in one bin of each feature, so what leaves the node and its sensitivity are unchanged.
+Where all trees of a batch ask for the same features, these are taken two by two: half the additions of one by one, and
+the same sums to the last unit. A record adds its statistics to one cell of every pair, a bin of the one feature by a
+bin of the other; the sums of the cells' rows and columns are the sums of the two features' bins. Which cells a record
+is in does not depend on the tree: they are found once, and kept, in as much memory as codes of a byte, while bins and
+features stay what they are. Every record is still in one bin of each feature, so what leaves the node and its
+sensitivity are unchanged. (Training 25 trees of depth 4 over 28 features takes 1.7 s with pairs and 2.6 s without for a
+million records, 0.5 s and 0.6 s for a tenth of them.)
 
 Nothing is kept of a query's answer. (Subtracting a child's sums from its parent's would save as much, but would carry
 sums from one query to the next, and the time of an answer would tell how many records are in the smaller child.)
@@ -18,35 +17,37 @@ sums from one query to the next, and the time of an answer would tell how many r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import Loss
 from hedgerow.protocol.queries import IntVector, NodeHistograms, SplitSums
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.leaf_sums import (
     BLOCK,
-    MIN_RECORDS_PER_THREAD,
     SPAN,
+    PackedTrees,
     SiteRecords,
-    _route_block,
-    _statistics_block,
-    _unpack,
     apply_update,
     no_trees,
     packed,
-    packed_loss,
+    route_block,
+    sum_in_threads,
 )
 
+MOST_CELLS = 2**16
+"""Of all pairs together, so that 16 bits number them."""
+MOST_SUMS = 2**17
+"""Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
+MOST_STATISTICS = 2**25
+"""Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
 
-@dataclass(frozen=True, eq=False)
-class _Layout:
+
+class Layout(NamedTuple):
     """Where each sum stands: an answer is [tree][node][feature][bin or side][statistic], flattened.
 
     Attributes:
@@ -64,11 +65,128 @@ class _Layout:
     goes_left: NDArray[np.uint8]
 
 
+class PairedBins(NamedTuple):
+    """The cells of a site's records.
+
+    Attributes:
+        codes: the records' codes, uint8 or uint16 [n_features, n].
+        features: int64 [k], the features in pairs; an odd last one is by itself.
+        bin_of_code: uint16 [n_features, n_codes].
+        n_bins: int64 [k].
+        n_cells: of all pairs.
+        cells: uint16 [n, (k + 1) // 2], the cells of each record, numbered through all pairs.
+    """
+
+    codes: CodeArray
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    n_bins: NDArray[np.int64]
+    n_cells: int
+    cells: NDArray[np.uint16]
+
+
+def node_histograms(
+    records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1, pairs: PairedBinsCache | None = None
+) -> IntVector:
+    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
+
+    Args:
+        records: the site's rows.
+        query: the query.
+        loss: whose statistics are summed.
+        n_threads: threads to sum with.
+        pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
+            feature, for records that are there for this query only. The sums are the same.
+    """
+    paired = pairs.bins_for(records.codes, query, n_threads) if pairs else None
+    if paired is not None:
+        _start(records, query, n_threads)
+        trees, how, n_trees = _trees_of(query), packed_loss(loss), len(query.features)
+        sums = sum_in_threads(
+            records.n_records, n_threads,
+            lambda first, last: _paired_sums(records, query.trees.depth, trees, n_trees, paired, how, first, last),
+        )  # fmt: skip
+        return sums.reshape(-1)
+    counts = query.n_bins[query.features]
+    offsets = np.cumsum(counts, axis=1) - counts
+    none = np.zeros((0, 1, 1, 1), dtype=np.uint8)
+    layout = Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none)
+    return _sums(records, query, layout, loss, n_threads)
+
+
+def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
+    """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
+    n_trees, n_slots = query.features.shape
+    offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
+    strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
+    layout = Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left)
+    return _sums(records, query, layout, loss, n_threads)
+
+
+def _start(records: SiteRecords, query: NodeHistograms | SplitSums, n_threads: int) -> None:
+    if query.update is not None:
+        apply_update(records, query.update, n_threads)
+
+
+def _trees_of(query: NodeHistograms | SplitSums) -> PackedTrees:
+    return packed(query.trees if query.trees.depth else no_trees(query.trees.goes_left.shape[2]))
+
+
+def _sums(
+    records: SiteRecords, query: NodeHistograms | SplitSums, layout: Layout, loss: Loss, n_threads: int
+) -> IntVector:
+    _start(records, query, n_threads)
+    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
+    sums = sum_in_threads(
+        records.n_records, n_threads,
+        lambda first, last: _sums_per_node(records, level, trees, layout, how, first, last),
+    )  # fmt: skip
+    return sums.reshape(-1)
+
+
 @numba.njit(cache=True, nogil=True)
-def _add_words(  # type: ignore[no-untyped-def]
-    words, leaves, codes, begin, end, tree, features, offsets, stride, bins, goes_left, sums
-):
+def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: ignore[no-untyped-def]
+    """The records from `first` to `last` (excluded) of a level: int64 [sum of n_nodes * strides, n_statistics]."""
+    n_nodes = 1 << level
+    result = np.zeros((n_nodes * layout.strides.sum(), loss.n_statistics), dtype=np.int64)
+    work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
+    words, own = words_for_block(loss, BLOCK)
+    sums = np.zeros((words.shape[0], len(result)), dtype=np.int64)
+    for span in range(first, last, SPAN):
+        span_end = min(span + SPAN, last)
+        sums[:] = 0
+        for begin in range(span, span_end, BLOCK):
+            end = min(begin + BLOCK, span_end)
+            statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
+            base = 0
+            for tree in range(len(layout.strides)):
+                if level > 0:
+                    route_block(records.codes, begin, end, trees, tree, work)
+                size = n_nodes * layout.strides[tree]
+                for pair in range(words.shape[0]):
+                    place = sums[pair, base : base + size]
+                    _add_words(words[pair], work[0], records.codes, begin, end, tree, layout, place)
+                base += size
+        for pair in range(words.shape[0]):
+            _add_unpacked(sums[pair], pair, result)
+    return result
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_unpacked(words, pair, result):  # type: ignore[no-untyped-def]
+    """Add packed sums to both statistics of a pair: int64 [len(words), n_statistics]."""
+    for entry in range(len(words)):
+        one, two = unpack(words[entry])
+        result[entry, 2 * pair] += one
+        if 2 * pair + 1 < result.shape[1]:
+            result[entry, 2 * pair + 1] += two
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_words(words, leaves, codes, begin, end, tree, layout, sums):  # type: ignore[no-untyped-def]
     """Add a block's packed words to sums: int64 [n_nodes * stride]."""
+    features, offsets, stride = layout.features, layout.offsets, layout.strides[tree]
+    bins, goes_left = layout.bins, layout.goes_left
     # Places without a sign need no test for counting from the end.
     if goes_left.shape[0] > 0:
         for slot in range(features.shape[1]):
@@ -106,150 +224,33 @@ def _add_words(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _sums_per_node(  # type: ignore[no-untyped-def]
-    codes, labels, scores, level, trees, features, offsets, strides, bins, goes_left, loss, n_statistics, first, last
-):
-    """The records from `first` to `last` (excluded) of a level: int64 [sum of n_nodes * strides, n_statistics]."""
-    feature, start, width, table_left, single, leaf_of_code = trees
-    kind, table, clip, constant, exp_table, units = loss
-    n_nodes = 1 << level
-    result = np.zeros((n_nodes * strides.sum(), n_statistics), dtype=np.int64)
+def _paired_sums(records, level, trees, n_trees, paired, loss, first, last):  # type: ignore[no-untyped-def]
+    """The records from `first` to `last` (excluded) of a level: int64 [n_trees * n_nodes * bins, n_statistics]."""
+    n_cells, cells = paired.n_cells, paired.cells
+    n_nodes, stride = 1 << level, paired.n_bins.sum()
+    result = np.zeros((n_trees * n_nodes * stride, loss.n_statistics), dtype=np.int64)
+    words, own = words_for_block(loss, BLOCK)
+    sums = np.zeros((words.shape[0], n_trees, n_nodes * n_cells), dtype=np.int64)
     work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
-    words = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
-    sums = np.zeros((words.shape[0], len(result)), dtype=np.int64)
-    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
+    of_bins = np.zeros(stride, dtype=np.int64)
     for span in range(first, last, SPAN):
         span_end = min(span + SPAN, last)
         sums[:] = 0
         for begin in range(span, span_end, BLOCK):
             end = min(begin + BLOCK, span_end)
-            _statistics_block(
-                kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words
-            )
-            base = 0
-            for tree in range(len(strides)):
+            statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
+            for tree in range(n_trees):
                 if level > 0:
-                    _route_block(
-                        codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
-                        single[tree], leaf_of_code[tree], work,
-                    )  # fmt: skip
-                size = n_nodes * strides[tree]
+                    route_block(records.codes, begin, end, trees, tree, work)
                 for pair in range(words.shape[0]):
-                    _add_words(
-                        words[pair], work[0], codes, begin, end, tree, features, offsets, strides[tree], bins,
-                        goes_left, sums[pair, base : base + size],
-                    )  # fmt: skip
-                base += size
+                    _add_cells(words[pair], work[0], cells[begin:end], n_cells, sums[pair, tree])
         for pair in range(words.shape[0]):
-            for entry in range(sums.shape[1]):
-                one, two = _unpack(sums[pair, entry])
-                result[entry, 2 * pair] += one
-                if 2 * pair + 1 < n_statistics:
-                    result[entry, 2 * pair + 1] += two
+            for place in range(n_trees * n_nodes):
+                tree, node = place // n_nodes, place % n_nodes
+                of_bins[:] = 0
+                _sums_of_bins(sums[pair, tree, node * n_cells : (node + 1) * n_cells], paired.n_bins, of_bins)
+                _add_unpacked(of_bins, pair, result[place * stride : (place + 1) * stride])
     return result
-
-
-def node_histograms(
-    records: SiteRecords, query: NodeHistograms, loss: Loss, n_threads: int = 1, pairs: PairedBinsCache | None = None
-) -> IntVector:
-    """Answer a `NodeHistograms` query, its update applied first: int64 [query.length].
-
-    Args:
-        records: the site's rows.
-        query: the query.
-        loss: whose statistics are summed.
-        n_threads: threads to sum with.
-        pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
-            feature, for records that are there for this query only. The sums are the same.
-    """
-    n_threads = _start(records, query, n_threads)
-    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
-    paired = pairs.bins_for(records.codes, query, n_threads) if pairs else None
-    if paired is not None:
-        n_trees, cells, n_cells, n_bins = len(query.features), paired.cells, paired.n_cells, paired.n_bins
-        return _in_parts(
-            records, n_threads,
-            lambda first, last: paired_sums(
-                records.codes, records.labels, records.scores, level, trees, n_trees, cells, n_cells, n_bins, how,
-                loss.n_statistics, first, last,
-            ),
-        )  # fmt: skip
-    counts = query.n_bins[query.features]
-    offsets = np.cumsum(counts, axis=1) - counts
-    none = np.zeros((0, 1, 1, 1), dtype=np.uint8)
-    layout = _Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none)
-    return _sums(records, query, layout, loss, n_threads)
-
-
-def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `SplitSums` query, its update applied first: int64 [query.length]."""
-    n_threads = _start(records, query, n_threads)
-    n_trees, n_slots = query.features.shape
-    offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
-    strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
-    layout = _Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left)
-    return _sums(records, query, layout, loss, n_threads)
-
-
-def _start(records: SiteRecords, query: NodeHistograms | SplitSums, n_threads: int) -> int:
-    """Apply a query's update; the number of threads that pays."""
-    if query.update is not None:
-        apply_update(records, query.update, n_threads)
-    return n_threads if records.n_records >= MIN_RECORDS_PER_THREAD * n_threads else 1
-
-
-def _trees_of(query: NodeHistograms | SplitSums) -> tuple[Any, ...]:
-    return packed(query.trees if query.trees.depth else no_trees(query.trees.goes_left.shape[2]))
-
-
-def _sums(
-    records: SiteRecords, query: NodeHistograms | SplitSums, layout: _Layout, loss: Loss, n_threads: int
-) -> IntVector:
-    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
-    return _in_parts(
-        records, n_threads,
-        lambda first, last: _sums_per_node(
-            records.codes, records.labels, records.scores, level, trees, layout.features, layout.offsets,
-            layout.strides, layout.bins, layout.goes_left, how, loss.n_statistics, first, last,
-        ),
-    )  # fmt: skip
-
-
-def _in_parts(records: SiteRecords, n_threads: int, sums_of: Callable[[int, int], IntVector]) -> IntVector:
-    """The sums over all records, flattened; each thread takes as many records as the others."""
-
-    def part(number: int) -> IntVector:
-        first, last = (records.n_records * (number + more) // n_threads for more in (0, 1))
-        return np.asarray(sums_of(first, last)).reshape(-1)
-
-    if n_threads == 1:
-        return part(0)
-    with ThreadPoolExecutor(n_threads) as threads:
-        return np.asarray(np.sum(list(threads.map(part, range(n_threads))), axis=0, dtype=np.int64))
-
-
-@numba.njit(cache=True, nogil=True)
-def find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no-untyped-def]
-    """Write each record's cell of every pair; see `hedgerow.trees.histograms.PairedBins` for the arguments."""
-    n_slots = len(features)
-    for begin in range(0, codes.shape[1], BLOCK):
-        end = min(begin + BLOCK, codes.shape[1])
-        start = 0
-        for pair in range(cells.shape[1]):
-            slot = 2 * pair
-            has_second = slot + 1 < n_slots
-            n_second = n_bins[slot + 1] if has_second else 1
-            first = (bin_of_code[features[slot]] * n_second + start).astype(np.uint16)
-            row = codes[features[slot], begin:end]
-            if has_second:
-                second = bin_of_code[features[slot + 1]]
-                other = codes[features[slot + 1], begin:end]
-                for i in range(end - begin):
-                    cells[begin + i, pair] = first[row[i]] + second[other[i]]
-            else:
-                for i in range(end - begin):
-                    cells[begin + i, pair] = first[row[i]]
-            start += n_bins[slot] * n_second
 
 
 @numba.njit(cache=True, nogil=True)
@@ -284,78 +285,6 @@ def _sums_of_bins(cells, n_bins, sums):  # type: ignore[no-untyped-def]
         sums[out : out + n_bins[slot]] = cells[at : at + n_bins[slot]]
 
 
-@numba.njit(cache=True, nogil=True)
-def paired_sums(  # type: ignore[no-untyped-def]
-    codes, labels, scores, level, trees, n_trees, cells, n_cells, n_bins, loss, n_statistics, first, last
-):
-    """The records from `first` to `last` (excluded) of a level: int64 [n_trees * n_nodes * bins, n_statistics]."""
-    feature, start, width, table_left, single, leaf_of_code = trees
-    kind, table, clip, constant, exp_table, units = loss
-    n_nodes, stride = 1 << level, n_bins.sum()
-    result = np.zeros((n_trees * n_nodes * stride, n_statistics), dtype=np.int64)
-    words = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
-    sums = np.zeros((words.shape[0], n_trees, n_nodes * n_cells), dtype=np.int64)
-    work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
-    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
-    of_bins = np.zeros(stride, dtype=np.int64)
-    for span in range(first, last, SPAN):
-        span_end = min(span + SPAN, last)
-        sums[:] = 0
-        for begin in range(span, span_end, BLOCK):
-            end = min(begin + BLOCK, span_end)
-            _statistics_block(
-                kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, words
-            )
-            for tree in range(n_trees):
-                if level > 0:
-                    _route_block(
-                        codes, begin, end, feature[tree], start[tree], width[tree], table_left[tree],
-                        single[tree], leaf_of_code[tree], work,
-                    )  # fmt: skip
-                for pair in range(words.shape[0]):
-                    _add_cells(words[pair], work[0], cells[begin:end], n_cells, sums[pair, tree])
-        for pair in range(words.shape[0]):
-            for place in range(n_trees * n_nodes):
-                tree, node = place // n_nodes, place % n_nodes
-                of_bins[:] = 0
-                _sums_of_bins(sums[pair, tree, node * n_cells : (node + 1) * n_cells], n_bins, of_bins)
-                for entry in range(stride):
-                    one, two = _unpack(of_bins[entry])
-                    result[place * stride + entry, 2 * pair] += one
-                    if 2 * pair + 1 < n_statistics:
-                        result[place * stride + entry, 2 * pair + 1] += two
-    return result
-
-
-MOST_CELLS = 2**16
-"""Of all pairs together, so that 16 bits number them."""
-MOST_SUMS = 2**17
-"""Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
-MOST_STATISTICS = 2**25
-"""Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
-
-
-@dataclass(frozen=True, eq=False)
-class PairedBins:
-    """The cells of a site's records.
-
-    Attributes:
-        codes: the records' codes, uint8 or uint16 [n_features, n].
-        features: int64 [k], the features in pairs; an odd last one is by itself.
-        bin_of_code: uint16 [n_features, n_codes].
-        n_bins: int64 [k].
-        n_cells: of all pairs.
-        cells: uint16 [n, (k + 1) // 2], the cells of each record, numbered through all pairs.
-    """
-
-    codes: CodeArray
-    features: NDArray[np.int64]
-    bin_of_code: NDArray[np.uint16]
-    n_bins: NDArray[np.int64]
-    n_cells: int
-    cells: NDArray[np.uint16]
-
-
 class PairedBinsCache:
     """The last cells that were found; to lose them costs time and changes nothing."""
 
@@ -383,10 +312,34 @@ class PairedBinsCache:
             or not np.array_equal(last.bin_of_code, query.bin_of_code)
         ):
             cells = np.empty((codes.shape[1], n_pairs), dtype=np.uint16)
-            find_cells(codes, features, query.bin_of_code, n_bins, cells)
+            _find_cells(codes, features, query.bin_of_code, n_bins, cells)
             last = PairedBins(codes, features.copy(), query.bin_of_code.copy(), n_bins, n_cells, cells)
             self._last = last
         return last
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no-untyped-def]
+    """Write each record's cell of every pair; see `PairedBins` for the arguments."""
+    n_slots = len(features)
+    for begin in range(0, codes.shape[1], BLOCK):
+        end = min(begin + BLOCK, codes.shape[1])
+        start = 0
+        for pair in range(cells.shape[1]):
+            slot = 2 * pair
+            has_second = slot + 1 < n_slots
+            n_second = n_bins[slot + 1] if has_second else 1
+            first = (bin_of_code[features[slot]] * n_second + start).astype(np.uint16)
+            row = codes[features[slot], begin:end]
+            if has_second:
+                second = bin_of_code[features[slot + 1]]
+                other = codes[features[slot + 1], begin:end]
+                for i in range(end - begin):
+                    cells[begin + i, pair] = first[row[i]] + second[other[i]]
+            else:
+                for i in range(end - begin):
+                    cells[begin + i, pair] = first[row[i]]
+            start += n_bins[slot] * n_second
 
 
 def _n_cells(n_bins: NDArray[np.int64]) -> int:

@@ -17,8 +17,6 @@ What a node makes of the queries of linear models, and the losses whose gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numba
@@ -29,7 +27,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Lo
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, LinearRows, TreeBatch
 from hedgerow.trees.binning import FeatureGrid, Grid
-from hedgerow.trees.leaf_sums import MIN_RECORDS_PER_THREAD, SiteRecords, apply_update
+from hedgerow.trees.leaf_sums import SiteRecords, apply_update, sum_in_threads
 
 Matrix = NDArray[np.float64]
 
@@ -390,7 +388,7 @@ def linear_loss(kind: str, is_regression: bool, clip: float) -> Loss:
 def gram_matrix(records: SiteRecords, query: GramMatrix, n_threads: int = 1) -> IntVector:
     """Answer a `GramMatrix` query: int64 [query.length]."""
     shape = (_packed(query.rows), query.rows.n_columns, query.shift)
-    sums = _in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
+    sums = sum_in_threads(records.n_records, n_threads, lambda begin, end: gram_sums(records.codes, *shape, begin, end))
     return np.ascontiguousarray(sums[np.triu_indices(query.rows.n_columns)])
 
 
@@ -401,18 +399,9 @@ def cross_products(records: SiteRecords, query: CrossProducts, loss: Loss, n_thr
     gradients = (np.ascontiguousarray(loss.table[:, :, 0]), loss.clip, int(loss.scales[0]))
     own = (records.codes, records.labels, records.scores[0], gradients)
     shape = (_packed(query.rows), query.rows.n_columns, query.shift)
-    return _in_threads(records.n_records, n_threads, lambda begin, end: cross_sums(*own, *shape, begin, end))
+    return sum_in_threads(records.n_records, n_threads, lambda begin, end: cross_sums(*own, *shape, begin, end))
 
 
 def _packed(rows: LinearRows) -> tuple[NDArray[np.int32], NDArray[np.int32], int, int, NDArray[np.int64]]:
     """The rows as the kernels take them."""
     return rows.column, rows.entry, rows.intercept, rows.limit, rows.transform
-
-
-def _in_threads(n_records: int, n_threads: int, sums_of: Callable[[int, int], NDArray[np.int64]]) -> NDArray[np.int64]:
-    if n_records < MIN_RECORDS_PER_THREAD * n_threads or n_threads == 1:
-        return np.asarray(sums_of(0, n_records))
-    borders = [n_records * part // n_threads for part in range(n_threads + 1)]
-    with ThreadPoolExecutor(n_threads) as threads:
-        parts = list(threads.map(sums_of, borders[:-1], borders[1:]))
-    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))

@@ -32,11 +32,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, TreeBatch
 from hedgerow.trees.binning import Grid
-from hedgerow.trees.leaf_sums import BLOCK, SiteRecords, _statistics_block, _unpack, packed_loss
+from hedgerow.trees.leaf_sums import BLOCK, SiteRecords
 from hedgerow.trees.random_trees import PublicRandom
 
 
@@ -112,31 +113,19 @@ def charge(records: SiteRecords, loss: Loss, terms: FilterTerms, spent: NDArray[
         raise ValueError(f"{spent.shape} accounts for {records.n_records} records")
     active: NDArray[np.bool_] = np.zeros(records.n_records, dtype=np.bool_)
     # The whole budget is the last word, whatever a query says that somebody else has made.
-    price = terms.costs, min(terms.limit, FILTER_UNITS)
-    _charge(records.labels, records.scores, packed_loss(loss), loss.n_statistics, price, spent, active)
+    _charge(records, packed_loss(loss), terms.costs, min(terms.limit, FILTER_UNITS), spent, active)
     return active
 
 
 @numba.njit(cache=True, nogil=True)
-def _charge(
-    labels: NDArray[np.int32],
-    scores: NDArray[np.int32],
-    loss: tuple,  # type: ignore[type-arg]
-    n_statistics: int,
-    price: tuple[NDArray[np.int64], int],
-    spent: NDArray[np.int64],
-    active: NDArray[np.bool_],
-) -> None:
-    kind, table, clip, constant, exp_table, units = loss
-    costs, limit = price
-    packed = np.zeros(((n_statistics + 1) // 2, BLOCK), dtype=np.int64)
-    statistics = np.zeros(n_statistics + 1, dtype=np.int64)
-    n = len(labels)
+def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-untyped-def]
+    words, own = words_for_block(loss, BLOCK)
+    n = len(records.labels)
     for begin in range(0, n, BLOCK):
         end = min(begin + BLOCK, n)
-        _statistics_block(kind, labels, scores, begin, end, table, clip, constant, exp_table, units, statistics, packed)
+        statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
         for i in range(end - begin):
-            gradient, _ = _unpack(packed[0, i])
+            gradient, _ = unpack(words[0, i])
             level = abs(gradient) >> LEVEL_BITS
             # Beyond the last level lies no gradient that was clipped; whatever it is, it stays out.
             if level < len(costs) and spent[begin + i] + costs[level] <= limit:

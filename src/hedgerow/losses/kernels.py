@@ -1,0 +1,179 @@
+"""What every record of a block contributes under a loss: kernels that read the same integers as `Loss`.
+
+Statistics are packed two to a 64-bit word while they are summed, see `unpack`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, Loss, exponentials
+
+TABLE, SOFTMAX, SQUARED = 0, 1, 2
+"""Kinds of loss, in the order of `KIND_NUMBER`."""
+KIND_NUMBER = {"table": TABLE, "softmax": SOFTMAX, "squared": SQUARED}
+EXP_STEPS = 4096
+EXP_BITS = 30
+
+
+class PackedLoss(NamedTuple):
+    """A loss as the kernels take it.
+
+    Attributes:
+        kind: TABLE, SOFTMAX or SQUARED.
+        table: int64 [n_pairs, n_classes, STEPS], two statistics to a word.
+        exp_table: int64 [EXP_STEPS], 2**30 exp(-step / 256).
+        unit: integer units of 1.0 of a gradient.
+        hessian_unit: softmax: units of 1.0 of a Hessian, 0 to release `constant` instead.
+        norm: softmax: the norm that was promised of each record.
+        clip, constant, n_statistics: as in `Loss`.
+    """
+
+    kind: int
+    table: NDArray[np.int64]
+    exp_table: NDArray[np.int64]
+    unit: int
+    hessian_unit: int
+    norm: int
+    clip: int
+    constant: int
+    n_statistics: int
+
+
+@lru_cache(maxsize=64)
+def packed_loss(loss: Loss) -> PackedLoss:
+    """Made once for a loss, since every query asks for it; each site has its own."""
+    exp_table = np.rint(2**EXP_BITS * exponentials(EXP_STEPS, SCORE_UNIT >> STEP_BITS)).astype(np.int64)
+    return PackedLoss(
+        kind=KIND_NUMBER[loss.kind],
+        table=_packed_table(loss),
+        exp_table=exp_table,
+        unit=int(loss.scales[0]),
+        hessian_unit=int(loss.scales[-1]) if loss.kind == "softmax" and loss.constant == 0 else 0,
+        norm=RECORD_NORM,
+        clip=loss.clip,
+        constant=loss.constant,
+        n_statistics=loss.n_statistics,
+    )
+
+
+def _packed_table(loss: Loss) -> NDArray[np.int64]:
+    n_classes, n_steps, n_statistics = loss.table.shape
+    even = np.zeros((n_classes, n_steps, n_statistics + n_statistics % 2), dtype=np.int64)
+    even[:, :, :n_statistics] = loss.table
+    return np.ascontiguousarray(((even[:, :, 0::2] << 32) + even[:, :, 1::2]).transpose(2, 0, 1))
+
+
+@numba.njit(cache=True, nogil=True)
+def words_for_block(loss, block):  # type: ignore[no-untyped-def]
+    """Space for the packed statistics of a block, and for those of one record: int64 [n_pairs, block] and [S + 1]."""
+    n_pairs = (loss.n_statistics + 1) // 2
+    return np.zeros((n_pairs, block), dtype=np.int64), np.zeros(loss.n_statistics + 1, dtype=np.int64)
+
+
+@numba.njit(cache=True, nogil=True)
+def statistics_of_block(loss, labels, scores, begin, end, packed, own):  # type: ignore[no-untyped-def]
+    """Write the statistics of records begin..end-1 to packed[:, : end - begin]; `own` is work space of one record."""
+    if loss.kind == TABLE:
+        _table_statistics(labels, scores, begin, end, loss.table, packed)
+    elif loss.kind == SQUARED:
+        _squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
+    else:
+        _softmax_statistics(labels, scores, begin, end, loss, own, packed)
+
+
+@numba.njit(cache=True, nogil=True)
+def _table_statistics(labels, scores, begin, end, table, packed):  # type: ignore[no-untyped-def]
+    """Statistics that depend on the class and one score: one read of the packed table per pair and record."""
+    n_steps = table.shape[2]
+    half = np.int32(n_steps // 2)
+    last = np.int32(n_steps - 1)
+    classes = labels[begin:end]
+    for pair in range(packed.shape[0]):
+        words = table[pair].ravel()
+        row = packed[pair]
+        if scores.shape[0] > 0:
+            values = scores[0, begin:end]
+            for i in range(len(classes)):
+                step = min(max((values[i] >> np.int32(STEP_BITS)) + half, np.int32(0)), last)
+                # A place without a sign needs no test for counting from the end.
+                row[i] = words[np.uint32(classes[i]) * np.uint32(n_steps) + np.uint32(step)]
+        else:
+            for i in range(len(classes)):
+                row[i] = words[classes[i] * n_steps]
+
+
+@numba.njit(cache=True, nogil=True)
+def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed):  # type: ignore[no-untyped-def]
+    """(clipped residual, constant); the product of a residual and its unit is rounded towards zero."""
+    for i in range(end - begin):
+        residual = -np.int64(labels[begin + i])
+        if scores.shape[0] > 0:
+            residual += scores[0, begin + i]
+        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
+        packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, constant)
+
+
+@numba.njit(cache=True, nogil=True)
+def _softmax_statistics(labels, scores, begin, end, loss, statistics, packed):  # type: ignore[no-untyped-def]
+    """Softmax gradients and diagonal Hessians in integers, each record shrunk to the norm that was promised."""
+    n_classes = scores.shape[0]
+    exp_table, unit, hessian_unit = loss.exp_table, np.int64(loss.unit), np.int64(loss.hessian_unit)
+    n_statistics = 2 * n_classes if hessian_unit > 0 else n_classes + 1
+    for i in range(end - begin):
+        top = scores[0, begin + i]
+        for k in range(1, n_classes):
+            top = max(top, scores[k, begin + i])
+        total = np.int64(0)
+        for k in range(n_classes):
+            step = min((np.int64(top) - scores[k, begin + i]) >> STEP_BITS, np.int64(EXP_STEPS - 1))
+            statistics[k] = exp_table[step]
+            total += statistics[k]
+        others = np.int64(0)
+        for k in range(n_classes):
+            share = statistics[k] * unit // total
+            if hessian_unit > 0:
+                statistics[n_classes + k] = (share * (unit - share) // unit) * hessian_unit // unit
+            statistics[k] = share
+            others += share if k != labels[begin + i] else np.int64(0)
+        statistics[labels[begin + i]] = -others
+        if hessian_unit == 0:
+            statistics[n_classes] = loss.constant
+        _shrink(statistics, n_statistics, np.int64(loss.norm))
+        for pair in range(packed.shape[0]):
+            second = statistics[2 * pair + 1] if 2 * pair + 1 < n_statistics else np.int64(0)
+            packed[pair, i] = _pack(statistics[2 * pair], second)
+
+
+@numba.njit(cache=True, nogil=True)
+def _shrink(statistics, count, norm):  # type: ignore[no-untyped-def]
+    """Scale one record's statistics towards zero until their norm is at most `norm`; the check is in integers."""
+    squared = np.int64(0)
+    for k in range(count):
+        squared += statistics[k] * statistics[k]
+    allowed = norm * norm
+    factor = 1.0
+    while squared > allowed:
+        factor = min(factor, np.sqrt(allowed / squared)) * (1.0 - 1e-9)
+        squared = np.int64(0)
+        for k in range(count):
+            statistics[k] = np.int64(np.trunc(statistics[k] * factor))
+            squared += statistics[k] * statistics[k]
+
+
+@numba.njit(cache=True, nogil=True)
+def _pack(first, second):  # type: ignore[no-untyped-def]
+    """Two statistics in one word."""
+    return (np.int64(first) << np.int64(32)) + np.int64(second)
+
+
+@numba.njit(cache=True, nogil=True)
+def unpack(word):  # type: ignore[no-untyped-def]
+    """The two sums of a packed word: a statistic is below 2**15 and a span has 2**16 records, so both fit 31 bits."""
+    second = np.int64(np.int32(word & np.int64(0xFFFFFFFF)))
+    return (word - second) >> np.int64(32), second
