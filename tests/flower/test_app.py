@@ -15,8 +15,8 @@ import pytest
 from hedgerow import __version__
 from hedgerow.cli.parser import build_parser
 from hedgerow.errors import RemoteProtocolError
+from hedgerow.flower import require_version
 from hedgerow.flower.files import read_coordinator_file, read_site_file
-from hedgerow.flower.version import require_version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

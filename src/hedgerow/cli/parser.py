@@ -410,7 +410,7 @@ def _add_flower_node(commands: Any) -> None:
     parser = _command(
         commands,
         "flower-node",
-        "hedgerow.cli.flower_node:run",
+        "hedgerow.flower.site:serve",
         "answer for this site what a Flower SuperNode hands over",
     )
     parser.add_argument("site", metavar="SITE", help="the site's TOML file; docs/flower.md has one to begin with")

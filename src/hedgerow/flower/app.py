@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.flower.version import require_version
+from hedgerow.flower import require_version
 from hedgerow.plan.fields import shown
 from hedgerow.transport.flower_grid import GridPost, content_of, record
 from hedgerow.transport.flower_hub import Patience

@@ -1,7 +1,12 @@
-"""A site's node from its `site.toml`: made anew for every message that Flower brings."""
+"""A site of a Flower federation: its answers to what a SuperNode hands over, and ``hedgerow flower-node``.
+
+The node runs apart from the SuperNode, in a process of its own, behind a socket. It answers what travels in Flower's
+messages as a node over gRPC would: the same policy, the same state, the same budget book.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -22,17 +27,21 @@ from hedgerow.cli.node import (
     note_leaving,
     with_rows_read,
 )
+from hedgerow.cli.output import note
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
+from hedgerow.client.warm_up import warm_up
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PolicyRefusal
+from hedgerow.flower import require_version
 from hedgerow.flower.files import SiteFile, read_site_file
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.threads import available_threads, use_threads
+from hedgerow.transport.flower_socket import NodeSocket
 from hedgerow.transport.identity import PrivateIdentity
 from hedgerow.transport.identity_files import read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
@@ -207,3 +216,29 @@ def _log(folder: Path, text: str) -> Path:
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stream:
         stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
     return log
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Answer what a SuperNode hands over, until interrupted."""
+    path = Path(arguments.site)
+    file = read_site_file(path)
+    check(path)
+    if arguments.leave:
+        leave_run(path)
+    warm_up(None, file.threads or 1)
+
+    def reply(version: str, request: bytes) -> bytes:
+        try:
+            require_version(version, "The coordinator")
+            return answer(path, request)
+        except HedgerowError as fault:
+            note(f"{fault} ({fault.code})")
+            raise
+
+    listener = NodeSocket(Path(arguments.socket))
+    try:
+        note(f"Listening at {arguments.socket}.")
+        while True:
+            listener.take(reply)
+    finally:
+        listener.close()
