@@ -69,10 +69,18 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(error) == {"code", "exit_code", "what", "cause", "remedy"}
 
 
+def interrupted_in_a_kernel() -> SystemError:
+    """What comes out of a compiled function during which Ctrl-C was pressed."""
+    error = SystemError("returned a result with an exception set")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "exit_code", "said"),
     [
         (KeyboardInterrupt(), 130, "Interrupted"),
+        (interrupted_in_a_kernel(), 130, "Interrupted"),
         (PermissionError(13, "Permission denied", "model.json"), 10, "model.json: Permission denied."),
         (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
     ],

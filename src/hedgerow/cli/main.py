@@ -43,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return report_error(error, as_json=as_json)
     except KeyboardInterrupt:
-        print("\nInterrupted.", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _file_number_of_stdout())
@@ -59,9 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         absent = fault_of_import(error)
         return report_error(absent or _own_fault(error), as_json=as_json, exit_code=None if absent else OWN_FAULT)
     except Exception as error:
+        # Ctrl-C inside a compiled function arrives as a SystemError that it caused.
+        if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
+            return _interrupted()
         if debug:
             raise
         return report_error(_own_fault(error), as_json=as_json, exit_code=OWN_FAULT)
+
+
+def _interrupted() -> int:
+    print("\nInterrupted.", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _run(arguments: list[str]) -> None:
