@@ -117,7 +117,7 @@ def test_the_documents_files_are_read_and_its_commands_exist(tmp_path: Path) -> 
 
 def test_every_word_of_the_document_is_one_that_the_code_says() -> None:
     """An operator searches the table for the word in the log."""
-    modules = (*ROOT.glob("transport/*.py"), *ROOT.glob("src/hedgerow/flower/*.py"))
+    modules = (*ROOT.glob("src/hedgerow/transport/*.py"), *ROOT.glob("src/hedgerow/flower/*.py"))
     sources = "".join(path.read_text(encoding="utf-8") for path in modules)
     errors = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     words = set(re.findall(r"`(flower-(?:version|no-site|node-absent|file))`", DOCUMENT))
