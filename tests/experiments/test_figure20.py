@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from experiments import figure20_runs
-from experiments.figure20_report import draw, formula_for, report_of
-from experiments.figure20_runs import (
+from experiments import figure20
+from experiments.figure20 import (
     LINES,
+    METHODS,
     RECORDS,
     Accuracy,
     Formula,
     Measured,
     Measurement,
     accuracies,
+    draw,
+    formula_for,
     formula_of,
     measure_all,
+    report_of,
 )
 from experiments.harness import Lines
 from hedgerow.methods.registry import resolve
@@ -43,6 +46,13 @@ def test_appendix_b(name: str) -> None:
     """The formulas, with the constants that the report states."""
     plan = Measurement(name, 3, 20, 100).plan()
     assert formula_of(plan, resolve(plan)) == BY_HAND[name]
+
+
+def test_every_method_of_boosting_is_measured() -> None:
+    """A preset of another algorithm has other fields: it would end the command before the first run."""
+    assert set(BY_HAND) <= set(METHODS)
+    for name in METHODS:
+        assert Measurement(name, 3, 4, 100).plan().model.n_trees in (4, 40)
 
 
 def test_a_single_histogram_serves_all_levels_of_one_feature() -> None:
@@ -77,7 +87,7 @@ def test_measured_runs_are_kept(measured: tuple[list[Measured], Path], monkeypat
     def forbidden(*_: object) -> Measured:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(figure20_runs, "_measure", forbidden)
+    monkeypatch.setattr(figure20, "_measure", forbidden)
     wanted = [Measurement(line.method, line.clients, line.trees, line.rows) for line in lines]
     assert measure_all(wanted, Lines(folder / "runs.csv"), folder) == lines
 
@@ -89,7 +99,7 @@ def test_accuracy_is_recorded_by_seed(tmp_path: Path, monkeypatch: pytest.Monkey
     points = accuracies(wanted, store)
     ((first, second),) = points.values()
     assert first != second and min(first, second) > 0.5
-    monkeypatch.setattr(figure20_runs, "_auc", lambda _: 1 / 0)
+    monkeypatch.setattr(figure20, "_auc", lambda _: 1 / 0)
     assert accuracies(wanted, store) == {key: [round(v, 6) for v in values] for key, values in points.items()}
 
 
