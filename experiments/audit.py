@@ -19,7 +19,6 @@ Source of the method: Nasr et al. 2023 (arXiv 2302.07956), with the exact statis
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,8 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
+from experiments.harness import arguments
 from hedgerow.client.local_noise import noise_of_site
 from hedgerow.client.node import Node
+from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
@@ -39,13 +40,14 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.coordinator import Releaser
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
 
 CONFIDENCE = 0.999
+NO_DATA = "not used: the records are made up"
 Answer = Callable[[IntVector], IntVector]
 """What happens to the canary's vector on its way into the sum; the identity unless a fault is being planted."""
 
@@ -103,29 +105,62 @@ def audit(subject: Subject, n_runs: int, confidence: float = CONFIDENCE) -> Audi
     for run in range(n_runs):
         ratios[run], spent = _log_likelihood_ratio(subject, settings, run, with_canary=run % 2 == 1)
         accounted = max(accounted, spent)
-    without, present = ratios[0::2], ratios[1::2]
-    # The threshold is fixed beforehand: at a ratio of zero both hypotheses are equally likely.
-    false_alarms, misses = int((without > 0).sum()), int((present <= 0).sum())
+    (false_alarms, n_without), (misses, n_present) = errors_of(ratios)
     return Audit(
         mu_accounted=accounted,
-        mu_lower_bound=mu_lower_bound(false_alarms, len(without), misses, len(present), confidence),
-        mu_estimate=_mu_of_rates((false_alarms + 0.5) / (len(without) + 1), (misses + 0.5) / (len(present) + 1)),
+        mu_lower_bound=mu_lower_bound(false_alarms, n_without, misses, n_present, confidence),
+        mu_estimate=_mu_of_rates((false_alarms + 0.5) / (n_without + 1), (misses + 0.5) / (n_present + 1)),
         n_runs=n_runs,
     )
 
 
+Errors = tuple[int, int]
+"""Errors of one kind, and the tests that could have had them."""
+
+
+def errors_of(ratios: NDArray[np.float64], *, halves_ties: bool = False) -> tuple[Errors, Errors]:
+    """False alarms in the even runs, which are without the canary, and misses in the odd ones.
+
+    The threshold is fixed beforehand: at a ratio of zero both hypotheses are equally likely.
+
+    Args:
+        halves_ties: half of the ties count as errors of either kind, so that a statistic that says nothing finds
+            nothing; else a tie is a miss.
+    """
+    without, present = ratios[0::2], ratios[1::2]
+    ties = [int((part == 0).sum()) for part in (without, present)]
+    alarms, misses = int((without > 0).sum()), int((present < 0).sum())
+    added = (ties[0] // 2, ties[1] // 2) if halves_ties else (0, ties[1])
+    return (alarms + added[0], len(without)), (misses + added[1], len(present))
+
+
+def highest_rates(false_alarms: Errors, misses: Errors, confidence: float) -> tuple[float, float]:
+    """The largest rates of both errors that are in accord with what was counted, with this confidence for both."""
+    each = 1 - (1 - confidence) / 2
+    alarm, miss = (1.0 if k == n else float(beta.ppf(each, k + 1, n - k)) for k, n in (false_alarms, misses))
+    return alarm, miss
+
+
 def mu_lower_bound(false_alarms: int, n_without: int, misses: int, n_present: int, confidence: float) -> float:
     """The mu that a mechanism must at least have to be told apart so well, with this confidence; at least 0."""
-    each = 1 - (1 - confidence) / 2
-    rates = [
-        1.0 if count == n else float(beta.ppf(each, count + 1, n - count))
-        for count, n in ((false_alarms, n_without), (misses, n_present))
-    ]
-    return max(0.0, _mu_of_rates(*rates))
+    return max(0.0, _mu_of_rates(*highest_rates((false_alarms, n_without), (misses, n_present), confidence)))
 
 
 def _mu_of_rates(false_alarm_rate: float, miss_rate: float) -> float:
     return float(norm.isf(false_alarm_rate) - norm.ppf(miss_rate))
+
+
+def play(plan: Plan, settings: Settings, step: Callable[[Query], tuple[IntVector, float]]) -> float:
+    """One training: the sum of what `step` says about each query beside its release."""
+    program = program_for(plan, settings)
+    total, query = 0.0, next(program)
+    while True:
+        released, gain = step(query)
+        total += gain
+        try:
+            query = program.send(released)
+        except StopIteration:
+            return total
 
 
 def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_canary: bool) -> tuple[float, float]:
@@ -135,10 +170,8 @@ def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_c
     site = Node("records", subject.records, exact, settings)
     canary = Node("canary", subject.canary, exact, settings)
     releaser = Releaser(noise, is_local=is_local)
-    program = program_for(subject.plan, settings)
-    ratio = 0.0
-    query = next(program)
-    while True:
+
+    def step(query: Query) -> tuple[IntVector, float]:
         known, own = site.answer(query), canary.answer(query)
         if subject.fault is not None:
             own = subject.fault(own)
@@ -147,17 +180,92 @@ def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_c
             known = known + noise_of_site(query, "records", subject.records.n_records, noise)
             added = added + noise_of_site(query, "canary", 1, noise)
         released = releaser.release(query, known + added)
-        accounted = noise_of(query, is_local=is_local)
         shift = (released - known).astype(np.float64) @ own
-        ratio += float(shift - own.astype(np.float64) @ own / 2) / accounted.variance
-        try:
-            query = program.send(released)
-        except StopIteration:
-            return ratio, total_mu(releaser.ledger.events())
+        gain = float(shift - own.astype(np.float64) @ own / 2) / noise_of(query, is_local=is_local).variance
+        return released, gain
+
+    return play(subject.plan, settings, step), total_mu(releaser.ledger.events())
+
+
+# Runs with samples ----------------------------------------------------------------------------------------------------
+
+
+class Everyone:
+    """Draws every record: how the adversary computes what the canary adds if it is drawn; or a fault."""
+
+    seeded = True
+
+    def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
+        """See `SamplingSource.draw`."""
+        return np.ones(n_records, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack on runs that may sample and filter: the adversary does not know whether the canary was drawn.
+
+    Attributes:
+        plan: the plan.
+        records: the rows that are always there.
+        canary: the row that may be there.
+        gain: the log-likelihood ratio of a release if the canary is drawn, of the query, the sum without it, its vector
+            and the release; and the chance that it is drawn.
+        kind: of the canary's node; another than `Node` plants a fault.
+        noise: of the coordinator; another than `SeededNoise` plants a fault.
+        takes_all: a fault: the canary is always drawn, and the adversary knows it.
+    """
+
+    plan: Plan
+    records: SiteData
+    canary: SiteData
+    gain: Callable[[Query, IntVector, IntVector, IntVector], tuple[float, float]]
+    kind: type[Node] = Node
+    noise: type[SeededNoise] = SeededNoise
+    takes_all: bool = False
+
+    def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
+        """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
+        plan, n_records = self.plan, self.records.n_records
+        site = Node("records", self.records, plan, settings, 1, SeededSampling(run, np.arange(n_records)))
+        sampling: SamplingSource = Everyone() if self.takes_all else SeededSampling(run, np.array([n_records]))
+        canary = self.kind("canary", self.canary, plan, settings, 1, sampling)
+        # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
+        twin = self.kind("twin", self.canary, plan, settings, 1, Everyone())
+        releaser = Releaser(self.noise(run, exact=False))
+
+        def step(query: Query) -> tuple[IntVector, float]:
+            twin._spent[:] = canary._spent
+            known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
+            released = releaser.release(query, known + own if run % 2 else known)
+            gain, rate = self.gain(query, known, vector, released)
+            if rate == 1 or self.takes_all:
+                return released, gain
+            return released, float(np.logaddexp(np.log1p(-rate), np.log(rate) + gain))
+
+        return play(plan, settings, step), releaser
+
+
+def epsilon_lower_bound(false_alarms: Errors, misses: Errors, delta: float, confidence: float) -> float:
+    """The epsilon that a mechanism must at least have to be told apart so well.
+
+    Source: Kairouz, Oh and Viswanath 2015, arXiv 1311.0776: epsilon >= log((1 - delta - b) / a), and the same with the
+    error rates a and b exchanged.
+    """
+    alarm, miss = highest_rates(false_alarms, misses, confidence)
+    bounds = [np.log((1 - delta - b) / a) if 1 - delta - b > 0 else 0.0 for a, b in ((alarm, miss), (miss, alarm))]
+    return float(max(0.0, *bounds))
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
 
 
 def small_plan(
-    label: str, epsilon: float, model: Mapping[str, Any], rows_per_unit: int = 1, **section: Mapping[str, Any]
+    label: str,
+    epsilon: float,
+    model: Mapping[str, Any],
+    rows_per_unit: int = 1,
+    delta: float = 1e-5,
+    **section: Mapping[str, Any],
 ) -> Plan:
     """A plan over two features, small enough to train a thousand times; `section` is that of its algorithm."""
     labels: dict[str, dict[str, Any]] = {
@@ -177,7 +285,7 @@ def small_plan(
         "model": model if "algorithm" in model else {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
         **section,
         "privacy": {
-            "epsilon": epsilon, "delta": 1e-5, "n_records": 40, "unit": unit, "max_rows_per_unit": rows_per_unit,
+            "epsilon": epsilon, "delta": delta, "n_records": 40, "unit": unit, "max_rows_per_unit": rows_per_unit,
         },
     }  # fmt: skip
     return Plan.from_dict(table)
@@ -236,7 +344,7 @@ def preset_plans() -> dict[str, Plan]:
     """Every private preset as it is, its noise and accountant included, with few and shallow trees in small batches."""
     plans, schema = {}, small_plan("binary", 6.0, {})
     for name, preset in PRESETS.items():
-        # Other algorithms have plans of their own here, or audits of their own: sgbdt_audit, dpxgboost_audit.
+        # Other algorithms have plans above, or audits of their own: sgbdt_audit, dpxgboost_audit.
         if preset.private and "algorithm" not in preset.model:
             table = apply_preset(preset, schema).to_dict()
             size = table["model"]["batch_size"]
@@ -247,9 +355,7 @@ def preset_plans() -> dict[str, Plan]:
 
 def main(argv: list[str]) -> int:
     """Audit a few plans, then the same with planted faults; 0 if all sound ones pass and all faulty ones fail."""
-    parser = argparse.ArgumentParser(prog="audit", description="Canary audit of small plans.")
-    parser.add_argument("--runs", type=int, default=2000, help="trainings per plan")
-    parser.add_argument("--data", help="not used: the records are made up")
+    parser = arguments("audit", __doc__, data=NO_DATA, runs=(2000, "trainings per plan"))
     parser.add_argument("--presets", action="store_true", help="every private preset, sound and with half the noise")
     options = parser.parse_args(argv)
     n_runs, plans = options.runs, preset_plans() if options.presets else PLANS
@@ -293,19 +399,27 @@ def report_audits(head: str, width: int, rows: Iterable[tuple[str, bool, Callabl
     return 0 if as_expected else 1
 
 
-def report_faults(
-    title: str, head: str, plans: tuple[Mapping[str, Plan], Mapping[str, Plan]], run: Callable[[Plan, str], Verdict]
+def audit_faults(
+    argv: list[str],
+    name: str,
+    about: str | None,
+    plans: tuple[Mapping[str, Plan], Mapping[str, Plan]],
+    columns: str,
+    run: Callable[[Plan, int, str], Verdict],
 ) -> int:
-    """`report_audits` over sound plans, and over plans each with the fault that it is named after.
+    """The command of an audit whose faults are named: sound plans, and plans each with the fault it is named after.
 
     Args:
-        title: the first line.
-        head: the names of the columns after the first.
+        argv: the command's arguments.
+        name: of the experiment.
+        about: its module's docstring.
         plans: the sound ones, and the others.
-        run: audits a plan with a fault, "none" for none.
+        columns: the names of the columns after the first.
+        run: audits a plan in so many trainings with a fault, "none" for none.
     """
-    print(f"{title}\n")
+    options = arguments(name, about, data=NO_DATA, runs=(1000, "trainings per plan")).parse_args(argv)
+    print(f"{options.runs} trainings each, {CONFIDENCE:.1%} confidence{', delta = 0' * (name == 'dpxgboost_audit')}\n")
     sound, faulty = plans
-    rows = [(name, True, partial(run, plan, "none")) for name, plan in sound.items()]
-    rows += [(f"fault: {name}", False, partial(run, plan, name)) for name, plan in faulty.items()]
-    return report_audits(f"{'plan':38}{head}", 38, rows)
+    rows = [(title, True, partial(run, plan, options.runs, "none")) for title, plan in sound.items()]
+    rows += [(f"fault: {fault}", False, partial(run, plan, options.runs, fault)) for fault, plan in faulty.items()]
+    return report_audits(f"{'plan':38}{columns}", 38, rows)

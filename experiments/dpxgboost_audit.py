@@ -13,7 +13,6 @@ Planted faults, which the audit must find, show that its silence means something
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +21,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.audit import CONFIDENCE, Verdict, report_faults, small_plan, subject_of
-from experiments.sgbdt_audit import Everyone, epsilon_lower_bound
+from experiments.audit import (
+    CONFIDENCE,
+    Attack,
+    Verdict,
+    audit_faults,
+    epsilon_lower_bound,
+    errors_of,
+    small_plan,
+    subject_of,
+)
 from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.dp_xgboost.trees import candidate_scores
-from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query, SplitSelection
-from hedgerow.server.coordinator import Releaser
-from hedgerow.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -80,45 +84,18 @@ FAULTS = ("none", "skipped clip", "a quarter of the noise", "the best split with
 
 def audit_pure(plan: Plan, n_runs: int, fault: str = "none", confidence: float = CONFIDENCE) -> PureAudit:
     """Train `n_runs` times, in half of the runs with the canary, and bound epsilon from below."""
-    settings = resolve(plan)
+    settings, is_open = resolve(plan), fault == "un-amplified sampler"
+    kind = SkippedClip if fault == "skipped clip" else Node
+    noise = {"a quarter of the noise": LittleNoise, "the best split without noise": BestSplit}.get(fault, SeededNoise)
+    attack = Attack(plan, subject_of(plan).records, _odd_one(plan), _gain, kind, noise, is_open)
     ratios = np.empty(n_runs)
     accounted = 0.0
     for run in range(n_runs):
-        ratios[run], releaser = _log_likelihood_ratio(plan, settings, run, fault)
+        ratios[run], releaser = attack.run(settings, run)
         if run == 0:
             accounted = get_accountant("pure").epsilon(releaser.ledger.events(), plan.privacy.delta)
-    without, present = ratios[0::2], ratios[1::2]
-    # Half of the ties count as errors, so that a statistic that says nothing finds nothing.
-    alarms = (int((without > 0).sum()) + int((without == 0).sum()) // 2, len(without))
-    missed = (int((present < 0).sum()) + int((present == 0).sum()) // 2, len(present))
+    alarms, missed = errors_of(ratios, halves_ties=True)
     return PureAudit(accounted, epsilon_lower_bound(alarms, missed, 0.0, confidence), n_runs)
-
-
-def _log_likelihood_ratio(plan: Plan, settings: Settings, run: int, fault: str) -> tuple[float, Releaser]:
-    """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
-    subject, odd = subject_of(plan), _odd_one(plan)
-    kind = SkippedClip if fault == "skipped clip" else Node
-    n_records = subject.records.n_records
-    site = Node("records", subject.records, plan, settings, 1, SeededSampling(run, np.arange(n_records)))
-    secret = Everyone() if fault == "un-amplified sampler" else SeededSampling(run, np.array([n_records]))
-    canary = kind("canary", odd, plan, settings, 1, secret)
-    twin = kind("twin", odd, plan, settings, 1, Everyone())
-    noise = {"a quarter of the noise": LittleNoise, "the best split without noise": BestSplit}.get(fault, SeededNoise)
-    releaser = Releaser(noise(run, exact=False))
-    program = program_for(plan, settings)
-    ratio = 0.0
-    query = next(program)
-    while True:
-        known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
-        released = releaser.release(query, known + own if run % 2 else known)
-        gain = _gain(query, known, vector, released)
-        rate = query.pure.sampling_rate if isinstance(query, PureQuery) else 1.0
-        is_secret = rate < 1 and fault != "un-amplified sampler"
-        ratio += float(np.logaddexp(np.log1p(-rate), np.log(rate) + gain)) if is_secret else gain
-        try:
-            query = program.send(released)
-        except StopIteration:
-            return ratio, releaser
 
 
 def _odd_one(plan: Plan) -> SiteData:
@@ -129,14 +106,15 @@ def _odd_one(plan: Plan) -> SiteData:
     return SiteData(np.array([[4], [0]], dtype=canary.codes.dtype), canary.labels)
 
 
-def _gain(query: Query, known: IntVector, vector: IntVector, released: IntVector) -> float:
-    """The log-likelihood ratio of one release, for a canary that is in it or is not."""
+def _gain(query: Query, known: IntVector, vector: IntVector, released: IntVector) -> tuple[float, float]:
+    """The log-likelihood ratio of one release, for a canary that is in it or is not, and its chance to be drawn."""
     if not isinstance(query, PureQuery):
         raise TypeError("only releases of pure differential privacy are audited here")
     if isinstance(query, SplitSelection):
         present, absent = (_log_chances(query, total, released) for total in (known + vector, known))
-        return present - absent
-    return float(np.abs(released - known).sum() - np.abs(released - known - vector).sum()) / query.pure.scale
+        return present - absent, query.pure.sampling_rate
+    distance = np.abs(released - known).sum() - np.abs(released - known - vector).sum()
+    return float(distance) / query.pure.scale, query.pure.sampling_rate
 
 
 def _log_chances(query: SplitSelection, total: IntVector, released: IntVector) -> float:
@@ -183,14 +161,10 @@ FAULTY: dict[str, Plan] = {
 
 def main(argv: list[str]) -> int:
     """Audit DP-XGBoost, then the same with planted faults; 0 if all sound plans pass and all faulty ones fail."""
-    parser = argparse.ArgumentParser(prog="dpxgboost_audit", description="Canary audit of DP-XGBoost.")
-    parser.add_argument("--runs", type=int, default=1000, help="trainings per plan")
-    parser.add_argument("--data", help="not used: the records are made up")
-    n_runs = parser.parse_args(argv).runs
 
-    def found(plan: Plan, fault: str) -> Verdict:
+    def found(plan: Plan, n_runs: int, fault: str) -> Verdict:
         one = audit_pure(plan, n_runs, fault)
         return one.passed, f"{one.epsilon_accounted:18.3f}{one.epsilon_lower_bound:10.3f}"
 
-    title = f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence, delta = 0"
-    return report_faults(title, f"{'epsilon accounted':>18}{'at least':>10}", (SOUND, FAULTY), found)
+    columns = f"{'epsilon accounted':>18}{'at least':>10}"
+    return audit_faults(argv, "dpxgboost_audit", __doc__, (SOUND, FAULTY), columns, found)

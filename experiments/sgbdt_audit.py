@@ -6,36 +6,28 @@ chance to be drawn, the most powerful statistic is the sum over releases of
 
     log(1 - q + q exp(<release - sum without canary, v> / sigma² - |v|² / (2 sigma²))).
 
-Error rates a and b of any test bound epsilon from below: epsilon >= log((1 - delta - b) / a), and the same with a and b
-exchanged (Kairouz, Oh and Viswanath 2015, arXiv 1311.0776); Clopper and Pearson's intervals make it hold with
-confidence. Planted faults, which the audit must find, show that its silence means something.
+Planted faults, which the audit must find, show that its silence means something.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import beta
 
-from experiments.audit import CONFIDENCE, Verdict, mu_lower_bound, report_faults, subject_of
+from experiments import audit
+from experiments.audit import CONFIDENCE, Verdict, epsilon_lower_bound, errors_of, mu_lower_bound, subject_of
 from hedgerow.client.node import Node
-from hedgerow.client.sampling import SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData
-from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
-from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, Query, SampledLeafSums
 from hedgerow.server.coordinator import Releaser, event_of
-from hedgerow.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -55,16 +47,6 @@ class SampledAudit:
     def passed(self) -> bool:
         """Whether nothing was observed that contradicts the accounting."""
         return self.epsilon_lower_bound <= self.epsilon_accounted and self.mu_lower_bound <= self.mu_accounted
-
-
-class Everyone:
-    """Draws every record: how the adversary computes what the canary adds if it is drawn; or a fault."""
-
-    seeded = True
-
-    def draw(self, threshold: int, n_records: int, purpose: str) -> NDArray[np.bool_]:
-        """See `SamplingSource.draw`."""
-        return np.ones(n_records, dtype=np.bool_)
 
 
 class WeakFilter(Node):
@@ -103,20 +85,24 @@ FAULTS: dict[str, type[Node]] = {
 
 def audit_sampled(plan: Plan, n_runs: int, fault: str = "none", confidence: float = CONFIDENCE) -> SampledAudit:
     """Train `n_runs` times, in half of the runs with the canary, and bound epsilon from below."""
-    settings = resolve(plan)
+    settings, is_open = resolve(plan), fault == "un-amplified sampler"
+    attack = audit.Attack(plan, *_data(plan), _gain, FAULTS[fault], takes_all=is_open)
     ratios = np.empty(n_runs)
     accounted, mu = 0.0, math.inf
     for run in range(n_runs):
-        ratios[run], releaser = _log_likelihood_ratio(plan, settings, run, fault)
+        ratios[run], releaser = attack.run(settings, run)
         if run == 0:
             accounted = get_accountant("gdp").epsilon(releaser.ledger.events(), plan.privacy.delta)
             mu = _mu_of(releaser)
-    without, present = ratios[0::2], ratios[1::2]
-    # The threshold is fixed beforehand: at a ratio of zero both hypotheses are equally likely.
-    false_alarms, misses = int((without > 0).sum()), int((present <= 0).sum())
-    alarms, missed = (false_alarms, len(without)), (misses, len(present))
+    alarms, missed = errors_of(ratios)
     found = epsilon_lower_bound(alarms, missed, plan.privacy.delta, confidence)
     return SampledAudit(accounted, found, mu, mu_lower_bound(*alarms, *missed, confidence), n_runs)
+
+
+def _gain(query: Query, known: IntVector, vector: IntVector, released: IntVector) -> tuple[float, float]:
+    own = vector.astype(np.float64)
+    shift = float((released - known).astype(np.float64) @ own - own @ own / 2) / event_of(query)[1] ** 2
+    return shift, query.sampling_rate if isinstance(query, SampledLeafSums) else 1.0
 
 
 def _mu_of(releaser: Releaser) -> float:
@@ -128,43 +114,6 @@ def _mu_of(releaser: Releaser) -> float:
             return math.inf
         weight += event.count / event.noise_multiplier**2
     return math.sqrt(weight)
-
-
-def epsilon_lower_bound(
-    false_alarms: tuple[int, int], misses: tuple[int, int], delta: float, confidence: float
-) -> float:
-    """The epsilon that a mechanism must at least have to be told apart so well; (count, tests) of both errors."""
-    each = 1 - (1 - confidence) / 2
-    alarm, miss = (1.0 if k == n else float(beta.ppf(each, k + 1, n - k)) for k, n in (false_alarms, misses))
-    bounds = [math.log((1 - delta - b) / a) if 1 - delta - b > 0 else 0.0 for a, b in ((alarm, miss), (miss, alarm))]
-    return max(0.0, *bounds)
-
-
-def _log_likelihood_ratio(plan: Plan, settings: Settings, run: int, fault: str) -> tuple[float, Releaser]:
-    """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
-    (records, odd), kind = _data(plan), FAULTS[fault]
-    site = Node("records", records, plan, settings, 1, SeededSampling(run, np.arange(records.n_records)))
-    sampling: SamplingSource = SeededSampling(run, np.array([records.n_records]))
-    canary = kind("canary", odd, plan, settings, 1, Everyone() if "un-amplified" in fault else sampling)
-    # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
-    twin = kind("twin", odd, plan, settings, 1, Everyone())
-    releaser = Releaser(SeededNoise(run, exact=False))
-    program = program_for(plan, settings)
-    ratio = 0.0
-    query = next(program)
-    while True:
-        twin._spent[:] = canary._spent
-        known, own, vector = site.answer(query), canary.answer(query), twin.answer(query).astype(np.float64)
-        released = releaser.release(query, known + own if run % 2 else known)
-        shift = float((released - known).astype(np.float64) @ vector - vector @ vector / 2) / event_of(query)[1] ** 2
-        rate = 1.0
-        if isinstance(query, SampledLeafSums) and "un-amplified" not in fault:
-            rate = query.sampling_rate
-        ratio += shift if rate == 1 else float(np.logaddexp(math.log1p(-rate), math.log(rate) + shift))
-        try:
-            query = program.send(released)
-        except StopIteration:
-            return ratio, releaser
 
 
 def _data(plan: Plan) -> tuple[SiteData, SiteData]:
@@ -181,24 +130,8 @@ def _data(plan: Plan) -> tuple[SiteData, SiteData]:
 
 def small_plan(label: str, epsilon: float = 2.0, n_trees: int = 5, delta: float = 1e-5, **section: Any) -> Plan:
     """A plan of S-GBDT over two features, small enough to train a thousand times."""
-    labels: Mapping[str, Mapping[str, Any]] = {
-        "binary": {"type": "binary", "classes": ["no", "yes"]},
-        "regression": {"type": "regression", "min": 0, "max": 1},
-    }
-    return Plan.from_dict(
-        {
-            "version": 1,
-            "name": "audit",
-            "features": [
-                {"name": "age", "type": "numeric", "min": 0, "max": 9, "integer": True},
-                {"name": "region", "type": "categorical", "categories": ["north", "south"]},
-            ],
-            "label": {"name": "y", **labels[label]},
-            "model": {"algorithm": "s-gbdt", "n_trees": n_trees, "max_depth": 1},
-            "s_gbdt": section,
-            "privacy": {"epsilon": epsilon, "delta": delta, "n_records": 40},
-        }
-    )
+    model = {"algorithm": "s-gbdt", "n_trees": n_trees, "max_depth": 1}
+    return audit.small_plan(label, epsilon, model, delta=delta, s_gbdt=section)
 
 
 SOUND: dict[str, Plan] = {
@@ -220,43 +153,26 @@ FAULTY: dict[str, Plan] = {
     ),
     # Rows of the linear start that are not shortened: the second matrix is of rows that a release has stretched.
     "rows that are not shortened": small_plan(
-        "binary",
-        2.0,
-        1,
-        0.05,
-        subsampling_ratio=1.0,
-        individual_filter=False,
-        initial_score="linear",
-        initial_score_share=0.9,
+        "binary", 2.0, 1, 0.05, subsampling_ratio=1.0, individual_filter=False,
+        initial_score="linear", initial_score_share=0.9,
     ),
     # A gradient beyond the filter's levels stays out, so it takes a run without a filter to show this fault.
     "skipped clip": small_plan(
-        "regression",
-        2.0,
-        5,
-        0.05,
-        subsampling_ratio=1.0,
-        gradient_clip=0.1,
-        support_share=0.01,
-        individual_filter=False,
-        initial_score_share=0.0,
+        "regression", 2.0, 5, 0.05, subsampling_ratio=1.0, gradient_clip=0.1, support_share=0.01,
+        individual_filter=False, initial_score_share=0.0,
     ),
     "un-amplified sampler": small_plan("binary", 1.0, 20, 0.05, subsampling_ratio=0.02, initial_score_share=0.0),
-}
+}  # fmt: skip
 """Plans on which a fault shows in few trainings: with a large delta there is less noise to see through."""
 
 
 def main(argv: list[str]) -> int:
     """Audit S-GBDT, then the same with planted faults; 0 if all sound plans pass and all faulty ones fail."""
-    parser = argparse.ArgumentParser(prog="sgbdt_audit", description="Canary audit of S-GBDT.")
-    parser.add_argument("--runs", type=int, default=1000, help="trainings per plan")
-    parser.add_argument("--data", help="not used: the records are made up")
-    n_runs = parser.parse_args(argv).runs
 
-    def found(plan: Plan, fault: str) -> Verdict:
+    def found(plan: Plan, n_runs: int, fault: str) -> Verdict:
         one = audit_sampled(plan, n_runs, fault)
         mus = f"{one.mu_accounted:14.3f}{one.mu_lower_bound:10.3f}" if one.mu_accounted < math.inf else " " * 24
         return one.passed, f"{one.epsilon_accounted:18.3f}{one.epsilon_lower_bound:10.3f}{mus}"
 
-    head = f"{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}"
-    return report_faults(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence", head, (SOUND, FAULTY), found)
+    columns = f"{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}"
+    return audit.audit_faults(argv, "sgbdt_audit", __doc__, (SOUND, FAULTY), columns, found)
