@@ -24,8 +24,7 @@ from experiments.harness import (
     stratified_split,
     train_and_score,
 )
-from experiments.sgbdt_grid import FILTERED
-from experiments.sgbdt_runs import plan_of
+from experiments.sgbdt_runs import FILTERED, plan_of
 from hedgerow.plan.plan import Plan
 from hedgerow.training.presets import apply_preset, preset_named
 
@@ -68,7 +67,7 @@ def main(argv: list[str]) -> int:
     """Print one table."""
     parser = arguments("compare", __doc__, out="the scores of single runs", splits=(3, "random splits per cell"))
     options = parser.parse_args(argv)
-    book = ScoreBook(options.out / "compare_scores.csv", ("compare.py", "sgbdt_grid.py"))
+    book = ScoreBook(options.out / "compare_scores.csv", ("compare.py", "sgbdt_runs.py"))
     prepared = {name: Prepared(load(name, options.data)) for name in BINARY_NAMES}
     bar = progress(len(METHODS) * len(prepared) * len(EPSILONS), "cells")
     found: dict[tuple[str, str, float], float] = {}

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.harness import Prepared, ScoreBook
-from experiments.sgbdt_grid import DEEP, GRID, LARGEST_RIDGE, as_paper
-from experiments.sgbdt_runs import N_FOLDS, Bench, Variant, printed_multiplier
+from experiments.sgbdt_runs import DEEP, GRID, LARGEST_RIDGE, N_FOLDS, Bench, Variant, as_paper, printed_multiplier
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
 
 EPSILONS = (0.54, 0.17)

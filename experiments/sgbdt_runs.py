@@ -1,18 +1,24 @@
-"""Seeded runs of S-GBDT for the experiments: folds, variants, static noise, streams, the price of tuning."""
+"""Seeded runs of S-GBDT for the experiments: settings, folds, static noise, streams, the price of tuning.
+
+What is searched stands in `settings/s_gbdt.toml`, what its paper reports (arXiv 2309.12041v1, section VIII) in
+`published/others.csv`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
-from experiments.harness import Prepared, ScoreBook, labels_of, plan_for, progress
+from experiments.harness import HERE, Prepared, ScoreBook, plan_for, progress, rows_of
 from hedgerow.client.node import Node
 from hedgerow.client.sampling import SeededSampling
 from hedgerow.data.site_data import SiteData
@@ -28,6 +34,21 @@ from hedgerow.server.aggregation import PlainAggregation
 from hedgerow.server.coordinator import Outcome, run_program
 
 N_FOLDS = 5
+EPSILONS = {"abalone": (0.17, 0.54, 2.0, 10.0), "adult": (0.15, 0.54, 2.0)}
+PAPER_EPSILONS = {"abalone": (0.17, 0.54), "adult": (0.15, 0.54)}
+DPBOOST_EPSILONS = {"abalone": (0.1, 0.54, 2.0, 10.0), "adult": (0.12,)}
+DPBOOST_WAYS = {
+    "abalone": ((True, True), (False, True), (True, False), (False, False)),
+    "adult": ((True, True), (False, True)),
+}
+"""Gradient filtering, and geometric leaf clipping."""
+DPBOOST_SIZES = tuple(product(((1, 1.0), (5, 0.3), (20, 0.1), (50, 0.1)), ((2, 5.0), (4, 5.0), (4, 100.0)), (0.1, 0.5)))
+"""Trees with their learning rate; depth with lambda; the initial score's share of epsilon. Geometric leaf clipping
+lowers the noise only where 2 (1 - eta)^t is below 1 / (1 + lambda): in the later of 50 trees."""
+N_SEARCHES = {"abalone": 3, "adult": 1}
+"""Runs of each setting on each fold that the search looks at."""
+FIRST_SEARCH = 10_000
+"""Seeds of a search; the chosen setting is run again with others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,36 @@ class Variant:
     def with_section(self, name: str, **section: Any) -> Variant:
         """The same with other fields of [s_gbdt]."""
         return Variant(name, self.model, {**self.section, **section}, self.is_static)
+
+
+def as_paper(n_trees: int, depth: int, rate: float, ridge: float, **section: Any) -> Variant:
+    """The paper's method: trees, depth, learning rate, lambda, and fields of [s_gbdt]."""
+    model = {"n_trees": n_trees, "max_depth": depth, "learning_rate": rate, "leaf_ridge": ridge}
+    model |= {"leaf_clip": 1e5, "noise_ridge": 0.0}
+    return Variant("s-gbdt", model, {"individual_filter": True, "subsampling_ratio": 0.1, **section})
+
+
+def _of_role(name: str, role: str) -> tuple[Variant, ...]:
+    chosen = (number for number, entry in enumerate(_SETTINGS[name]) if entry.get("role") == role)
+    return tuple(GRID[name][number] for number in chosen)
+
+
+_SETTINGS = tomllib.loads((HERE / "settings" / "s_gbdt.toml").read_text(encoding="utf-8"))
+GRID: dict[str, tuple[Variant, ...]] = {
+    name: tuple(Variant(entry["name"], entry["model"], entry["section"]) for entry in entries)
+    for name, entries in _SETTINGS.items()
+}
+FILTERED = {name: _of_role(name, "filtered")[0] for name in GRID}
+DEEP = _of_role("abalone", "deep")
+(LARGEST_RIDGE,) = _of_role("abalone", "largest-ridge")
+STREAMED = {
+    "abalone": (
+        FILTERED["abalone"],
+        *(replace(v, model={**v.model, "n_trees": int(v.model["n_trees"]) // 2}) for v in DEEP),
+    ),
+    "adult": (FILTERED["adult"],),
+}
+"""Settings of a stream, with the number of rounds before the later rows come; there are as many after."""
 
 
 @dataclass
@@ -71,7 +122,8 @@ class Bench:
         plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
 
         def run() -> float:
-            return self._measure(plan, _run(plan, self._rows(plan, train), seed, {}, variant.is_static), ~train)
+            rows = rows_of(self.prepared, plan, train)
+            return self._measure(plan, _run(plan, rows, seed, {}, variant.is_static), ~train)
 
         return self.noted((plan.digest, fold, seed, variant.is_static), run)
 
@@ -89,19 +141,15 @@ class Bench:
         if not variant.section["individual_filter"]:
             # Without a filter all rounds are regular ones; the rows come after the same number of them.
             first = int(variant.section.get("arrival", first))
-        data = {when: self._rows(plan, train & (late if when else ~late)) for when in (0, first)}
+        data = {when: rows_of(self.prepared, plan, train & (late if when else ~late)) for when in (0, first)}
 
         def run() -> float:
             return self._measure(plan, _run(plan, data[0], seed, {first: {"one": data[first]}}, False), ~train)
 
         return self.noted((plan.digest, fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest()), run)
 
-    def _rows(self, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:
-        codes, labels = self.prepared.codes_for(plan), labels_of(self.prepared.table)
-        return SiteData(np.ascontiguousarray(codes[:, chosen]), labels[chosen])
-
     def _measure(self, plan: Plan, outcome: Outcome, test: NDArray[np.bool_]) -> float:
-        rows = self._rows(plan, test)
+        rows = rows_of(self.prepared, plan, test)
         scores = outcome.ensemble.scores(rows.codes)[0]
         if plan.label.type == "regression":
             return float(r2_score(rows.labels / SCORE_UNIT, np.clip(scores, -1, 1)))

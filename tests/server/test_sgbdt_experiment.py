@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import sgbdt, sgbdt_ablations, sgbdt_filter
+from experiments import sgbdt, sgbdt_filter
 from experiments.datasets import make
 from experiments.harness import Prepared, ScoreBook, train_and_score
-from experiments.sgbdt_grid import DEEP, FILTERED, FIRST_SEARCH, STREAMED
-from experiments.sgbdt_runs import Bench, Variant, plan_of, printed_multiplier, tuned_epsilon
+from experiments.sgbdt_runs import (
+    DEEP,
+    FILTERED,
+    FIRST_SEARCH,
+    STREAMED,
+    Bench,
+    Variant,
+    plan_of,
+    printed_multiplier,
+    tuned_epsilon,
+)
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, sampled_divergence
 
@@ -133,7 +142,7 @@ def test_a_run_with_samples_is_the_same_again() -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("call", [sgbdt._searched, sgbdt_ablations.streams])
+@pytest.mark.parametrize("call", [sgbdt._searched, sgbdt.streams])
 def test_every_fold_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch, call: Callable[..., object]) -> None:
     """In what is searched, repeated and streamed, no seed serves two folds of one setting."""
     asked: dict[tuple[object, ...], list[int]] = {}
@@ -183,7 +192,7 @@ def test_a_stream_is_tuned_in_each_way_with_other_seeds(monkeypatch: pytest.Monk
     table = make("two_features")
     table = replace(table, features=tuple({**feature, "name": "Whole_weight"} for feature in table.features[:1]))
     lines: list[str] = []
-    sgbdt_ablations.streams(Bench(Prepared(table)), "abalone", 4, lines)
+    sgbdt.streams(Bench(Prepared(table)), "abalone", 4, lines)
     assert sum("189 rounds before and after" in line for line in lines) == 2
     for tried in asked.values():
         assert len(tried) == len(STREAMED["abalone"])
@@ -200,10 +209,10 @@ def test_the_other_sampling_rate_has_lambda_for_as_many_records(monkeypatch: pyt
         seen[variant.name] = variant
         return np.zeros(5)
 
-    monkeypatch.setattr(sgbdt_ablations, "repeated", noted)
+    monkeypatch.setattr(sgbdt, "repeated", noted)
     for base, name in ((DEEP[0], "the same, samples of 0.1"), (DEEP[2], "the same, no subsampling")):
         seen.clear()
-        sgbdt_ablations.ablations(Bench(Prepared(make("two_features"))), "abalone", base, 1, [])
+        sgbdt.ablations(Bench(Prepared(make("two_features"))), "abalone", base, 1, [])
         per_sample = [v.model["leaf_ridge"] / v.section["subsampling_ratio"] for v in (base, seen[name])]
         assert math.isclose(*per_sample)
         assert seen[name].section["subsampling_ratio"] != base.section["subsampling_ratio"]
