@@ -1,4 +1,6 @@
-"""What a record adds to an evaluation: integers only, so that the same record counts the same on every machine.
+"""What a record adds to an evaluation, and the public bins that it is counted in.
+
+Statistics are integers only, so that the same record counts the same on every machine.
 
     position      of a record                                              model
     score         its score, in units of 2**-16                            binary
@@ -7,11 +9,10 @@
 
 docs/privacy.md, section "Evaluation", says what one record can add at most.
 
-Public bins for an evaluation: an outline from the model alone, then equal shares from the outline's release.
-
-Noise falls on every bin, needed or not, so few bins that each hold a like share of the records measure best. Nobody
-may look at the records to place them. What is public is the model: its released leaf weights say roughly where scores
-lie. The outline covers that range finely; its noisy counts then place the few bins of the release that counts.
+Noise falls on every bin, needed or not, so few bins that each hold a like share of the records measure best, and they
+have to be placed without a look at the records. What is public is the model: its released leaf weights say roughly
+where scores lie. The outline covers that range finely; its noisy counts then place the few bins of the release that
+counts.
 """
 
 from __future__ import annotations
@@ -29,10 +30,27 @@ from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import SiteRecords
 
 PROBABILITY_UNIT = 2**30
-POSITIONS = ("score", "probability", "residual")
 _EXP_STEP_BITS = 6
 _EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
 """Steps of 2**-10 of score; after 22 an exponential is below 2**-30."""
+N_OUTLINE = 64
+"""Bins of the outline."""
+MIN_BINS, MAX_BINS = 8, N_OUTLINE
+"""Bins of the release that is evaluated, see `bins_for`."""
+REACH = 5.0
+"""The outline covers the model's mean score and this many of its standard deviations to either side."""
+LOGIT_REACH = 6.0
+"""With three classes or more it covers these log-odds of each class against the rest."""
+ERROR_EDGES = np.rint(2 ** np.arange(5.0, 17.0, 0.5)).astype(np.int64)
+"""Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
+LARGEST_ERROR = 2**17
+VISIBLE = 2.0
+"""A count of the outline below so many standard deviations of its noise counts as an empty bin."""
+_NEAREST = 1e-6
+"""Probabilities stay this far from 0 and 1."""
+
+Counts = NDArray[np.float64]
+Edges = NDArray[np.int64]
 
 
 def positions(records: SiteRecords, position: str, link: str) -> NDArray[np.int64]:
@@ -40,8 +58,8 @@ def positions(records: SiteRecords, position: str, link: str) -> NDArray[np.int6
 
     Args:
         records: with the whole model in their scores.
-        position: one of `POSITIONS`.
-        link: what the scores mean (`hedgerow.trees.ensemble.LINKS`).
+        position: "score", "probability" or "residual".
+        link: what the scores mean (`Ensemble.link`).
     """
     scores = records.scores.astype(np.int64)
     if position == "score":
@@ -91,26 +109,6 @@ def _exponentials(scores: NDArray[np.int64]) -> NDArray[np.int64]:
     below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
     table = np.rint(PROBABILITY_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
     return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
-
-
-N_OUTLINE = 64
-"""Bins of the outline."""
-MIN_BINS, MAX_BINS = 8, N_OUTLINE
-"""Bins of the release that is evaluated, see `bins_for`."""
-REACH = 5.0
-"""The outline covers the model's mean score and this many of its standard deviations to either side."""
-LOGIT_REACH = 6.0
-"""With three classes or more it covers these log-odds of each class against the rest."""
-ERROR_EDGES = np.rint(2 ** np.arange(5.0, 17.0, 0.5)).astype(np.int64)
-"""Regression: borders of the outline of errors, in units of 2**-16 of the scaled label, a factor sqrt(2) apart."""
-LARGEST_ERROR = 2**17
-VISIBLE = 2.0
-"""A count of the outline below so many standard deviations of its noise counts as an empty bin."""
-_NEAREST = 1e-6
-"""Probabilities stay this far from 0 and 1."""
-
-Counts = NDArray[np.float64]
-Edges = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,4 @@
-"""Exponentials that are the same on every machine.
-
-Libraries' exponentials may differ in the last bit between processors, and a loss's table that differs by one integer
-between two nodes would break the promise that a model does not depend on who holds which row. These are powers of one
-decimal constant, computed with 50 digits and rounded to a double once.
-
-Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
+"""Losses as integer arithmetic: what one record contributes, exactly, and how large it can be.
 
 Scores are integers in units of 2**-16, so sums over trees are exact and their order does not matter. A record's
 statistics are integers too, rounded towards zero; one unit of L2 sensitivity is `RECORD_NORM` = 2**14 of them. For
@@ -35,43 +29,6 @@ from numpy.typing import NDArray
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 
-_CONTEXT = Context(prec=50)
-
-
-@lru_cache(maxsize=8)
-def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decimal, ...]:
-    """exp(-(k + twice_offset / 2) / steps_per_unit) for k < count, to nearly 50 digits."""
-    ratio = _CONTEXT.exp(_CONTEXT.divide(Decimal(-1), Decimal(steps_per_unit)))
-    value = _CONTEXT.exp(_CONTEXT.divide(Decimal(-twice_offset), Decimal(2 * steps_per_unit)))
-    values = []
-    for _ in range(count):
-        values.append(value)
-        value = _CONTEXT.multiply(value, ratio)
-    return tuple(values)
-
-
-@lru_cache(maxsize=8)
-def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
-    return _fixed(_decimals(count, steps_per_unit, 0))
-
-
-@lru_cache(maxsize=8)
-def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k in -count / 2 .. count / 2 - 1, read-only."""
-    one = Decimal(1)
-    upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in _decimals(count // 2, steps_per_unit, 1)]
-    lower = [_CONTEXT.subtract(one, value) for value in reversed(upper)]
-    return _fixed(lower + upper)
-
-
-def _fixed(values: Iterable[Decimal]) -> NDArray[np.float64]:
-    """The doubles next to the values, which nobody can change."""
-    table = np.array([float(value) for value in values])
-    table.flags.writeable = False
-    return table
-
-
 SCORE_UNIT = 2**16
 """Scores are integers in units of 1 / SCORE_UNIT."""
 STEP_BITS = 8
@@ -89,6 +46,7 @@ SOFTMAX_HESSIAN_SCALE = 2.0
 """The same for softmax with diagonal Hessians, where the norm of the gradient alone reaches sqrt(2)."""
 RESIDUAL_LIMIT = 1.0
 """Residuals of a regression are clipped to this, in units in which the label's public range is [-1, 1]."""
+_CONTEXT = Context(prec=50)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,3 +202,42 @@ def check_units(*units: float) -> None:
         remedy='Set both to "auto", or model.joint_clip to 0.01 to 2 and model.hessian_scale to 0.1 to 10.',
         code="plan-field",
     )
+
+
+@lru_cache(maxsize=8)
+def exponentials(count: int, steps_per_unit: int) -> NDArray[np.float64]:
+    """exp(-k / steps_per_unit) for k = 0 .. count - 1: float64 [count], read-only."""
+    return _fixed(_decimals(count, steps_per_unit, 0))
+
+
+@lru_cache(maxsize=8)
+def logistic(count: int, steps_per_unit: int) -> NDArray[np.float64]:
+    """1 / (1 + exp(-x)) at the middles x = (k + 1/2) / steps_per_unit, k in -count / 2 .. count / 2 - 1, read-only."""
+    one = Decimal(1)
+    upper = [_CONTEXT.divide(one, _CONTEXT.add(one, value)) for value in _decimals(count // 2, steps_per_unit, 1)]
+    lower = [_CONTEXT.subtract(one, value) for value in reversed(upper)]
+    return _fixed(lower + upper)
+
+
+@lru_cache(maxsize=8)
+def _decimals(count: int, steps_per_unit: int, twice_offset: int) -> tuple[Decimal, ...]:
+    """exp(-(k + twice_offset / 2) / steps_per_unit) for k < count, to nearly 50 digits.
+
+    Libraries' exponentials may differ in the last bit between processors, and a table that differs by one integer
+    between two nodes would break the promise that a model does not depend on who holds which row. These are powers of
+    one decimal constant, rounded to a double once.
+    """
+    ratio = _CONTEXT.exp(_CONTEXT.divide(Decimal(-1), Decimal(steps_per_unit)))
+    value = _CONTEXT.exp(_CONTEXT.divide(Decimal(-twice_offset), Decimal(2 * steps_per_unit)))
+    values = []
+    for _ in range(count):
+        values.append(value)
+        value = _CONTEXT.multiply(value, ratio)
+    return tuple(values)
+
+
+def _fixed(values: Iterable[Decimal]) -> NDArray[np.float64]:
+    """The doubles next to the values, read-only."""
+    table = np.array([float(value) for value in values])
+    table.flags.writeable = False
+    return table

@@ -1,4 +1,4 @@
-"""A replica of a run's program: whoever holds the plan and the releases has the same queries and the same model.
+"""A replica of a run's program: every party that holds the plan and the releases has the same queries and model.
 
 The coordinator runs one, and so does every node, which therefore never needs to be told what it is asked: the queries
 of an evaluation need no bytes on the wire either, for they follow from the task.
@@ -140,10 +140,10 @@ class Replica:
         # The noise is worked out only for a release that is beyond any sum without it.
         if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
             raise _no_release("its numbers are beyond any sum over the plan's records")
-        told = hashlib.sha256(self.history)
+        hasher = hashlib.sha256(self.history)
         for part in (str(query.purpose).encode(), release.astype("<i8").tobytes()):
-            told.update(len(part).to_bytes(8, "big") + part)
-        self.history = told.digest()
+            hasher.update(len(part).to_bytes(8, "big") + part)
+        self.history = hasher.digest()
         self.n_releases += 1
         try:
             self.query = self._program.send(release)
@@ -176,11 +176,11 @@ class Replica:
 
 
 def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
-    """Of the arrays as they are: everybody waits for it at the end, and text of a model takes many times as long.
+    """Of the arrays as they are: text of a model takes many times as long.
 
     The grid, the link and the number of outputs follow from the plan, which `history` begins with.
     """
-    told = hashlib.sha256(history)
+    hasher = hashlib.sha256(history)
     fitted, weights = ensemble.fitted, ensemble.leaf_weights
     arrays = [] if fitted is None else [
         fitted.trees.feature.astype("<i4"),
@@ -190,9 +190,9 @@ def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
         *([] if weights is None else [weights.astype("<i8")]),
     ]  # fmt: skip
     for array in arrays:
-        told.update(f"|{array.shape}|".encode())
-        told.update(array.tobytes())
-    return told.digest()
+        hasher.update(f"|{array.shape}|".encode())
+        hasher.update(array.tobytes())
+    return hasher.digest()
 
 
 def _no_release(why: str) -> RemoteProtocolError:

@@ -1,8 +1,6 @@
-"""The ensemble: fitted trees over a public grid, and what their sums mean.
+"""The ensemble: fitted trees over a public grid, what their sums mean, and how they stand in a file.
 
-An ensemble as plain values for a JSON file, and back.
-
-Per tree, a complete tree of 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`):
+In a file each tree is complete: 2**depth - 1 nodes numbered as in a heap (see `TreeBatch`).
 
     features        the feature that each node asks for
     cuts            c: cells up to c go left; SET: the node splits a set of categories; ALL_LEFT: everything goes left
@@ -15,10 +13,9 @@ Per tree, a complete tree of 2**depth - 1 nodes numbered as in a heap (see `Tree
 The grid is not stored: it follows from the plan. A digest of its edges is, so that a program whose rule for grids has
 changed refuses the file instead of reading thresholds that mean something else.
 
-Trees without what no record can reach: for export and for looking at them.
-
-A trained tree is complete, so some of its nodes send everything one way and some of its leaves are out of reach. Here
-such nodes are skipped, and splits between equal leaves are joined; every record still reaches the same value.
+For exports and for looking at a model, `pruned_tree` leaves out what no record can reach. A trained tree is complete,
+so some of its nodes send everything one way: they are skipped, and splits between equal leaves are joined. Every record
+still reaches the same value.
 """
 
 from __future__ import annotations
@@ -40,11 +37,14 @@ from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
 LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY = "logistic", "softmax", "identity", "probability"
-LINKS = (LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY)
+ENSEMBLE_VERSION = 1
+SET, ALL_LEFT = -1, -2
+MAX_DEPTH = 8
+INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
 def link_of(plan: Plan) -> str:
-    """What the scores of a plan's model mean: one of `LINKS`."""
+    """What the scores of a plan's model mean: see `Ensemble.link`."""
     if plan.model.weight_update == "averaging":
         return IDENTITY if plan.label.type == "regression" else PROBABILITY
     return {"binary": LOGISTIC, "multiclass": SOFTMAX, "regression": IDENTITY}[plan.label.type]
@@ -122,12 +122,6 @@ class Ensemble:
             shares = np.clip(scores, 1e-12, 1)
             return np.asarray((shares / shares.sum(axis=0)).T)
         raise ValueError("a regression has no class probabilities")
-
-
-ENSEMBLE_VERSION = 1
-SET, ALL_LEFT = -1, -2
-MAX_DEPTH = 8
-INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:

@@ -1,236 +1,34 @@
-"""Kernels of greedy growth: the worth of a leaf, the best cut of every node, and the level that follows.
-
-All of it is post-processing of released integers. Every result is made of one chain of IEEE additions, multiplications,
-divisions and square roots in the order that is written here: no party's compiler may change it, so that every party
-grows the same trees.
-
-Greedy splits from noisy sums: which split scores best, and what the levels so far leave to be split.
+"""Greedy splits from noisy sums: which split scores best, and what the levels so far leave to be split.
 
 Trees grow level by level over the bins between candidates. What a node can still hold follows from the structure alone:
 `GrowingTrees.alive` marks, per node and feature, the bins that the splits above it have left, so that the noise in the
 others is never added to anything. Missing values of a numeric feature go to a side drawn by coin.
 
-Source: Maddock et al., CCS'22, sections 2.1 (equation 5) and 4.3. All of it is post-processing of released integers, in
-elementary arithmetic, so that every party grows the same trees.
+All of it is post-processing of released integers. Every result is made of one chain of IEEE additions, multiplications,
+divisions and square roots in the order that is written here: no party's compiler may change it, so that every party
+grows the same trees.
+
+Source: Maddock et al., CCS'22, sections 2.1 (equation 5) and 4.3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import Loss
-from hedgerow.protocol.queries import TreeBatch
-
-# Of a rule: scales float64 [n_statistics], counts_classes, n_outputs >= 1, leaf_ridge, noise_ridge, leaf_clip.
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _gain(sums, n_releases, rule):  # type: ignore[no-untyped-def]
-    """See `SplitRule.gain`; sums: int64 [n_statistics]."""
-    scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, leaf_clip = rule
-    ridge = leaf_ridge + noise_ridge * np.sqrt(np.float64(n_releases))
-    last = len(sums) - 1
-    if counts_classes:
-        n_outputs = last + 1
-        for column in range(last + 1):
-            ridge = ridge + max(sums[column] / scales[column], 0.0)
-    result = 0.0
-    for column in range(n_outputs):
-        size = sums[column] / scales[column]
-        if counts_classes:
-            size, denominator = max(size, 0.0), ridge
-        else:
-            below = min(n_outputs + column, last)
-            size, denominator = abs(size), sums[below] / scales[below] + ridge
-        value = size / denominator if denominator != 0 else 0.0
-        if not counts_classes:
-            value = min(max(value, -leaf_clip), leaf_clip)
-        result += value * (2 * size - denominator * value)
-    return result
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _ratio(sums, rule):  # type: ignore[no-untyped-def]
-    """What categories are ordered by: the value that a leaf of each would have, up to a factor."""
-    scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, _ = rule
-    last = len(sums) - 1
-    if counts_classes:
-        top = max(sums[last] / scales[last], 0.0)
-        below = max(sums[0] / scales[0], 0.0)
-        for column in range(1, last + 1):
-            below = below + max(sums[column] / scales[column], 0.0)
-    else:
-        top, below = sums[0] / scales[0], max(sums[n_outputs] / scales[n_outputs], 0.0)
-    below = below + (leaf_ridge + noise_ridge)
-    return top / below if below > 0 else 0.0
-
-
-@numba.njit(cache=True, nogil=True)
-def gains(sums, n_releases, rule):  # type: ignore[no-untyped-def]
-    """`SplitRule.gain` of many: float64 [n] from int64 [n, n_statistics] and int64 [n]."""
-    result = np.empty(len(sums))
-    for place in range(len(sums)):
-        result[place] = _gain(sums[place], n_releases[place], rule)
-    return result
-
-
-@numba.njit(cache=True, nogil=True)
-def _ordered(sums, alive, missing, is_categorical, rule, order):  # type: ignore[no-untyped-def]
-    """Write the bins that a split of one feature can divide in their order; their number."""
-    n_values = 0
-    for one in range(len(alive)):
-        if alive[one] and one != missing:
-            order[n_values] = one
-            n_values += 1
-    if is_categorical:
-        keys = np.empty(n_values)
-        for place in range(n_values):
-            keys[place] = _ratio(sums[order[place]], rule)
-        # A sort that keeps the order of what is equal: no two machines may differ.
-        order[:n_values] = order[np.argsort(keys, kind="mergesort")]
-    return n_values
-
-
-@numba.njit(cache=True, nogil=True)
-def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, left):  # type: ignore[no-untyped-def]
-    """The best cut of one feature at one node: its score (-inf: none), and the bins that go left, in `left`.
-
-    Args:
-        sums: int64 [width, n_statistics]; alive, left: bool [width].
-        missing: the bin of missing values, or -1.
-        work: (order int64 [width], total, side and other, int64 [n_statistics]), overwritten.
-    """
-    order, total, side, other = work
-    n_values = _ordered(sums, alive, missing, is_categorical, rule, order)
-    has_missing = missing >= 0 and alive[missing]
-    for column in range(len(total)):
-        side[column] = sums[missing, column] if has_missing and missing_left else 0
-        total[column] = sums[missing, column] if has_missing else 0
-        for place in range(n_values):
-            total[column] += sums[order[place], column]
-    n_all = n_values + (1 if has_missing else 0)
-    n_before = 1 if has_missing and missing_left else 0
-    best, cut = -np.inf, -1
-    whole = _gain(total, n_all, rule)
-    for place in range(n_values - 1):
-        for column in range(len(total)):
-            side[column] += sums[order[place], column]
-            other[column] = total[column] - side[column]
-        n_left = place + 1 + n_before
-        score = _gain(side, n_left, rule) + _gain(other, n_all - n_left, rule) - whole
-        if score > best:
-            best, cut = score, place
-    left[:] = False
-    for place in range(cut + 1):
-        left[order[place]] = True
-    if has_missing:
-        left[missing] = missing_left
-    return best
-
-
-@numba.njit(cache=True, nogil=True)
-def best_of_all_cuts(sums, alive, features, n_bins, is_categorical, missing_left, rule):  # type: ignore[no-untyped-def]
-    """See `hedgerow.trees.greedy_trees.best_cuts`: slot int64 [B, n_nodes], left bool [B, n_nodes, width], exists.
-
-    Args:
-        sums: int64 [B, n_nodes or 1, k, width, n_statistics].
-        alive: bool [B, n_nodes, k, width].
-        features: int64 [B, k]; n_bins, is_categorical: of all features, [n_features].
-        missing_left: bool [B, n_nodes].
-        rule: as above.
-    """
-    n_trees, n_nodes, n_slots, width = alive.shape
-    slots = np.zeros((n_trees, n_nodes), dtype=np.int64)
-    lefts = np.ones((n_trees, n_nodes, width), dtype=np.bool_)
-    exists = np.zeros((n_trees, n_nodes), dtype=np.bool_)
-    left = np.empty(width, dtype=np.bool_)
-    total = np.empty(sums.shape[4], dtype=np.int64)
-    work = (np.empty(width, dtype=np.int64), total, np.empty_like(total), np.empty_like(total))
-    for tree in range(n_trees):
-        for node in range(n_nodes):
-            own = sums[tree, node if sums.shape[1] > 1 else 0]
-            best = 0.0
-            for slot in range(n_slots):
-                feature = features[tree, slot]
-                missing = -1 if is_categorical[feature] else n_bins[feature] - 1
-                score = _best_cut(
-                    own[slot], alive[tree, node, slot], missing, is_categorical[feature], missing_left[tree, node],
-                    rule, work, left,
-                )  # fmt: skip
-                if score > best:
-                    best = score
-                    slots[tree, node], exists[tree, node] = slot, True
-                    lefts[tree, node] = left
-    return slots, lefts, exists
-
-
-@numba.njit(cache=True, nogil=True)
-def _threshold(alive, left, last_code, n_values):  # type: ignore[no-untyped-def]
-    """The last code of the last bin of values that goes left; the numeric bins to its left all do."""
-    last = 0
-    for one in range(n_values):
-        if alive[one] and left[one]:
-            last = one
-    return last_code[last]
-
-
-@numba.njit(cache=True, nogil=True)
-def next_level(alive, features, bins, slots, lefts, exists):  # type: ignore[no-untyped-def]
-    """What a level of splits makes of its nodes.
-
-    Args:
-        alive: bool [B, n_nodes, k, width].
-        features: int64 [B, k].
-        bins: (of_code, n_bins, last_code, is_categorical) of `hedgerow.trees.greedy_trees.Bins`.
-        slots, lefts, exists: of its `Splits`.
-
-    Returns:
-        Of the nodes: feature int32 [B, n_nodes], goes_left uint8 [B, n_nodes, n_codes], threshold int32 [B, n_nodes];
-        of their children: alive, bool [B, 2 * n_nodes, k, width].
-    """
-    of_code, n_bins, last_code, is_categorical = bins
-    n_trees, n_nodes, n_slots, width = alive.shape
-    n_codes = of_code.shape[1]
-    asked = np.empty((n_trees, n_nodes), dtype=np.int32)
-    goes_left = np.ones((n_trees, n_nodes, n_codes), dtype=np.uint8)
-    thresholds = np.full((n_trees, n_nodes), n_codes - 1, dtype=np.int32)
-    children = np.zeros((n_trees, 2 * n_nodes, n_slots, width), dtype=np.bool_)
-    for tree in range(n_trees):
-        for node in range(n_nodes):
-            slot, left = slots[tree, node], lefts[tree, node]
-            feature = features[tree, slot]
-            asked[tree, node] = feature
-            children[tree, 2 * node] = alive[tree, node]
-            if not exists[tree, node]:
-                continue
-            children[tree, 2 * node + 1] = alive[tree, node]
-            for one in range(width):
-                children[tree, 2 * node, slot, one] &= left[one]
-                children[tree, 2 * node + 1, slot, one] &= not left[one]
-            # Bins left of the node's own never reach it: which side they are on does not matter, but one interval is
-            # faster to route by than a table, so a numeric split sends left every code up to its cut.
-            is_ordered, n_values = not is_categorical[feature], n_bins[feature] - 1
-            threshold = _threshold(alive[tree, node, slot], left, last_code[feature], n_values) if is_ordered else -1
-            thresholds[tree, node] = threshold
-            for code in range(n_codes):
-                one = of_code[feature, code]
-                is_value = is_ordered and one < n_values
-                goes_left[tree, node, code] = code <= threshold if is_value else left[one]
-    return asked, goes_left, thresholds, children
-
+from hedgerow.protocol.queries import IntVector, TreeBatch
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Bins:
+class Bins(NamedTuple):
     """The bins of every feature at one moment of a run.
 
     Attributes:
@@ -250,10 +48,16 @@ class Bins:
         """The largest number of bins."""
         return int(self.n_bins.max())
 
-    @property
-    def packed(self) -> tuple[Any, ...]:
-        """The bins as the kernels take them."""
-        return self.of_code, self.n_bins, self.last_code, self.is_categorical
+
+class PackedRule(NamedTuple):
+    """A `SplitRule` as the kernels take it; `noise_ridge` is per root of the number of released sums."""
+
+    scales: FloatArray
+    counts_classes: bool
+    n_outputs: int
+    leaf_ridge: float
+    noise_ridge: float
+    leaf_clip: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,20 +100,56 @@ class SplitRule:
         shape = sums.shape[:-1]
         flat = np.ascontiguousarray(sums).reshape(-1, sums.shape[-1])
         n_flat = np.broadcast_to(n_releases, shape).astype(np.int64).reshape(-1)
-        return np.asarray(gains(flat, n_flat, self.packed)).reshape(shape)
+        return np.asarray(_gains(flat, n_flat, self.packed)).reshape(shape)
 
     @property
-    def packed(self) -> tuple[Any, ...]:
+    def packed(self) -> PackedRule:
         """The rule as the kernels take it."""
-        noise_ridge = self.noise_ridge * self.gradient_noise
-        scales, n_outputs = np.asarray(self.loss.scales, dtype=np.float64), max(1, self.loss.n_outputs)
-        return (
-            scales, self.counts_classes, n_outputs, float(self.leaf_ridge), float(noise_ridge), float(self.leaf_clip)
-        )  # fmt: skip
+        return PackedRule(
+            scales=np.asarray(self.loss.scales, dtype=np.float64),
+            counts_classes=self.counts_classes,
+            n_outputs=max(1, self.loss.n_outputs),
+            leaf_ridge=float(self.leaf_ridge),
+            noise_ridge=float(self.noise_ridge * self.gradient_noise),
+            leaf_clip=float(self.leaf_clip),
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+@numba.njit(cache=True, nogil=True)
+def _gains(sums, n_releases, rule):  # type: ignore[no-untyped-def]
+    """`SplitRule.gain` of many: float64 [n] from int64 [n, n_statistics] and int64 [n]."""
+    result = np.empty(len(sums))
+    for place in range(len(sums)):
+        result[place] = _gain(sums[place], n_releases[place], rule)
+    return result
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _gain(sums, n_releases, rule):  # type: ignore[no-untyped-def]
+    """See `SplitRule.gain`; sums: int64 [n_statistics]."""
+    scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, leaf_clip = rule
+    ridge = leaf_ridge + noise_ridge * np.sqrt(np.float64(n_releases))
+    last = len(sums) - 1
+    if counts_classes:
+        n_outputs = last + 1
+        for column in range(last + 1):
+            ridge = ridge + max(sums[column] / scales[column], 0.0)
+    result = 0.0
+    for column in range(n_outputs):
+        size = sums[column] / scales[column]
+        if counts_classes:
+            size, denominator = max(size, 0.0), ridge
+        else:
+            below = min(n_outputs + column, last)
+            size, denominator = abs(size), sums[below] / scales[below] + ridge
+        value = size / denominator if denominator != 0 else 0.0
+        if not counts_classes:
+            value = min(max(value, -leaf_clip), leaf_clip)
+        result += value * (2 * size - denominator * value)
+    return result
+
+
+class Splits(NamedTuple):
     """One level's splits.
 
     Attributes:
@@ -335,7 +175,6 @@ class GrowingTrees:
     def __init__(self, features: IntArray, bins: Bins, n_codes: int) -> None:
         self.features = features
         self.bins = bins
-        self._n_codes = n_codes
         self.alive: Mask = (np.arange(bins.width) < bins.n_bins[features][..., None])[:, None]
         n_trees = len(features)
         self._levels = [
@@ -380,10 +219,81 @@ class GrowingTrees:
 
     def add_level(self, splits: Splits) -> None:
         """Split the nodes of the last level."""
-        feature, goes_left, threshold, self.alive = next_level(
-            self.alive, self.features, self.bins.packed, splits.slot, splits.left, splits.exists
-        )
+        feature, goes_left, threshold, self.alive = _next_level(self.alive, self.features, self.bins, splits)
         self._levels.append((feature, goes_left, threshold))
+
+
+@numba.njit(cache=True, nogil=True)
+def _next_level(alive, features, bins, splits):  # type: ignore[no-untyped-def]
+    """What a level of splits makes of its nodes.
+
+    Args:
+        alive: bool [B, n_nodes, k, width].
+        features: int64 [B, k].
+        bins: a `Bins`.
+        splits: a `Splits`.
+
+    Returns:
+        Of the nodes: feature int32 [B, n_nodes], goes_left uint8 [B, n_nodes, n_codes], threshold int32 [B, n_nodes];
+        of their children: alive, bool [B, 2 * n_nodes, k, width].
+    """
+    of_code, n_bins, last_code, is_categorical = bins
+    slots, lefts, exists = splits
+    n_trees, n_nodes, n_slots, width = alive.shape
+    n_codes = of_code.shape[1]
+    asked = np.empty((n_trees, n_nodes), dtype=np.int32)
+    goes_left = np.ones((n_trees, n_nodes, n_codes), dtype=np.uint8)
+    thresholds = np.full((n_trees, n_nodes), n_codes - 1, dtype=np.int32)
+    children = np.zeros((n_trees, 2 * n_nodes, n_slots, width), dtype=np.bool_)
+    for tree in range(n_trees):
+        for node in range(n_nodes):
+            slot, left = slots[tree, node], lefts[tree, node]
+            feature = features[tree, slot]
+            asked[tree, node] = feature
+            children[tree, 2 * node] = alive[tree, node]
+            if not exists[tree, node]:
+                continue
+            children[tree, 2 * node + 1] = alive[tree, node]
+            for one in range(width):
+                children[tree, 2 * node, slot, one] &= left[one]
+                children[tree, 2 * node + 1, slot, one] &= not left[one]
+            # Bins left of the node's own never reach it: which side they are on does not matter, but one interval is
+            # faster to route by than a table, so a numeric split sends left every code up to its cut.
+            is_ordered, n_values = not is_categorical[feature], n_bins[feature] - 1
+            threshold = _threshold(alive[tree, node, slot], left, last_code[feature], n_values) if is_ordered else -1
+            thresholds[tree, node] = threshold
+            for code in range(n_codes):
+                one = of_code[feature, code]
+                is_value = is_ordered and one < n_values
+                goes_left[tree, node, code] = code <= threshold if is_value else left[one]
+    return asked, goes_left, thresholds, children
+
+
+@numba.njit(cache=True, nogil=True)
+def _threshold(alive, left, last_code, n_values):  # type: ignore[no-untyped-def]
+    """The last code of the last bin of values that goes left; the numeric bins to its left all do."""
+    last = 0
+    for one in range(n_values):
+        if alive[one] and left[one]:
+            last = one
+    return last_code[last]
+
+
+def padded(released: IntVector, n_bins: IntArray, n_nodes: int, width: int) -> IntArray:
+    """Histograms with features of fewer bins filled up with zeros: int64 [B, n_nodes, k, width, n_statistics].
+
+    Args:
+        released: int64, as `NodeHistograms` orders it.
+        n_bins: int64 [B, k].
+        n_nodes: of each tree's last level.
+        width: the largest number of bins.
+    """
+    shape = (len(n_bins), n_nodes, n_bins.shape[1], width)
+    is_bin = np.broadcast_to((np.arange(width) < n_bins[..., None])[:, None], shape)
+    sums = released.reshape(n_nodes * int(n_bins.sum()), -1)
+    filled = np.zeros((*shape, sums.shape[1]), dtype=np.int64)
+    filled[is_bin] = sums
+    return filled
 
 
 def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: SplitRule) -> Splits:
@@ -395,11 +305,115 @@ def best_cuts(growing: GrowingTrees, sums: IntArray, missing_left: Mask, rule: S
         missing_left: bool [B, n_nodes], the side of missing values.
         rule: how sums are scored.
     """
-    bins = growing.bins
-    slot, left, exists = best_of_all_cuts(
-        sums, growing.alive, growing.features, bins.n_bins, bins.is_categorical, missing_left, rule.packed
-    )
-    return Splits(slot, left, exists)
+    return Splits(*_best_of_all_cuts(sums, growing.alive, growing.features, growing.bins, missing_left, rule.packed))
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_of_all_cuts(sums, alive, features, bins, missing_left, rule):  # type: ignore[no-untyped-def]
+    """See `best_cuts`: slot int64 [B, n_nodes], left bool [B, n_nodes, width], exists bool [B, n_nodes].
+
+    Args:
+        sums: int64 [B, n_nodes or 1, k, width, n_statistics].
+        alive: bool [B, n_nodes, k, width].
+        features: int64 [B, k].
+        bins: a `Bins`.
+        missing_left: bool [B, n_nodes].
+        rule: a `PackedRule`.
+    """
+    n_trees, n_nodes, n_slots, width = alive.shape
+    slots = np.zeros((n_trees, n_nodes), dtype=np.int64)
+    lefts = np.ones((n_trees, n_nodes, width), dtype=np.bool_)
+    exists = np.zeros((n_trees, n_nodes), dtype=np.bool_)
+    left = np.empty(width, dtype=np.bool_)
+    total = np.empty(sums.shape[4], dtype=np.int64)
+    work = (np.empty(width, dtype=np.int64), total, np.empty_like(total), np.empty_like(total))
+    for tree in range(n_trees):
+        for node in range(n_nodes):
+            own = sums[tree, node if sums.shape[1] > 1 else 0]
+            best = 0.0
+            for slot in range(n_slots):
+                feature = features[tree, slot]
+                is_categorical = bins.is_categorical[feature]
+                missing = -1 if is_categorical else bins.n_bins[feature] - 1
+                score = _best_cut(
+                    own[slot], alive[tree, node, slot], missing, is_categorical, missing_left[tree, node],
+                    rule, work, left,
+                )  # fmt: skip
+                if score > best:
+                    best = score
+                    slots[tree, node], exists[tree, node] = slot, True
+                    lefts[tree, node] = left
+    return slots, lefts, exists
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_cut(sums, alive, missing, is_categorical, missing_left, rule, work, left):  # type: ignore[no-untyped-def]
+    """The best cut of one feature at one node: its score (-inf: none), and the bins that go left, in `left`.
+
+    Args:
+        sums: int64 [width, n_statistics]; alive, left: bool [width].
+        missing: the bin of missing values, or -1.
+        work: (order int64 [width], total, side and other, int64 [n_statistics]), overwritten.
+    """
+    order, total, side, other = work
+    n_values = _ordered(sums, alive, missing, is_categorical, rule, order)
+    has_missing = missing >= 0 and alive[missing]
+    for column in range(len(total)):
+        side[column] = sums[missing, column] if has_missing and missing_left else 0
+        total[column] = sums[missing, column] if has_missing else 0
+        for place in range(n_values):
+            total[column] += sums[order[place], column]
+    n_all = n_values + (1 if has_missing else 0)
+    n_before = 1 if has_missing and missing_left else 0
+    best, cut = -np.inf, -1
+    whole = _gain(total, n_all, rule)
+    for place in range(n_values - 1):
+        for column in range(len(total)):
+            side[column] += sums[order[place], column]
+            other[column] = total[column] - side[column]
+        n_left = place + 1 + n_before
+        score = _gain(side, n_left, rule) + _gain(other, n_all - n_left, rule) - whole
+        if score > best:
+            best, cut = score, place
+    left[:] = False
+    for place in range(cut + 1):
+        left[order[place]] = True
+    if has_missing:
+        left[missing] = missing_left
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _ordered(sums, alive, missing, is_categorical, rule, order):  # type: ignore[no-untyped-def]
+    """Write the bins that a split of one feature can divide in their order; their number."""
+    n_values = 0
+    for one in range(len(alive)):
+        if alive[one] and one != missing:
+            order[n_values] = one
+            n_values += 1
+    if is_categorical:
+        keys = np.empty(n_values)
+        for place in range(n_values):
+            keys[place] = _ratio(sums[order[place]], rule)
+        # A sort that keeps the order of what is equal: no two machines may differ.
+        order[:n_values] = order[np.argsort(keys, kind="mergesort")]
+    return n_values
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _ratio(sums, rule):  # type: ignore[no-untyped-def]
+    """What categories are ordered by: the value that a leaf of each would have, up to a factor."""
+    scales, counts_classes, n_outputs, leaf_ridge, noise_ridge, _ = rule
+    last = len(sums) - 1
+    if counts_classes:
+        top = max(sums[last] / scales[last], 0.0)
+        below = max(sums[0] / scales[0], 0.0)
+        for column in range(1, last + 1):
+            below = below + max(sums[column] / scales[column], 0.0)
+    else:
+        top, below = sums[0] / scales[0], max(sums[n_outputs] / scales[n_outputs], 0.0)
+    below = below + (leaf_ridge + noise_ridge)
+    return top / below if below > 0 else 0.0
 
 
 def sums_of_sides(growing: GrowingTrees, splits: Splits, sums: IntArray) -> tuple[IntArray, IntArray]:

@@ -1,17 +1,12 @@
-"""Linear equations, solved alike on every machine: whole-array additions, products, quotients and roots, no BLAS.
-
-IEEE 754 rounds each of these correctly, and numpy does one of them at a time, so that no multiply-add can be fused and
-no sum reordered. A matrix of a few hundred columns takes milliseconds.
-
-A linear model over a public grid: its design matrix as a table over codes, and its coefficients as trees.
+"""Linear models over a public grid: their equations, their design matrix, and the sums that a node makes for them.
 
 A record's value of a feature is one of at most 256 codes, so whatever a linear model makes of a feature is a table from
 code to number, and such a table is a tree of depth 8 or less that asks for that feature alone. A linear model is
 therefore an ensemble with one tree per feature: model files, exports, evaluation and nodes need nothing new.
 
-Kernels of linear models: products of a record's row, summed over records; integers only.
-
-What a node makes of the queries of linear models, and the losses whose gradients they ask for.
+Sums over records are of integers only. Equations are solved alike on every machine: by whole-array additions, products,
+quotients and roots, no BLAS. IEEE 754 rounds each of these correctly, and numpy does one of them at a time, so that no
+multiply-add can be fused and no sum reordered. A matrix of a few hundred columns takes milliseconds.
 """
 
 from __future__ import annotations
@@ -30,6 +25,14 @@ from hedgerow.trees.binning import FeatureGrid, Grid
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update, sum_in_threads
 
 Matrix = NDArray[np.float64]
+
+_TRANSFORM_REACH = 10
+TRANSFORM_BITS = 16
+ENTRY_LIMIT = 2**24
+"""Largest entry of a transformed row before it is shortened."""
+MAX_TRANSFORMED = 2**14
+"""Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
+negative, and the row would stay as long as it is."""
 
 
 def cholesky(matrix: Matrix) -> Matrix | None:
@@ -88,9 +91,6 @@ def least_eigenvalue(matrix: Matrix, span: float, steps: int = 12) -> float:
         else:
             low = middle
     return low
-
-
-_TRANSFORM_REACH = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,14 +245,6 @@ def _table_trees(grid: Grid) -> tuple[TreeBatch, NDArray[np.int64]]:
                 threshold[index, node] = middle - 1
     feature = np.repeat(np.arange(grid.n_features, dtype=np.int32)[:, None], n_nodes, axis=1)
     return TreeBatch(feature, goes_left, threshold), leaf_of_code
-
-
-TRANSFORM_BITS = 16
-ENTRY_LIMIT = 2**24
-"""Largest entry of a transformed row before it is shortened."""
-MAX_TRANSFORMED = 2**14
-"""Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
-negative, and the row would stay as long as it is."""
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,6 +1,4 @@
-"""The two questions of linear models, and the step from their answers: shared by every program that fits one.
-
-Boosted AdaSSP: linear models fitted to gradients, as one generator of queries.
+"""Boosted AdaSSP: linear models fitted to gradients, as one generator of queries.
 
     yield GramMatrix            ->  X^T X + noise, once
     lambda = max(0, ridge sigma sqrt(p) - its least eigenvalue);   L L^T = X^T X + noise + lambda I
@@ -11,8 +9,10 @@ Boosted AdaSSP: linear models fitted to gradients, as one generator of queries.
 Source: Rho et al. 2022, "Differentially private gradient boosting on linear learners", Algorithm 2, which releases the
 least eigenvalue of X^T X with noise of its own. Here it is read off the noisy matrix: that costs nothing, and is off by
 the norm of the noise at most (Weyl), which is what lambda is there to cover. Products of two categories of one feature
-are zero and a category's square is its product with the constant, which everybody knows: so the first are not believed
+are zero and a category's square is its product with the constant, which is public: so the first are not believed
 but set, and of the second the two releases are averaged. The model has one tree per feature (`LinearBasis`).
+
+The two questions, and the step from their answers, serve every program that fits a linear model.
 """
 
 from __future__ import annotations

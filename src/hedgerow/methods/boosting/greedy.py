@@ -36,6 +36,7 @@ from hedgerow.trees.greedy_trees import (
     SplitRule,
     best_cuts,
     best_of_drawn,
+    padded,
     sums_of_sides,
 )
 from hedgerow.trees.leaves import leaf_values, leaf_weights
@@ -179,7 +180,8 @@ def _by_histograms(batch: _Batch) -> Growth:
             query = batch.ask(NodeHistograms, n_entries, n_bins=growing.bins.n_bins)
             released = yield query
             batch.position.asked()
-            histograms = _padded(released, growing, 2**level, run.loss.n_statistics)
+            n_bins = growing.bins.n_bins[growing.features]
+            histograms = padded(released, n_bins, 2**level, growing.bins.width)
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:
                 _offer_candidates(batch, histograms[:, 0], sigma)
@@ -194,18 +196,6 @@ def _by_histograms(batch: _Batch) -> Growth:
     leaf_sums, n_bins = sides
     # A leaf adds up several bins, each with its own noise.
     return _Grown(growing, leaf_sums, sigma * math.sqrt(max(1.0, float(n_bins.sum()) / n_bins.size)))
-
-
-def _padded(released: IntVector, growing: GrowingTrees, n_nodes: int, n_statistics: int) -> IntArray:
-    """Histograms of features with fewer bins than the most, filled up with zeros: int64 [B, n_nodes, k, width, S]."""
-    n_bins = growing.bins.n_bins[growing.features]
-    shape = (len(n_bins), n_nodes, n_bins.shape[1], growing.bins.width)
-    if (n_bins == growing.bins.width).all():
-        return released.reshape(*shape, n_statistics)
-    is_bin = np.arange(growing.bins.width) < n_bins[..., None]
-    padded = np.zeros((*shape, n_statistics), dtype=np.int64)
-    padded[np.broadcast_to(is_bin[:, None], shape)] = released.reshape(-1, n_statistics)
-    return padded
 
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:

@@ -48,7 +48,7 @@ from hedgerow.protocol.queries import (
 )
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
-from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
 
@@ -214,7 +214,8 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
             splits = splits_of(growing, is_candidate, coins, chosen)
         else:
             released = yield asking.histograms(growing)
-            splits = best_cuts(growing, _padded(growing, released), coins[None], _split_rule(asking))
+            histograms = padded(released, growing.bins.n_bins[None], len(coins), growing.bins.width)
+            splits = best_cuts(growing, histograms, coins[None], _split_rule(asking))
         growing.add_level(splits)
     return growing
 
@@ -259,16 +260,6 @@ def splits_of(
     is_missing = growing.missing[0][nodes, slot]
     left = np.where(is_missing, coins[:, None], left) | ~exists[:, None]
     return Splits(slot[None], left[None], exists[None])
-
-
-def _padded(growing: GrowingTrees, released: IntVector) -> NDArray[np.int64]:
-    """Histograms filled up with zeros: int64 [1, n_nodes, k, width, 2]."""
-    n_bins, width = growing.bins.n_bins, growing.bins.width
-    shape = growing.alive.shape
-    is_bin = np.broadcast_to(np.arange(width) < n_bins[:, None], shape)
-    padded = np.zeros((*shape, 2), dtype=np.int64)
-    padded[is_bin] = released.reshape(-1, 2)
-    return padded
 
 
 def _split_rule(asking: _Asking) -> SplitRule:

@@ -1,6 +1,7 @@
-"""The loss of DP-XGBoost: squared, on labels in [-1, 1], with gradients of at most 1.
+"""The loss of DP-XGBoost and the gains of its split candidates.
 
-Gains of split candidates from exact sums, in integers, so that their sensitivity is a theorem about integers.
+The loss is the squared one, on labels in [-1, 1], with gradients of at most 1. Gains come from exact sums, in integers,
+so that their sensitivity is a theorem about integers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, SplitSelection
+from hedgerow.trees.greedy_trees import padded
 
 GRADIENT_UNIT = 2**10
+SCORE_UNIT_OF_GAIN = 1024
+RIDGE_UNIT = 1000
 
 
 def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> Loss:
@@ -49,10 +53,6 @@ def l1_sensitivity(loss: Loss) -> int:
     return loss.clip + loss.constant
 
 
-SCORE_UNIT_OF_GAIN = 1024
-RIDGE_UNIT = 1000
-
-
 def score_range(score_unit: int, rows_per_unit: int) -> int:
     """The range over which a unit of so many records can move the scores of `candidate_scores`.
 
@@ -81,7 +81,7 @@ def score_range(score_unit: int, rows_per_unit: int) -> int:
 def candidate_scores(query: SplitSelection, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Per node the candidates (slot * n_bins + position, int64 [n]) and their scores (int64 [n])."""
     n_nodes, n_slots, width = query.is_candidate.shape
-    sums = _padded(query, total)
+    sums = padded(total, query.n_bins[query.features], n_nodes, width)[0]
     found = []
     for node in range(n_nodes):
         places, scores = [], []
@@ -104,16 +104,6 @@ def _in_words(scores: Sequence[int]) -> NDArray[np.int64]:
     """
     beyond = max(0, max(scores, default=0) - LARGEST_SCORE)
     return np.array([max(0, score - beyond) for score in scores], dtype=np.int64)
-
-
-def _padded(query: SplitSelection, total: IntVector) -> NDArray[np.int64]:
-    """The sums of all features' bins, filled up with zeros: int64 [n_nodes, k, n_bins, 2]."""
-    n_nodes, n_slots, width = query.is_candidate.shape
-    n_bins = query.n_bins[query.features[0]]
-    is_bin = np.broadcast_to(np.arange(width) < n_bins[:, None], (n_nodes, n_slots, width))
-    padded = np.zeros((n_nodes, n_slots, width, 2), dtype=np.int64)
-    padded[is_bin] = total.reshape(-1, 2)
-    return padded
 
 
 def _scores_of(query: SplitSelection, sums: NDArray[np.int64], node: int, slot: int) -> list[int]:

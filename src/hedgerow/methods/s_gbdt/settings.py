@@ -1,14 +1,14 @@
-"""The numbers of an S-GBDT run: noise, filter and initial score, from public quantities only.
+"""The settings of S-GBDT and its linear start: noise, filter and initial score, from public quantities only.
 
-All of it is bounded by one Renyi account: at every order a, the initial score costs a / (2 z0²) and each regular round
-the divergence of a sampled Gaussian. The noise is the least that keeps the promise at the best order; the filter's
-budget is what the regular rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
+Every "auto" is decided from the parameters that its authors found best (docs/s-gbdt.md). A run is bounded by one Renyi
+account: at every order a, the initial score costs a / (2 z0²) and each regular round the divergence of a sampled
+Gaussian. The noise is the least that keeps the promise at the best order; the filter's budget is what the regular
+rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
 
-A linear model for S-GBDT to begin with: an extra of ours, in place of the constant initial score.
-
-Numeric features that go together leave X^T X with a few large eigenvalues and many small ones, and noise that suits the
-large ones buries the small. So X^T X is asked for twice, and the second time of rows that the first release has made
-round:
+The linear start is an extra of ours, in place of the constant initial score: a linear model for the trees to begin
+with. Numeric features that go together leave X^T X with a few large eigenvalues and many small ones, and noise that
+suits the large ones buries the small. So X^T X is asked for twice, and the second time of rows that the first release
+has made round:
 
     A = X^T X + noise;    z = sqrt(A_00) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
     B = Z^T Z + noise
@@ -17,8 +17,6 @@ round:
 Preconditioning by an earlier private release is due to Kamath, Li, Singhal and Ullman 2019 (arXiv 1805.00216), the
 rounds are those of boosted AdaSSP. Every row has norm 1 at most, whatever the releases were, so the sensitivities do
 not depend on them. Categories are left to the trees.
-
-The settings of S-GBDT: every "auto" decided from the parameters that its authors found best (docs/s-gbdt.md).
 """
 
 from __future__ import annotations
@@ -63,6 +61,17 @@ MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
 _ROUNDING = 1e-12
 LABEL_NORM = 2**14
+ROUNDS = 3
+SHARES = (3 / 7, 1 / 7, 1 / 7)
+"""Of the start's divergence: for A, for B, and for each of the rounds."""
+N_EXCHANGES = 2 + ROUNDS
+ROW_NORM = 1.0
+FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
+"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
+CLASS_STEP = 2.0
+"""The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
+
+Start = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
 
 
 @dataclass(frozen=True)
@@ -220,19 +229,6 @@ def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
     _, clip, support = label_statistics(plan)
     sigma = integer_sigma(terms.initial_noise_multiplier, clip**2 + support**2)
     return [DiscreteGaussianEvent(terms.initial_noise_multiplier * (1 - _ROUNDING), sigma, 2), rounds]
-
-
-ROUNDS = 3
-SHARES = (3 / 7, 1 / 7, 1 / 7)
-"""Of the start's divergence: for A, for B, and for each of the rounds."""
-N_EXCHANGES = 2 + ROUNDS
-ROW_NORM = 1.0
-FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
-"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
-CLASS_STEP = 2.0
-"""The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
-
-Start = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
 
 
 def numeric_features(plan: Plan) -> int:

@@ -1,24 +1,21 @@
-"""What one record adds under S-GBDT: its gradient, clipped to +-g*, and its support, a constant.
+"""What S-GBDT adds to boosting: its loss, the individual Renyi filter, and its random trees.
 
-The paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
+The loss: the paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
 (arXiv 2309.12041, algorithm 4). Noise of one variance on (g, c), c = sqrt(r1 / r2), is the same after dividing by c.
-The gradient alone is clipped, so a record of small gradient has a smaller norm: that is what the filter counts on.
+The gradient alone is clipped to +-g*, so a record of small gradient has a smaller norm: that is what the filter counts
+on.
 
-The individual Renyi filter: what each record has spent, and which records may still be in a sum.
+The filter: every round charges each record the Renyi divergence, at one order, of the round's release with and without
+it. A record whose next charge would pass the budget adds zero to the round and pays nothing for it; it may come back
+later when its gradient is smaller (Feldman and Zrnic 2020, arXiv 2008.11193, algorithm 3). The charge is for being a
+candidate: it already counts on the sample being secret, so it is due whether or not the record is drawn. Who is active
+is private. A round may stop short of the budget and keep the rest back for the last rounds
+(docs/proofs/sampled-gaussian.md). The gradient is read by the code that makes the sums, in the integers that are
+summed; charges are integers, rounded up.
 
-Every round charges each record the Renyi divergence, at one order, of the round's release with and without it. A record
-whose next charge would pass the budget adds zero to the round and pays nothing for it; it may come back later when its
-gradient is smaller (Feldman and Zrnic 2020, arXiv 2008.11193, algorithm 3). The charge is for being a candidate:
-it already counts on the sample being secret, so it is due whether or not the record is drawn. Who is active is private.
-A round may stop short of the budget and keep the rest back for the last rounds (docs/proofs/sampled-gaussian.md).
-
-The gradient is read by the code that makes the sums, in the integers that are summed; charges are integers, rounded up.
-
-Random trees as S-GBDT draws them: every split a random feature and a random value, whatever the splits above.
-
-Source: arXiv 2309.12041, section VI-C: categorical features weigh 1 and numeric ones r; a value is drawn uniformly from
-the feature's public range, or from its categories, of which one then goes left. The public grid rounds a value up to
-its next edge.
+The trees: every split is a random feature and a random value, whatever the splits above (arXiv 2309.12041, section
+VI-C). Categorical features weigh 1 and numeric ones r; a value is drawn uniformly from the feature's public range, or
+from its categories, of which one then goes left. The public grid rounds a value up to its next edge.
 """
 
 from __future__ import annotations
@@ -39,6 +36,14 @@ from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, TreeBatch
 from hedgerow.trees.binning import Grid
 from hedgerow.trees.leaf_sums import BLOCK, SiteRecords
 from hedgerow.trees.random_trees import PublicRandom
+
+_WEIGHT_UNIT = 1000
+_STEPS = 2**32
+LEVEL_BITS = 6
+"""One level of charges for every 2**6 magnitudes of the gradient statistic, which is at most 2**14."""
+
+Divergence = Callable[[float], float]
+"""The divergence of a release, rounded up, from the noise per unit of the record's norm."""
 
 
 @lru_cache(maxsize=32)
@@ -66,13 +71,6 @@ def s_gbdt_loss(plan: Plan) -> Loss:
     table = np.full((2, STEPS, 2), constant, dtype=np.int16)
     table[:, :, 0] = np.clip(np.trunc(gradients * scale), -largest, largest)
     return Loss("table", 1, 2, np.array([scale, float(constant)]), table, norm_squared)
-
-
-LEVEL_BITS = 6
-"""One level of charges for every 2**6 magnitudes of the gradient statistic, which is at most 2**14."""
-
-Divergence = Callable[[float], float]
-"""The divergence of a release, rounded up, from the noise per unit of the record's norm."""
 
 
 def filter_terms(loss: Loss, noise_multiplier: float, order: int, budget: float, divergence: Divergence) -> FilterTerms:
@@ -131,10 +129,6 @@ def _charge(records, loss, costs, limit, spent, active):  # type: ignore[no-unty
             if level < len(costs) and spent[begin + i] + costs[level] <= limit:
                 spent[begin + i] += costs[level]
                 active[begin + i] = True
-
-
-_WEIGHT_UNIT = 1000
-_STEPS = 2**32
 
 
 def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -> TreeBatch:
