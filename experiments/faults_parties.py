@@ -35,7 +35,7 @@ from hedgerow.protocol.messages import Hello, MessageKind, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.journal import Journal
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected
 from hedgerow.transport.roster_file import read_roster
 

@@ -46,12 +46,17 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
-from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_link import Traffic
+from hedgerow.transport.grpc_link import LinkSettings, Traffic
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
-from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity, read_private
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PrivateIdentity,
+    Role,
+    create_identity,
+    new_identity,
+    read_private,
+)
 from hedgerow.transport.interface import Hub, HubEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 

@@ -50,7 +50,7 @@ from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity_files import PRIVATE_SUFFIX, read_private
+from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private
 from hedgerow.transport.interface import Arrived, Disconnected, Joined
 from hedgerow.transport.roster_file import read_roster
 

@@ -19,7 +19,7 @@ from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.reports import Told
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
 

@@ -88,7 +88,7 @@ def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
 def test_a_node_answers_what_it_cannot_use_with_a_code_word() -> None:
     """Another version, no request, no site: the coordinator gets one word, and no text that could quote a file."""
     from hedgerow.flower.app import content_for
-    from hedgerow.transport.flower_grid import RECORD
+    from hedgerow.flower.grid import RECORD
 
     def refusal(app: str, **content: Any) -> object:
         context = SimpleNamespace(node_config={}, run_config={})

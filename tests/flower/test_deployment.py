@@ -22,6 +22,7 @@ import pytest
 from experiments.flower_lab import Deployment, Process, free_port, why_not
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import read_site_data
+from hedgerow.flower.envelope import MAGIC, Kind
 from hedgerow.flower.files import read_coordinator_file
 from hedgerow.local.training import train
 from hedgerow.methods.registry import resolve
@@ -30,7 +31,6 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind, MessageWriter
-from hedgerow.transport.flower_envelope import MAGIC, Kind
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
 PATIENCE = 1800

@@ -18,19 +18,19 @@ import pytest
 from hedgerow.cli.inputs import read_policy
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.flower_link import LinkStore
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.flower import coordinator, site
+from hedgerow.flower.envelope import Kind, parse
 from hedgerow.flower.files import read_coordinator_file, read_site_file
+from hedgerow.flower.hub import Fetched, FlowerHub, Patience
+from hedgerow.flower.link import LinkStore
+from hedgerow.flower.socket import NodeSocket, ask
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.wire.refusals import WireRefusal
-from hedgerow.transport.flower_envelope import Kind, parse
-from hedgerow.transport.flower_hub import Fetched, FlowerHub, Patience
-from hedgerow.transport.flower_socket import NodeSocket, ask
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
 FIRST_NODE = 7000

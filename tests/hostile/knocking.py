@@ -37,7 +37,7 @@ def greeting() -> bytes:
 
 def monitors_context(folder: Path) -> ssl.SSLContext:
     """Speaks TLS as the monitor `watch`."""
-    from hedgerow.transport.identity_files import read_private
+    from hedgerow.transport.identities import read_private
 
     identity = read_private(folder / "watch.private.json")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -24,9 +24,8 @@ from hedgerow.models.model import Model
 from hedgerow.plan.fields import require_plain, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.transport.identity import Role
-from hedgerow.transport.identity_files import create_identity, read_private
-from hedgerow.transport.roster_file import build_roster, parse_roster, read_public
+from hedgerow.transport.identities import Role, create_identity, read_private, read_public
+from hedgerow.transport.roster_file import build_roster, parse_roster
 
 POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
 DEEP = 20_000

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from experiments.memory_network import MemoryHub
 from hedgerow.cli.main import main
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
@@ -34,7 +35,6 @@ from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.rounds import parameters_of
 from hedgerow.server.session import RunSession
 from hedgerow.transport.interface import Arrived, HubEvent
-from hedgerow.transport.memory import MemoryHub
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

@@ -30,7 +30,7 @@ from hedgerow.secagg.roster import MAX_NODES, Roster, Site
 from hedgerow.secagg.session import default_wishes
 from hedgerow.server.events import RunEvent
 from hedgerow.server.rounds import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
-from hedgerow.transport.grpc_core import DEFAULTS
+from hedgerow.transport.grpc_link import DEFAULTS
 
 if TYPE_CHECKING:
     from conftest import Builder

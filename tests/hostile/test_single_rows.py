@@ -23,6 +23,7 @@ from hedgerow.client.store import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.flower import site
+from hedgerow.flower.envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
@@ -32,8 +33,7 @@ from hedgerow.protocol.queries import IntVector, LeafSums, NoiseCohort, Query, S
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import Releaser
-from hedgerow.transport.flower_envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import read_private
 
 SITES = ("site-0", "site-1", "site-2")
 SITE = """version = 1

@@ -25,7 +25,7 @@ MODULES = {"scikit-learn": "sklearn", "dp-accounting": "dp_accounting", "grpcio"
 ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
-    "flwr": "import hedgerow.transport.flower_grid",
+    "flwr": "import hedgerow.flower.grid",
     "prometheus_client": "import hedgerow.transport.metrics",
     "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
     "dp_accounting": "from hedgerow.privacy.pld import epsilon_pld; from hedgerow.privacy.events import GaussianEvent\n"

@@ -59,7 +59,7 @@ def test_every_field_is_documented() -> None:
 
 def test_both_sides_call_the_method_of_the_file() -> None:
     """The service of the .proto file is the one that is served."""
-    from hedgerow.transport.grpc_core import METHOD, SERVICE
+    from hedgerow.transport.grpc_link import METHOD, SERVICE
 
     service = pb.DESCRIPTOR.services_by_name["Coordinator"]
     assert (service.full_name, [method.name for method in service.methods]) == (SERVICE, [METHOD])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_run import NodeSetup
 from hedgerow.client.policy import Policy
@@ -38,7 +39,6 @@ from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.transport.interface import Arrived, HubEvent
-from hedgerow.transport.memory import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
 NOISE = ("server", "distributed", "local")
 OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE, evaluation_noise=NOISE)

@@ -31,11 +31,10 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
-from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity import Role
-from hedgerow.transport.identity_files import create_identity
+from hedgerow.transport.identities import Role, create_identity
 from hedgerow.transport.roster_file import build_roster
 
 if TYPE_CHECKING:

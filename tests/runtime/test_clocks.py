@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 import hedgerow
-from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.identities import Role, new_identity
 
 ROOMS = ("protocol", "secagg", "trees", "training", "privacy", "client", "server", "transport", "storage", "cli")
 TIMES_OF_DAY = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from experiments.memory_network import Direction, Fate, Passing
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
@@ -17,7 +18,6 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import rounds
 from hedgerow.transport.interface import Arrived
-from hedgerow.transport.memory import Direction, Fate, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from experiments.memory_network import Fate, Passing
 from hedgerow.client.evaluation_node import EvaluationNode
 from hedgerow.client.node import Node
 from hedgerow.client.policy import Policy
@@ -35,7 +36,6 @@ from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.coordinator import Releaser
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.transport.memory import Fate, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder

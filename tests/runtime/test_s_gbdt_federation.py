@@ -35,10 +35,10 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.phases import RunSetup
 from hedgerow.server.run import run_coordinator
 from hedgerow.server.session import RunSession
-from hedgerow.transport.grpc_core import LinkSettings
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.roster_file import build_roster
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Hello
-from hedgerow.transport.grpc_core import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_link import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
+from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 from hedgerow.transport.interface import HubEvent, UplinkEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster
 

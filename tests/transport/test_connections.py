@@ -21,10 +21,10 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.reports import WatchRequest
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
-from hedgerow.transport.grpc_core import JOIN, WATCH, grpc
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
-from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Joined
 from hedgerow.transport.roster_file import build_roster
 

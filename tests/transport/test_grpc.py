@@ -13,7 +13,7 @@ import pytest
 
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 from hedgerow.transport.roster_file import build_roster
 
@@ -192,7 +192,7 @@ def test_traffic_is_counted(federation: Any, event_of: EventOf) -> None:
 def test_a_process_with_an_open_hub_can_end(tmp_path: Path) -> None:
     """Neither the loop's thread nor gRPC's keeps a process alive that forgot to close, and nothing is printed."""
     code = (
-        "from hedgerow.transport.identity import *\n"
+        "from hedgerow.transport.identities import *\n"
         "from hedgerow.transport.roster_file import build_roster\n"
         "from hedgerow.transport.grpc_hub import GrpcHub, HubAddress\n"
         "from hedgerow.transport.grpc_uplink import GrpcUplink\n"

@@ -12,9 +12,8 @@ import pytest
 
 from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Ping
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport import grpc_core
-from hedgerow.transport.grpc_core import DEFAULTS, Caller, next_of, within
-from hedgerow.transport.grpc_link import Link
+from hedgerow.transport import grpc_link
+from hedgerow.transport.grpc_link import DEFAULTS, Caller, Link, next_of, within
 
 
 class EndedStream:
@@ -270,7 +269,7 @@ def test_a_queue_is_waited_for_as_long_as_this_process_runs(monkeypatch: pytest.
 
         get_nowait = events.get_nowait
 
-    monkeypatch.setattr(grpc_core.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(grpc_link.time, "monotonic", lambda: now[0])
     assert next_of(Stopped(), 10.0) == "an answer"  # type: ignore[arg-type]
     assert next_of(events, 0.0) is None
     stops += [0.0] * 20

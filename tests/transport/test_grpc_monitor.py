@@ -19,11 +19,10 @@ from hedgerow.protocol.wire.frames import Refused
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import MAX_EVENTS, Told, WatchRequest, event_bytes, read_told, report_bytes
 from hedgerow.transport import grpc_monitor
-from hedgerow.transport.grpc_core import WATCH, grpc
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.grpc_watch import GrpcWatch
-from hedgerow.transport.identity import PrivateIdentity, Role, new_identity
+from hedgerow.transport.grpc_link import WATCH, grpc
+from hedgerow.transport.grpc_monitor import GrpcWatch, Monitors
+from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 from hedgerow.transport.interface import Connected, Disconnected, Joined
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, parse_roster
 

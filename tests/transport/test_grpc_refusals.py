@@ -16,7 +16,7 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
 from hedgerow.protocol.wire.frames import CHUNK_BYTES, Message, Ping, Refused, Welcome
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode
-from hedgerow.transport.identity import Role, new_identity
+from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 from hedgerow.transport.roster_file import build_roster
 

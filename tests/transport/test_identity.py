@@ -16,18 +16,21 @@ from hedgerow.cli.inputs import signing_roster
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, check_name, new_identity, spoken
-from hedgerow.transport.identity_files import create_identity, read_private
-from hedgerow.transport.roster_file import (
-    PinnedRoster,
-    build_roster,
+from hedgerow.transport.identities import (
+    PrivateIdentity,
+    PublicIdentity,
+    Role,
+    check_name,
+    create_identity,
     fields_of,
+    new_identity,
     parse_public,
-    parse_roster,
     public_lines,
+    read_private,
     read_public,
-    read_roster,
+    spoken,
 )
+from hedgerow.transport.roster_file import PinnedRoster, build_roster, parse_roster, read_roster
 
 HUB = new_identity("hub", Role.COORDINATOR, bytes(32))
 NORTH = new_identity("north", Role.SITE, bytes([1]) * 32)

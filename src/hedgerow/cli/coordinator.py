@@ -37,7 +37,7 @@ from hedgerow.server.status import RunBoard, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 

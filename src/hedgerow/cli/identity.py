@@ -8,9 +8,14 @@ from typing import Any
 
 from hedgerow.cli.inputs import check_can_write
 from hedgerow.cli.output import note, print_facts, print_json
-from hedgerow.transport.identity import PublicIdentity, Role
-from hedgerow.transport.identity_files import PRIVATE_SUFFIX, create_identity, read_private
-from hedgerow.transport.roster_file import read_public
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PublicIdentity,
+    Role,
+    create_identity,
+    read_private,
+    read_public,
+)
 
 
 def new(arguments: argparse.Namespace) -> None:

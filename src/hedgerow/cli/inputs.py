@@ -12,7 +12,7 @@ from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster
 
 DEFAULT_MODEL = "model.json"

@@ -27,8 +27,8 @@ from hedgerow.errors import UsageError
 from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal, known
 from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Told
-from hedgerow.transport.grpc_watch import GrpcWatch, WatchEvent
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.grpc_monitor import GrpcWatch, WatchEvent
+from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected
 from hedgerow.transport.roster_file import read_roster
 

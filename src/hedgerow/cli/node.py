@@ -43,7 +43,7 @@ from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.transport.roster_file import read_roster
 from hedgerow.trees.ensemble import Ensemble

@@ -10,9 +10,8 @@ from hedgerow.cli.identity import described
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
-from hedgerow.transport.identity import PublicIdentity, Role
-from hedgerow.transport.identity_files import write_new
-from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_public, read_roster
+from hedgerow.transport.identities import PublicIdentity, Role, read_public, write_new
+from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 
 _PLACES = {
     Role.SITE: "List the sites' files first, without an option.",

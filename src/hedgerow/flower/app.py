@@ -15,10 +15,10 @@ from flwr.serverapp import Grid
 
 from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.flower import require_version
+from hedgerow.flower.grid import GridPost, content_of, record
+from hedgerow.flower.hub import Patience
+from hedgerow.flower.socket import ask
 from hedgerow.plan.fields import shown
-from hedgerow.transport.flower_grid import GridPost, content_of, record
-from hedgerow.transport.flower_hub import Patience
-from hedgerow.transport.flower_socket import ask
 
 SITE_KEY = "hedgerow-site"
 """The key of a SuperNode's --node-config that names its site's file."""

@@ -14,6 +14,7 @@ from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_
 from hedgerow.cli.inputs import address_of, check_can_write, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import json_text, note, warn
 from hedgerow.flower.files import CoordinatorFile
+from hedgerow.flower.hub import Clock, FlowerHub, Patience, Post
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -28,9 +29,7 @@ from hedgerow.server.run import run_coordinator
 from hedgerow.server.run_setup import RunSetup
 from hedgerow.server.session import RunSession
 from hedgerow.server.status import RunBoard
-from hedgerow.transport.flower_hub import Clock, FlowerHub, Patience, Post
-from hedgerow.transport.identity import PrivateIdentity
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _KIND_AT = 4
@@ -156,9 +155,8 @@ def watched(
         yield
         return
     # The monitors' streams are gRPC's: only a coordinator that is watched needs the extra.
-    from hedgerow.transport.grpc_hub import HubAddress
+    from hedgerow.transport.grpc_hub import HubAddress, MonitorServer
     from hedgerow.transport.grpc_monitor import Monitors
-    from hedgerow.transport.grpc_monitor_server import MonitorServer
 
     monitors = Monitors(keys[1])
     server = MonitorServer(*keys, HubAddress(*address_of(file.monitor, "monitor")), monitors)

@@ -19,9 +19,8 @@ from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.flower.coordinator import coordinate
 from hedgerow.flower.files import read_coordinator_file
-from hedgerow.transport.flower_hub import Patience
-from hedgerow.transport.identity import Role
-from hedgerow.transport.identity_files import create_identity
+from hedgerow.flower.hub import Patience
+from hedgerow.transport.identities import Role, create_identity
 from hedgerow.transport.roster_file import build_roster
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def simulate(grid: Grid, folder: Path, config: Mapping[str, object]) -> None:
 
     Args: config: the run's configuration: "trees", "batch" and "depth" of the plan.
     """
-    from hedgerow.transport.flower_grid import GridPost
+    from hedgerow.flower.grid import GridPost
 
     nodes = wait_for_nodes(grid)
     model = {name: int(str(config.get(key, default))) for name, key, default in _MODEL}

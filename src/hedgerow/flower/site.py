@@ -29,7 +29,6 @@ from hedgerow.cli.node import (
 )
 from hedgerow.cli.output import note
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.flower_link import FlowerNode
 from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.policy import Policy
 from hedgerow.client.store import NodeStore
@@ -38,12 +37,12 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PolicyRefusal
 from hedgerow.flower import require_version
 from hedgerow.flower.files import SiteFile, read_site_file
+from hedgerow.flower.link import FlowerNode
+from hedgerow.flower.socket import NodeSocket
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.transport.flower_socket import NodeSocket
-from hedgerow.transport.identity import PrivateIdentity
-from hedgerow.transport.identity_files import read_private
+from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 BUDGET_FILE = "budget.db"

@@ -3,7 +3,9 @@
 Only certificates of the roster complete a TLS handshake, and the certificate decides which site a node is. A second
 node of a connected site is turned away as `duplicate-node` as long as the first one answers, so that a copy started by
 mistake cannot disturb a run; when the first one does not answer, the new one takes its place, so that a dead connection
-locks nobody out.
+locks no site out.
+
+`MonitorServer` is a port for monitors alone: for engines whose nodes do not dial the coordinator.
 """
 
 from __future__ import annotations
@@ -21,29 +23,34 @@ from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.connections import Door, places
-from hedgerow.transport.grpc_core import (
+from hedgerow.transport.grpc_link import (
     DEFAULTS,
     METHOD,
     SERVICE,
     Caller,
+    Link,
     LinkSettings,
+    Stream,
+    Traffic,
     background,
     channel_options,
     grpc,
     idle_seconds_of,
     listen,
+    lost,
     next_of,
     peer_certificate_sha256,
+    require_size,
     within,
 )
-from hedgerow.transport.grpc_link import Link, Stream, Traffic, lost
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
-from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
+_CLOSING_SECONDS = 1.0
 SITE_CONNECTIONS = 2
 """Of one site's certificate at once: its node's, and that of the one that comes after it."""
 _SENDING_SECONDS = 0.001
@@ -264,7 +271,41 @@ class GrpcHub:
         link.finished.set()
 
 
-def require_size(message: bytes, settings: LinkSettings) -> None:
-    """Raise WireRefusal OVERSIZED, on the sender's side, for a message that no receiver would take."""
-    if len(message) > settings.max_message_bytes:
-        raise WireRefusal(WireCode.OVERSIZED)
+class MonitorServer:
+    """Serves `monitors` over mutual TLS, as `GrpcHub` does beside the nodes.
+
+    Raises EnvironmentFault `address-in-use`, `too-few-files`, and `identity-not-pinned` when the roster pins another
+    coordinator.
+    """
+
+    def __init__(
+        self, identity: PrivateIdentity, roster: PinnedRoster, address: HubAddress, monitors: Monitors
+    ) -> None:
+        require_pinned(identity, roster)
+        self._identity, self._roster, self._monitors = identity, roster, monitors
+        self.port = background.start(self._start(address)).result()
+        """The port it listens on."""
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        background.start(self._stop()).result()
+
+    async def _start(self, address: HubAddress) -> int:
+        trusted = b"".join(monitor.certificate_pem for monitor in self._roster.monitors)
+        credentials = grpc.ssl_server_credentials(
+            [(self._identity.tls_key, self._identity.public.certificate_pem)],
+            # gRPC wants at least one; the coordinator's own certificate opens no method.
+            root_certificates=trusted or self._identity.public.certificate_pem,
+            require_client_auth=True,
+        )
+        n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
+        door = Door(places(address.host, n_guests, n_guests), idle_seconds_of(DEFAULTS))
+        self._server = grpc.aio.server(options=[*channel_options(DEFAULTS, MAX_FRAME_BYTES), *door.options])
+        self._server.add_generic_rpc_handlers((self._monitors.handler(door),))
+        port = await listen(self._server, str(address), credentials, "Monitors cannot be served")
+        self._watching = asyncio.ensure_future(door.watch(port))
+        return port
+
+    async def _stop(self) -> None:
+        await self._server.stop(grace=_CLOSING_SECONDS)
+        self._watching.cancel()

@@ -11,19 +11,20 @@ from typing import Any
 from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
-from hedgerow.transport.grpc_core import (
+from hedgerow.transport.grpc_link import (
     DEFAULTS,
     JOIN,
+    Link,
     LinkSettings,
     background,
     channel_options,
     grpc,
+    lost,
     next_of,
+    require_size,
     within,
 )
-from hedgerow.transport.grpc_hub import require_size
-from hedgerow.transport.grpc_link import Link, lost
-from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 

@@ -8,9 +8,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.errors import EnvironmentFault
 from hedgerow.plan.fields import read_toml
-from hedgerow.transport.identity import PrivateIdentity, PublicIdentity, Role, from_base64, spoken, to_base64
+from hedgerow.transport.identities import (
+    PrivateIdentity,
+    PublicIdentity,
+    Role,
+    lines_of,
+    misread,
+    parse_public,
+    read_text,
+    spoken,
+)
 
 FORMAT_VERSION = 1
 ROWS_VERSION = 2
@@ -18,7 +27,6 @@ ROWS_VERSION = 2
 MAX_ROWS = 2**48
 MAX_SITES = 4096
 MAX_MONITORS = 64
-_FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
 _HEADING = """\
 # A federation's roster. Every site and the coordinator keep the same file. Read this to each other over the phone:
 #     {fingerprint}
@@ -46,26 +54,26 @@ class PinnedRoster:
         everybody = self.everybody
         roles = [Role.COORDINATOR, *[Role.SITE] * len(self.sites), *[Role.MONITOR] * len(self.monitors)]
         if [party.role for party in everybody] != roles:
-            raise _wrong(
+            raise misread(
                 "Somebody is listed in a role that is not theirs.", "A site's file was given for the coordinator's."
             )
         if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
-            raise _wrong("A roster has an epoch from 1 on, and 1 to 4096 sites.")
+            raise misread("A roster has an epoch from 1 on, and 1 to 4096 sites.")
         if len(self.monitors) > MAX_MONITORS:
-            raise _wrong(f"A roster has at most {MAX_MONITORS} monitors.")
+            raise misread(f"A roster has at most {MAX_MONITORS} monitors.")
         numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
         if self.max_rows and (not numbers or len(self.max_rows) != len(self.sites) or not any(self.max_rows)):
-            raise _wrong(f"A site's max_rows is no number of rows: a whole number from 1 to {MAX_ROWS:,}.")
+            raise misread(f"A site's max_rows is no number of rows: a whole number from 1 to {MAX_ROWS:,}.")
         for parties in (self.sites, self.monitors):
             if list(parties) != sorted(parties, key=lambda party: party.name):
-                raise _wrong("The sites or the monitors are not sorted by name.", "The file was edited by hand.")
+                raise misread("The sites or the monitors are not sorted by name.", "The file was edited by hand.")
         for what, values in (
             ("name", [party.name for party in everybody]),
             ("identity key", [party.identity_key for party in everybody]),
             ("certificate", [party.certificate for party in everybody]),
         ):
             if len(set(values)) != len(values):
-                raise _wrong(f"Two parties of the roster have the same {what}.", "A file was given twice, or copied.")
+                raise misread(f"Two parties of the roster have the same {what}.", "A file was given twice, or copied.")
 
     @property
     def everybody(self) -> tuple[PublicIdentity, ...]:
@@ -111,10 +119,10 @@ class PinnedRoster:
             f"version = {self.version}",
             f"epoch = {self.epoch}",
         ]
-        lines += ["", "[coordinator]", *_lines(self.coordinator)]
+        lines += ["", "[coordinator]", *lines_of(self.coordinator)]
         for section, parties in (("sites", self.sites), ("monitors", self.monitors)):
             for party in parties:
-                lines += ["", f"[[{section}]]", *_lines(party)]
+                lines += ["", f"[[{section}]]", *lines_of(party)]
                 if section == "sites" and self.max_rows_of(party.name):
                     lines.append(f"max_rows = {self.max_rows_of(party.name)}")
         return "\n".join(lines) + "\n"
@@ -133,7 +141,7 @@ def build_roster(
     """
     unknown = sorted(set(max_rows or {}) - {site.name for site in sites})
     if unknown:
-        raise _wrong(f"There is no site {unknown[0]!r} whose rows could be declared.", "The name may be misspelled.")
+        raise misread(f"There is no site {unknown[0]!r} whose rows could be declared.", "The name may be misspelled.")
     epoch = 1 if previous is None else previous.epoch + 1
     sites, monitors = (tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors))
     rows = tuple((max_rows or {}).get(site.name, 0) for site in sites)
@@ -145,15 +153,15 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
     try:
         content = read_toml(text)
     except ValueError as error:
-        raise _wrong(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
+        raise misread(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
     names = set(content) - {"monitors"}
     versions = (FORMAT_VERSION, ROWS_VERSION)
     if content.get("version") not in versions or names != {"version", "epoch", "coordinator", "sites"}:
         known = " or ".join(map(str, versions))
-        raise _wrong(f"{name} is not a roster of version {known}.", "A newer release of hedgerow wrote it.")
+        raise misread(f"{name} is not a roster of version {known}.", "A newer release of hedgerow wrote it.")
     sites, monitors = content["sites"], content.get("monitors", [])
     if not isinstance(content["epoch"], int) or not isinstance(sites, list) or not isinstance(monitors, list):
-        raise _wrong(f"{name} has an epoch or a list of sites or monitors that is none.")
+        raise misread(f"{name} has an epoch or a list of sites or monitors that is none.")
     rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
     return PinnedRoster(
         content["epoch"],
@@ -184,78 +192,3 @@ def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
             remedy="Build a new roster with the public file that belongs to this identity.",
             code="identity-not-pinned",
         )
-
-
-def public_lines(identity: PublicIdentity) -> str:
-    """A public file's text: what one party sends to whoever builds the roster."""
-    heading = (
-        f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
-    )
-    return "\n".join([heading, f"version = {FORMAT_VERSION}", *_lines(identity)]) + "\n"
-
-
-def read_public(path: Path) -> PublicIdentity:
-    """The identity in a public file; raises UsageError or RemoteProtocolError."""
-    text = read_text(path)
-    try:
-        content = read_toml(text)
-    except ValueError as error:
-        raise _wrong(f"{path} is not TOML: {error}.", "It is not a public identity file.") from None
-    if content.pop("version", None) != FORMAT_VERSION:
-        raise _wrong(f"{path} is not a public identity of version {FORMAT_VERSION}.", "It is another kind of file.")
-    return parse_public(content, str(path))
-
-
-def parse_public(content: object, where: str) -> PublicIdentity:
-    """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
-    if not isinstance(content, Mapping) or set(content) != _FIELDS:
-        raise _wrong(f"{where}: a party has exactly the fields {', '.join(sorted(_FIELDS))}.")
-    try:
-        return PublicIdentity(
-            content["name"],
-            Role(content["role"]),
-            from_base64(content["identity_key"]),
-            from_base64(content["certificate"]),
-            from_base64(content["proof"]),
-        )
-    except HedgerowError:
-        raise
-    except (ValueError, TypeError):
-        raise _wrong(f"{where}: a party's fields do not read.", "The file was edited or damaged.") from None
-
-
-def fields_of(identity: PublicIdentity) -> dict[str, Any]:
-    """A party as a table of TOML or JSON."""
-    return {
-        "name": identity.name,
-        "role": identity.role.value,
-        "identity_key": to_base64(identity.identity_key),
-        "certificate": to_base64(identity.certificate),
-        "proof": to_base64(identity.proof),
-    }
-
-
-def read_text(path: Path) -> str:
-    """A file's text; raises UsageError when there is none."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(
-            f"{path}: there is no such file.",
-            cause="The path may be misspelled, or relative to another folder.",
-            remedy="Give the path of the roster or public file; `hedgerow roster build` and `hedgerow identity new` "
-            "write them.",
-            code="identity-not-found",
-        ) from None
-    except UnicodeDecodeError:
-        raise _wrong(f"{path} is not UTF-8 text.", "It is another kind of file.") from None
-
-
-def _lines(identity: PublicIdentity) -> list[str]:
-    # Names are checked and the rest is base64: nothing needs escaping.
-    return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
-
-
-def _wrong(what: str, cause: str = "") -> UsageError:
-    remedy = "Ask the party that wrote the file for it again."
-    return UsageError(what, cause=cause, remedy=remedy, code="roster-file")

@@ -18,11 +18,7 @@ from hedgerow.client.node_run import NodeSetup, asked_by
 from hedgerow.client.session import NodeSession
 from hedgerow.client.store import NodeStore
 from hedgerow.errors import DataError, HedgerowError
-from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
-from hedgerow.protocol.script import NodeState
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.storage.database import Database
-from hedgerow.transport.flower_envelope import (
+from hedgerow.flower.envelope import (
     KEY_BYTES,
     NONCE_BYTES,
     Envelope,
@@ -36,7 +32,11 @@ from hedgerow.transport.flower_envelope import (
     unpack,
     unseal,
 )
-from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
+from hedgerow.protocol.script import NodeState
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.storage.database import Database
+from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _SCHEMA = """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hedgerow import __version__
 from hedgerow.errors import missing_extra
-from hedgerow.transport.flower_hub import Fetched
+from hedgerow.flower.hub import Fetched
 
 try:
     from flwr.app import ConfigRecord, Message, RecordDict
@@ -26,7 +26,7 @@ _NODE_UNAVAILABLE = 5
 
 
 class GridPost:
-    """See `transport.flower_hub.Post`. Args: grid: what Flower gives a ServerApp."""
+    """See `hub.Post`. Args: grid: what Flower gives a ServerApp."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

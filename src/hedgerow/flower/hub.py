@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.transport.flower_envelope import (
+from hedgerow.flower.envelope import (
     HASH_BYTES,
     KEY_BYTES,
     LINK_BYTES,
@@ -30,7 +29,8 @@ from hedgerow.transport.flower_envelope import (
     sign,
     unseal,
 )
-from hedgerow.transport.identity import PrivateIdentity
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 

@@ -1,0 +1,419 @@
+"""Who a party is to the others, and its files on disk.
+
+An identity is an Ed25519 key that signs, a pinned TLS certificate, and a proof that they belong together. The
+certificate is self-signed, over P-256: gRPC's TLS offers no Ed25519. No authority signs it. Who pins the certificate
+compares its SHA-256, so its dates say nothing and a clock that is wrong disturbs nothing. Its name is made from its
+key, because TLS looks up trusted certificates by name.
+
+An identity has two files: a private one that only its owner may read, and a public one for the others.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.plan.fields import read_toml, require_plain
+
+KEY_BYTES = 32
+PROOF_BYTES = 64
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PROOF_DOMAIN = b"hedgerow/identity/1/"
+# RFC 5280, 4.1.2.5: this date means that there is no end.
+_NO_END = datetime(9999, 12, 31, 23, 59, 59)
+_BEFORE_ALL = datetime(2000, 1, 1)
+# Crockford's alphabet: no letter that sounds or looks like a digit.
+_SPOKEN = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class Role(StrEnum):
+    """What a party does in a federation."""
+
+    SITE = "site"
+    COORDINATOR = "coordinator"
+    MONITOR = "monitor"
+
+
+def spoken(digest: bytes) -> str:
+    """The first 160 bits of a digest as 8 groups of 4, to be read over the phone.
+
+    Fewer bits would let whoever writes two files make them agree: a collision of n bits costs about 2^(n/2) tries.
+    """
+    number = int.from_bytes(digest[:20], "big")
+    letters = "".join(_SPOKEN[number >> shift & 31] for shift in range(155, -1, -5))
+    return "-".join(letters[start : start + 4] for start in range(0, 32, 4))
+
+
+def check_name(name: str) -> str:
+    """The name; raises UsageError unless it is 1 to 64 letters, digits, dots, dashes and underscores, in ASCII."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} cannot be a site's name.",
+            cause="It goes into file names, logs and rosters that several people compare by eye.",
+            remedy="Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.",
+            code="identity-name",
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class PublicIdentity:
+    """What a party gives to the others.
+
+    Args: name: as in the roster; role; identity_key: Ed25519, 32 bytes; certificate: DER of the TLS certificate;
+        proof: the identity key's signature over all of this, 64 bytes.
+
+    Raises RemoteProtocolError when the parts do not belong together, UsageError for a name that cannot be.
+    """
+
+    name: str
+    role: Role
+    identity_key: bytes
+    certificate: bytes
+    proof: bytes
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        try:
+            # First of all, so that a certificate that was altered on the way is not even parsed.
+            Ed25519PublicKey.from_public_bytes(self.identity_key).verify(self.proof, _to_prove(self))
+            certificate = x509.load_der_x509_certificate(self.certificate)
+            # Proves that whoever made the certificate has its key, so that nobody lists another's key as his own.
+            certificate.verify_directly_issued_by(certificate)
+            curve = certificate.public_key()
+        except (ValueError, TypeError, InvalidSignature):
+            raise _unproven(self.name) from None
+        if not isinstance(curve, ec.EllipticCurvePublicKey) or not isinstance(curve.curve, ec.SECP256R1):
+            raise _unproven(self.name)
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate as gRPC takes it."""
+        return x509.load_der_x509_certificate(self.certificate).public_bytes(Encoding.PEM)
+
+    @property
+    def certificate_sha256(self) -> bytes:
+        """What is pinned: SHA-256 of the certificate's DER, 32 bytes."""
+        return sha256(self.certificate).digest()
+
+    @property
+    def tls_name(self) -> str:
+        """The name that the certificate is for."""
+        return tls_name(x509.load_der_x509_certificate(self.certificate).public_key())
+
+    def digest(self) -> bytes:
+        """SHA-256 over everything but the proof, 32 bytes."""
+        return sha256(_to_prove(self)).digest()
+
+    def fingerprint(self) -> str:
+        """`digest` to be read over the phone."""
+        return spoken(self.digest())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrivateIdentity:
+    """A party's secrets. Args: public; seed: of the Ed25519 key, 32 bytes; tls_key: PKCS #8 in PEM, not encrypted."""
+
+    public: PublicIdentity
+    seed: bytes
+    tls_key: bytes
+
+    def __post_init__(self) -> None:
+        try:
+            own = Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
+            tls = load_pem_private_key(self.tls_key, None).public_key()
+        except (ValueError, TypeError):
+            raise _unproven(self.public.name) from None
+        certified = x509.load_der_x509_certificate(self.public.certificate).public_key()
+        if own != self.public.identity_key or tls != certified:
+            raise _unproven(self.public.name)
+
+    def __repr__(self) -> str:
+        return f"PrivateIdentity({self.public.name!r})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("An identity is not pickled: its keys would be written in clear.")
+
+
+def new_identity(name: str, role: Role, seed: bytes) -> PrivateIdentity:
+    """A new identity. Args: seed: 32 bytes from the operating system's generator; the TLS key draws its own."""
+    check_name(name)
+    signing = Ed25519PrivateKey.from_private_bytes(seed)
+    tls_key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _self_signed(tls_key)
+    key = signing.public_key().public_bytes_raw()
+    proof = signing.sign(_proof_of(name, role, key, certificate))
+    secret = tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return PrivateIdentity(PublicIdentity(name, role, key, certificate, proof), seed, secret)
+
+
+def tls_name(key: object) -> str:
+    """A name that no other key has, in a domain that no resolver knows (RFC 6761)."""
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise TypeError("A TLS key of Hedgerow is one of P-256.")
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()[:40] + ".invalid"
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
+    name = tls_name(key.public_key())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_BEFORE_ALL).not_valid_after(_NO_END)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    # It vouches for nobody but itself.
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+def _to_prove(identity: PublicIdentity) -> bytes:
+    return _proof_of(identity.name, identity.role, identity.identity_key, identity.certificate)
+
+
+def _proof_of(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
+    parts = (name.encode(), role.value.encode(), key, certificate)
+    return _PROOF_DOMAIN + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _unproven(name: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"The identity of {name!r} does not prove that its keys and its name belong together.",
+        cause="The file was edited or damaged, or somebody made it out of another party's.",
+        remedy="Ask that party for its public file again, and compare the fingerprints over the phone.",
+        code="identity-proof",
+    )
+
+
+def to_base64(raw: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(raw).decode()
+
+
+def from_base64(text: str) -> bytes:
+    """Text as bytes; raises ValueError."""
+    return base64.b64decode(text, validate=True)
+
+
+FORMAT = "hedgerow-private-identity"
+FORMAT_VERSION = 1
+PRIVATE_SUFFIX = ".private.json"
+PUBLIC_SUFFIX = ".public.toml"
+_FIELDS = {"name", "role", "identity_key", "certificate", "proof"}
+_TOO_OPEN = stat.S_IRWXG | stat.S_IRWXO
+
+
+def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentity, Path, Path]:
+    """A new identity and its two files, private (mode 0600) and public; existing files are never overwritten.
+
+    Raises UsageError (a name that cannot be, or files that exist) and OSError.
+    """
+    check_name(name)
+    private, public = folder / f"{name}{PRIVATE_SUFFIX}", folder / f"{name}{PUBLIC_SUFFIX}"
+    for path in (private, public):
+        if path.exists():
+            raise _exists(path)
+    identity = new_identity(name, role, secrets.token_bytes(KEY_BYTES))
+    _write(private, _private_text(identity), 0o600)
+    _write(public, public_lines(identity.public), 0o644)
+    return identity, private, public
+
+
+def read_private(path: Path) -> PrivateIdentity:
+    """The identity in a private file.
+
+    Raises EnvironmentFault when others than its owner may read or write it, UsageError when it is not such a file, and
+    RemoteProtocolError when its keys do not belong together.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, IsADirectoryError):
+        raise _unreadable(path, "There is no such file.", "identity-not-found") from None
+    with os.fdopen(descriptor, "rb") as file:
+        # The open file is asked, not its name, so that nobody exchanges it in between.
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise _unreadable(path, "It is not a plain file.")
+        if path.name.endswith(PUBLIC_SUFFIX):
+            raise _public_given(path)
+        if status.st_mode & _TOO_OPEN:
+            raise _too_open(path, status.st_mode)
+        raw = file.read()
+    try:
+        content = json.loads(raw)
+        require_plain({**content, "tls_key": ""})
+        if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
+            raise _unreadable(path, "It is of another format or version.")
+        public = parse_public(content["public"], str(path))
+        return PrivateIdentity(public, from_base64(content["identity_seed"]), content["tls_key"].encode("ascii"))
+    except HedgerowError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # The text of these errors may quote the file, which holds secrets.
+        raise _unreadable(path, "Its fields do not read.") from None
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a public file that does not exist yet; raises UsageError when it does."""
+    _write(path, text, 0o644)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        raise _exists(path) from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _private_text(identity: PrivateIdentity) -> str:
+    content = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "warning": "Secret. Whoever has this file can answer in this party's name.",
+        "public": fields_of(identity.public),
+        "identity_seed": to_base64(identity.seed),
+        "tls_key": identity.tls_key.decode("ascii"),
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def public_lines(identity: PublicIdentity) -> str:
+    """A public file's text: what one party sends to whoever builds the roster."""
+    heading = (
+        f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
+    )
+    return "\n".join([heading, f"version = {FORMAT_VERSION}", *lines_of(identity)]) + "\n"
+
+
+def read_public(path: Path) -> PublicIdentity:
+    """The identity in a public file; raises UsageError or RemoteProtocolError."""
+    text = read_text(path)
+    try:
+        content = read_toml(text)
+    except ValueError as error:
+        raise misread(f"{path} is not TOML: {error}.", "It is not a public identity file.") from None
+    if content.pop("version", None) != FORMAT_VERSION:
+        raise misread(f"{path} is not a public identity of version {FORMAT_VERSION}.", "It is another kind of file.")
+    return parse_public(content, str(path))
+
+
+def parse_public(content: object, where: str) -> PublicIdentity:
+    """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
+    if not isinstance(content, Mapping) or set(content) != _FIELDS:
+        raise misread(f"{where}: a party has exactly the fields {', '.join(sorted(_FIELDS))}.")
+    try:
+        return PublicIdentity(
+            content["name"],
+            Role(content["role"]),
+            from_base64(content["identity_key"]),
+            from_base64(content["certificate"]),
+            from_base64(content["proof"]),
+        )
+    except HedgerowError:
+        raise
+    except (ValueError, TypeError):
+        raise misread(f"{where}: a party's fields do not read.", "The file was edited or damaged.") from None
+
+
+def fields_of(identity: PublicIdentity) -> dict[str, Any]:
+    """A party as a table of TOML or JSON."""
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "identity_key": to_base64(identity.identity_key),
+        "certificate": to_base64(identity.certificate),
+        "proof": to_base64(identity.proof),
+    }
+
+
+def read_text(path: Path) -> str:
+    """A file's text; raises UsageError when there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise UsageError(
+            f"{path}: there is no such file.",
+            cause="The path may be misspelled, or relative to another folder.",
+            remedy="Give the path of the roster or public file; `hedgerow roster build` and `hedgerow identity new` "
+            "write them.",
+            code="identity-not-found",
+        ) from None
+    except UnicodeDecodeError:
+        raise misread(f"{path} is not UTF-8 text.", "It is another kind of file.") from None
+
+
+def lines_of(identity: PublicIdentity) -> list[str]:
+    """A party as lines of TOML."""
+    # Names are checked and the rest is base64: nothing needs escaping.
+    return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
+
+
+def misread(what: str, cause: str = "") -> UsageError:
+    """The error for a public file or roster that does not read."""
+    remedy = "Ask the party that wrote the file for it again."
+    return UsageError(what, cause=cause, remedy=remedy, code="roster-file")
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} exists already.",
+        cause="An identity that is overwritten cannot be had back, and every roster would have to be made again.",
+        remedy="Choose another folder, or move the file away first.",
+        code="identity-exists",
+    )
+
+
+def _too_open(path: Path, mode: int) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{path} may be used by others than its owner (mode {stat.S_IMODE(mode):04o}).",
+        cause="Its permissions were changed, or it was copied.",
+        remedy=f"If nobody else has read it: chmod 600 {path}. Otherwise make a new identity and a new roster.",
+        code="identity-permissions",
+    )
+
+
+def _public_given(path: Path) -> UsageError:
+    private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
+    return UsageError(
+        f"{path} is the public file of an identity; its private file is needed here.",
+        cause="The public file is for the roster. With the private one a party proves who it is.",
+        remedy=f"Give the private file, which `hedgerow identity new` wrote beside it: {private}",
+        code="identity-file",
+    )
+
+
+def _unreadable(path: Path, cause: str, code: str = "identity-file") -> UsageError:
+    return UsageError(
+        f"{path} is not a private identity.",
+        cause=cause,
+        remedy="Give the path of a file that `hedgerow identity new` wrote.",
+        code=code,
+    )
