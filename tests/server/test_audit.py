@@ -25,7 +25,8 @@ from experiments.audit import (
     subject_of,
 )
 from hedgerow.client.node import Node
-from hedgerow.losses.tables import RECORD_NORM, Loss, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.training.presets import PRESETS

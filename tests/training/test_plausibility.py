@@ -16,7 +16,8 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.training import train
-from hedgerow.losses.tables import SCORE_LIMIT, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import SCORE_LIMIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of

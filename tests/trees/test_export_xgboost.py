@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
+from hedgerow.losses.kinds import PROBABILITY
 from hedgerow.models.export import codes_of_matrix, largest_difference, made_up_records, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import PROBABILITY, Ensemble, Leaf, Node, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
 
 xgboost = pytest.importorskip("xgboost")
 

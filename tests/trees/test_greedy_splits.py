@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import Loss
 from hedgerow.trees.greedy_trees import Bins, GrowingTrees, SplitRule, Splits, best_cuts
 
 KINDS = [(label, update) for label in ("binary", "multiclass", "regression") for update in ("newton", "averaging")]

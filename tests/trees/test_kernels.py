@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import FittedTrees, Histogram, Purpose, TreeBatch
 from hedgerow.trees import binning
 from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, apply_update, histogram, leaf_sums

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import SCORE_UNIT, Loss, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.leaves import LeafRule, leaf_values, read_sums
 

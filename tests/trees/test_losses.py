@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.errors import PlanError
+from hedgerow.losses.logistic import HESSIAN_SCALE as LOGISTIC_HESSIAN_SCALE
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.softmax import HESSIAN_SCALE as SOFTMAX_HESSIAN_SCALE
 from hedgerow.losses.tables import (
-    LOGISTIC_HESSIAN_SCALE,
     RECORD_NORM,
     SCORE_UNIT,
-    SOFTMAX_HESSIAN_SCALE,
     STEP_BITS,
     STEPS,
     Loss,
-    build_loss,
 )
 
 UPDATES = ["newton", "gradient", "averaging"]

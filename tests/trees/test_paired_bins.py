@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.losses.registry import build_loss
+from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import resolve
 from hedgerow.protocol.queries import NodeHistograms, Purpose, TreeBatch
 from hedgerow.trees import histograms as paired_bins

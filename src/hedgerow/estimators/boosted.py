@@ -29,9 +29,9 @@ from hedgerow.data.faults import Place, shown
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import FROM_DATA, PrivateTrees, finite_range, is_missing, keep_parameters, within_floats
+from hedgerow.losses.kinds import LOGISTIC, SOFTMAX
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
-from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX
 
 
 class DPGBDTClassifier(ClassifierMixin, PrivateTrees):

@@ -141,7 +141,7 @@ def evaluate_ensemble(
 
 
 def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
-    """What an evaluation releases, at its dearest; the un-noised event for an infinite epsilon.
+    """What an evaluation releases, at its most expensive; the un-noised event for an infinite epsilon.
 
     Raises:
         PrivacyError: when no noise keeps (epsilon, delta).

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.kinds import LOGISTIC, SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT, exponentials
 from hedgerow.protocol.queries import ErrorMoments, IntVector, ScoreHistogram
-from hedgerow.trees.ensemble import LOGISTIC, SOFTMAX, Ensemble
+from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import SiteRecords
 

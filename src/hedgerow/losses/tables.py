@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import cached_property, lru_cache
 
@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import PlanError
-from hedgerow.plan.plan import Plan
 
 SCORE_UNIT = 2**16
 """Scores are integers in units of 1 / SCORE_UNIT."""
@@ -39,13 +38,6 @@ SCORE_LIMIT = STEPS // 2 << STEP_BITS
 RECORD_NORM = 2**14
 LARGEST_UNIT = 2**28
 """Integer units per 1.0 of a statistic: beyond this, products and squares in the kernels would leave 64 bits."""
-GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
-LOGISTIC_HESSIAN_SCALE = GOLDEN_RATIO**2.5
-"""Largest c for which the norm of (g, c h) of the logistic loss never exceeds 1; see docs/privacy.md for the proof."""
-SOFTMAX_HESSIAN_SCALE = 2.0
-"""The same for softmax with diagonal Hessians, where the norm of the gradient alone reaches sqrt(2)."""
-RESIDUAL_LIMIT = 1.0
-"""Residuals of a regression are clipped to this, in units in which the label's public range is [-1, 1]."""
 _CONTEXT = Context(prec=50)
 
 
@@ -105,90 +97,15 @@ class Loss:
         return math.isqrt(self.norm_squared)
 
 
-def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:
-    """The loss of a plan.
-
-    Args:
-        plan: a plan; its label and weight update decide.
-        joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
-        hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
-
-    Raises:
-        PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.
-    """
-    if plan.model.weight_update == "averaging":
-        return _averaging(plan, hessian_scale)
-    if plan.label.type == "binary":
-        return _logistic(plan.model.weight_update == "newton", joint_clip, hessian_scale)
-    if plan.label.type == "multiclass":
-        newton = plan.model.weight_update == "newton"
-        return _softmax(plan.label.n_outputs, newton, joint_clip, hessian_scale)
-    return _squared(joint_clip, hessian_scale)
-
-
-def _logistic(newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-    c = hessian_scale or (LOGISTIC_HESSIAN_SCALE if newton else 0.5)
-    probability = logistic(STEPS, SCORE_UNIT >> STEP_BITS)
-    hessian = probability * (1 - probability) if newton else np.ones(STEPS)
-    pairs = np.stack([np.stack([probability - label, c * hessian], axis=-1) for label in (0, 1)])
-    norms = np.sqrt(pairs[..., 0] ** 2 + pairs[..., 1] ** 2)
-    limit = float(norms.max()) if joint_clip is None else joint_clip
-    check_units(RECORD_NORM / limit, c * RECORD_NORM / limit)
-    pairs *= np.minimum(1, limit / norms)[..., None]
-    return _from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
-
-
-def _averaging(plan: Plan, hessian_scale: float | None) -> Loss:
-    if plan.label.type == "regression":
-        c = 0.5
-        scales = RECORD_NORM / math.hypot(1, c) * np.array([1.0, c])
-        units = np.floor(scales).astype(int)
-        empty = np.empty((0, STEPS, 2), dtype=np.int16)
-        norm_squared = int(units[0] ** 2 + units[1] ** 2)
-        return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
-    if plan.label.type == "binary" and hessian_scale is not None:
-        scale = RECORD_NORM / math.hypot(1, hessian_scale)
-        check_units(scale, hessian_scale * scale)
-        pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
-        table = np.repeat(pairs[:, None, :], STEPS, axis=1)
-        return replace(_from_table(table, scale, np.array([1.0, hessian_scale])), is_share=True)
-    counts = np.repeat(np.eye(len(plan.label.classes))[:, None, :], STEPS, axis=1)
-    return _from_table(counts, float(RECORD_NORM), np.ones(counts.shape[-1]), n_outputs=0)
-
-
-def _from_table(values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int = 0) -> Loss:
+def loss_from_table(
+    values: NDArray[np.float64], scale: float, weights: NDArray[np.float64], n_outputs: int = 0
+) -> Loss:
     """Round towards zero, so that no entry's norm grows; the norm is then read off the integers."""
     table = np.trunc(values * scale * (1 - 1e-12)).astype(np.int16)
     if n_outputs == 0 and scale == RECORD_NORM:
         table = np.rint(values * scale).astype(np.int16)
     norm_squared = int((table.astype(np.int64) ** 2).sum(axis=-1).max())
     return Loss("table", n_outputs, values.shape[-1], scale * weights, table, norm_squared)
-
-
-def _softmax(n_classes: int, newton: bool, joint_clip: float | None, hessian_scale: float | None) -> Loss:
-    c = hessian_scale or (SOFTMAX_HESSIAN_SCALE if newton else 0.5)
-    # Above c*, diagonal Hessians add at most c**2 / 8 (two even classes); c**2 / 4 is on the safe side.
-    extra = 0.0 if newton and c <= SOFTMAX_HESSIAN_SCALE else (c / 2 if newton else c)
-    own = math.hypot(math.sqrt(2), extra)
-    limit = own if joint_clip is None else min(own, joint_clip)
-    scale = RECORD_NORM / limit
-    check_units(scale, c * scale)
-    n_statistics = 2 * n_classes if newton else n_classes + 1
-    weights = np.concatenate([np.ones(n_classes), np.full(n_statistics - n_classes, c)])
-    empty = np.empty((0, STEPS, n_statistics), dtype=np.int16)
-    constant = 0 if newton else math.floor(c * scale)
-    return Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
-
-
-def _squared(joint_clip: float | None, hessian_scale: float | None) -> Loss:
-    clip = RESIDUAL_LIMIT if joint_clip is None else joint_clip
-    c = hessian_scale or clip / 2
-    scale = RECORD_NORM / math.hypot(clip, c)
-    check_units(scale, clip * scale, c * scale)
-    gradient_clip, constant = math.floor(clip * scale), math.floor(c * scale)
-    empty = np.empty((0, STEPS, 2), dtype=np.int16)
-    scales = np.array([float(math.floor(scale)), float(constant)])
-    return Loss("squared", 1, 2, scales, empty, gradient_clip**2 + constant**2, gradient_clip, constant)
 
 
 def check_units(*units: float) -> None:

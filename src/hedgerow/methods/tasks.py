@@ -72,7 +72,7 @@ class TrainingTask:
         return program_for(self.plan, self.settings)
 
     def planned_releases(self) -> list[Event]:
-        """What a whole run releases, at its dearest."""
+        """What a whole run releases, at its most expensive."""
         return planned_releases(self.plan, self.settings)
 
 

@@ -38,20 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError, missing_extra
+from hedgerow.losses.kinds import LOGISTIC, PROBABILITY, SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.trees.binning import FeatureGrid, Grid
-from hedgerow.trees.ensemble import (
-    LOGISTIC,
-    PROBABILITY,
-    SOFTMAX,
-    Ensemble,
-    Leaf,
-    Node,
-    Split,
-    pruned_tree,
-    single_as_decimal,
-)
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree, single_as_decimal
 
 if TYPE_CHECKING:
     from hedgerow.models.model import Model

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import EnvironmentFault, missing_extra
+from hedgerow.losses.kinds import LOGISTIC, PROBABILITY
 from hedgerow.plan.plan import Feature
-from hedgerow.trees.ensemble import LOGISTIC, PROBABILITY
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
 if TYPE_CHECKING:

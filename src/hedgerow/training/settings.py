@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hedgerow.losses.tables import Loss, build_loss
+from hedgerow.losses.kinds import DEFAULT_CLIP
+from hedgerow.losses.registry import build_loss, loss_kind
+from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
@@ -23,8 +25,6 @@ GREEDY_TREES = 25
 """Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
 ADAPTIVE_SUBSET = 3
 INTERACTION_SHARE = 0.5
-DEFAULT_CLIP = 0.25
-CLIPPED_HESSIAN_SCALE = 2.0
 CALIBRATION_MARGIN = 1e-7
 """Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
 
@@ -86,11 +86,11 @@ class Settings:
         return n_batches * n_levels_asked(plan, self) + _paid_histograms(plan, self) + plan.reads_quantiles
 
     def planned_releases(self, plan: Plan) -> list[Event]:
-        """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
+        """What a whole run releases, at its most expensive; the un-noised event for a plan without privacy."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         unnoised: list[Event] = [UnnoisedEvent()] if plan.reads_quantiles else []
-        return unnoised + _dearest_releases(plan, self, self.noise_multiplier)
+        return unnoised + _most_expensive_releases(plan, self, self.noise_multiplier)
 
 
 def resolve_boosting(plan: Plan) -> Settings:
@@ -155,7 +155,7 @@ def pays_for_candidates(plan: Plan) -> bool:
 
 
 def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
-    """What a whole run releases, at its dearest; the un-noised event for a plan without privacy."""
+    """What a whole run releases, at its most expensive; the un-noised event for a plan without privacy."""
     return settings.planned_releases(plan)
 
 
@@ -173,7 +173,7 @@ def _noise_ridge(plan: Plan) -> float:
     choice = plan.model.noise_ridge
     if not isinstance(choice, str):
         return choice
-    return 12.0 if plan.label.type == "regression" else 1.5
+    return loss_kind(plan).noise_ridge
 
 
 def _joint_clip(plan: Plan) -> float | None:
@@ -182,19 +182,15 @@ def _joint_clip(plan: Plan) -> float | None:
         return None
     if not isinstance(choice, str):
         return choice
-    clips = plan.label.type == "regression" or (plan.label.type == "binary" and plan.model.weight_update == "newton")
-    return DEFAULT_CLIP if clips and plan.model.weight_update != "averaging" else None
+    return DEFAULT_CLIP if plan.model.weight_update in loss_kind(plan).clipped_updates else None
 
 
 def _hessian_scale(plan: Plan) -> float | None:
     choice = plan.model.hessian_scale
     if not isinstance(choice, str):
         return choice
-    # Under the joint clip a smaller c than c* leaves more of the norm to the gradient.
     clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
-    if not clipped:
-        return None
-    return DEFAULT_CLIP if plan.label.type == "regression" else CLIPPED_HESSIAN_SCALE
+    return loss_kind(plan).clipped_hessian_scale if clipped else None
 
 
 def _noise_multiplier(plan: Plan, settings: Settings) -> float:
@@ -209,7 +205,7 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     judge = get_accountant(privacy.accountant)
 
     def keeps(margin: float) -> bool:
-        releases = _dearest_releases(plan, settings, exact * (1 + margin))
+        releases = _most_expensive_releases(plan, settings, exact * (1 + margin))
         return judge.epsilon(releases, privacy.delta) <= privacy.epsilon
 
     # A large epsilon or a small delta leaves so little noise that the grid costs more than the least margin.
@@ -233,8 +229,8 @@ def _paid_histograms(plan: Plan, settings: Settings) -> int:
     return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays_for_candidates(plan) else 0
 
 
-def _dearest_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
-    """The releases of a run with this noise at their dearest: with the smallest sensitivity, so the coarsest grid.
+def _most_expensive_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
+    """The releases of a run with this noise at their most expensive: with the smallest sensitivity, so the coarsest grid.
 
     The sensitivity of a round depends on how far the scores have come; it is smallest at the start.
     """

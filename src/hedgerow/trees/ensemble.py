@@ -29,6 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError
+from hedgerow.losses.kinds import LOGISTIC, PROBABILITY, SOFTMAX
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, TreeBatch
@@ -36,7 +38,6 @@ from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid, build_grid
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 from hedgerow.trees.random_trees import concatenate
 
-LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY = "logistic", "softmax", "identity", "probability"
 ENSEMBLE_VERSION = 1
 SET, ALL_LEFT = -1, -2
 MAX_DEPTH = 8
@@ -44,10 +45,8 @@ INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
 def link_of(plan: Plan) -> str:
-    """What the scores of a plan's model mean: see `Ensemble.link`."""
-    if plan.model.weight_update == "averaging":
-        return IDENTITY if plan.label.type == "regression" else PROBABILITY
-    return {"binary": LOGISTIC, "multiclass": SOFTMAX, "regression": IDENTITY}[plan.label.type]
+    """What the scores of a plan's model mean, see `LossKind.link`."""
+    return loss_kind(plan).link
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,7 @@ class Ensemble:
         grid: the cells that thresholds refer to.
         fitted: all trees with their values, in training order; None before the first.
         n_outputs: scores per record: 1, or one per class.
-        link: what a sum of values means: "logistic" (log-odds), "softmax" (one log-weight per class), "identity" (the
-            label scaled to [-1, 1]) or "probability" (averaged class shares).
+        link: what a sum of values means, see `LossKind.link`.
         leaf_weights: int64 [n_trees, n_leaves], the released (noisy) leaf Hessians or counts, cut off at zero, in the
             integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
             scores do not depend on them.

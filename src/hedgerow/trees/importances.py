@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.kinds import SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.trees.ensemble import SOFTMAX, Ensemble, Leaf, Node, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
 
 DENSITY_PASSES = 10
 """Passes of expectation maximisation; later ones would sharpen the noise."""

@@ -1,0 +1,34 @@
+"""The losses: one line here makes a loss exist for a type of label."""
+
+from __future__ import annotations
+
+from hedgerow.losses import averaging, logistic, softmax, squared
+from hedgerow.losses.kinds import LossKind
+from hedgerow.losses.tables import Loss
+from hedgerow.plan.plan import Plan
+
+LOSSES: dict[str, LossKind] = {"binary": logistic.KIND, "multiclass": softmax.KIND, "regression": squared.KIND}
+AVERAGING: dict[str, LossKind] = {
+    "binary": averaging.SHARES,
+    "multiclass": averaging.SHARES,
+    "regression": averaging.MEANS,
+}
+
+
+def loss_kind(plan: Plan) -> LossKind:
+    """The kind of loss that a plan's label and weight update ask for."""
+    return (AVERAGING if plan.model.weight_update == "averaging" else LOSSES)[plan.label.type]
+
+
+def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:
+    """The loss of a plan.
+
+    Args:
+        plan: a plan; its label and weight update decide.
+        joint_clip: largest L2 norm of (g, c h) of one record, in real units; None leaves the loss's own bound.
+        hessian_scale: c; None takes the largest that leaves the sensitivity of g alone (and 1/2 for counts).
+
+    Raises:
+        PlanError: when (joint_clip, hessian_scale) leave a statistic no integers, or more than the kernels hold.
+    """
+    return loss_kind(plan).build(plan, joint_clip, hessian_scale)
