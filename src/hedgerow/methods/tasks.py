@@ -86,8 +86,8 @@ class EvaluationTask:
             whether it knows the model.
         epsilon, delta: what the evaluation may cost by itself.
         first_round: releases on the model's account before this one.
-        noise: who adds the noise to this evaluation, "server" or "distributed", whoever added it to the training;
-            "local" for the models of plans with local noise, and only for these. "" takes the sites: whoever had the
+        noise: who adds the noise to this evaluation: "server" or "distributed", which may differ from the training's;
+            "local" for the models of plans with local noise, and only for these. "" takes the sites: a party with the
             exact sums of an evaluation could have made the model for them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Public grids: the cells that every value falls into, whoever holds it.
+"""Public grids: the cells that every value falls into, at whichever site.
 
 A grid is fixed by the plan before any data is seen. All split candidates, thresholds and histograms are made of its
 cells, so a node bins its rows once and every later question is a table over small integers:

@@ -186,8 +186,8 @@ def _calibrated(promise: _Promise) -> tuple[float, int]:
 def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, number: int) -> FilterTerms | None:
     """What the filter charges in round `number`, from 0 on, and what it keeps back then; None without a filter.
 
-    Before the closing rounds it keeps back what the largest gradient costs in all of them. So whoever has spent the
-    rest has a place in every one of them: the regular rounds pay for as many, at that price.
+    Before the closing rounds it keeps back what the largest gradient costs in all of them. So a record that has spent
+    the rest has a place in every one of them: the regular rounds pay for as many, at that price.
     """
     if not terms.order:
         return None
