@@ -1,4 +1,4 @@
-"""Random faults in whole federations of real processes: what they end in, and whether anybody is worse off for them.
+"""Random faults in whole federations of real processes: what they end in, and what they break.
 
 ``python -m experiments faults --schedules 200 --seed 0``. Each schedule is a coordinator and five nodes over
 loopback TLS. Drawn from the seed, processes are killed, frozen, ended and started again, disks become full, one site
@@ -564,8 +564,8 @@ def _read(workers: Sequence[subprocess.Popen[str]]) -> list[tuple[int, Found]]:
                     key.fileobj.close()  # type: ignore[union-attr]
                     continue
                 count, text = json.loads(line)
-                told = json.loads(text)
-                found = Found(**{**told, "ends": Counter(told["ends"]), "faults": Counter(told["faults"])})
+                content = json.loads(text)
+                found = Found(**{**content, "ends": Counter(content["ends"]), "faults": Counter(content["faults"])})
                 results.append((count, found))
                 said = "; ".join(f"BROKEN {name}" for name, _ in found.broken) or "holds"
                 print(f"schedule {count}: {said}, {found.seconds:.1f} s", file=sys.stderr, flush=True)

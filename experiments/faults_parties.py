@@ -40,7 +40,7 @@ from hedgerow.transport.interface import Connected
 from hedgerow.transport.roster_file import read_roster
 
 FULL = 0
-"""A strike's signal that is none: from now on no file of the process may grow."""
+"""In place of a strike's signal: from now on no file of the process may grow."""
 MUTATING, NUMBERS, LYING, SILENT = "damages what it sends", "sends other numbers", "lies in its first word", "is silent"
 HOSTILE = (MUTATING, NUMBERS, LYING, SILENT)
 _DAMAGED_SHARE = 0.15
@@ -63,7 +63,7 @@ class Process:
     pid: int
     pipes: tuple[int, int]
     said: bytearray = field(default_factory=bytearray)
-    told: bytearray = field(default_factory=bytearray)
+    noted: bytearray = field(default_factory=bytearray)
     code: int | None = None
 
     def poll(self) -> int | None:
@@ -71,7 +71,7 @@ class Process:
         if self.code is not None:
             return self.code
         done, status = os.waitpid(self.pid, os.WNOHANG)
-        for pipe, text in zip(self.pipes, (self.said, self.told), strict=True):
+        for pipe, text in zip(self.pipes, (self.said, self.noted), strict=True):
             with contextlib.suppress(BlockingIOError):
                 while part := os.read(pipe, 1 << 16):
                     text += part
@@ -101,7 +101,7 @@ class Process:
 
     def uploads(self) -> Iterator[tuple[str, int]]:
         """Run and round of every vector that it was about to send."""
-        for line in self.told.decode("ascii").splitlines():
+        for line in self.noted.decode("ascii").splitlines():
             run_id, number = json.loads(line)
             yield run_id, number
 
@@ -109,11 +109,11 @@ class Process:
 def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = lambda _: None) -> Process:
     """Fork a command in a folder.
 
-    Args: prepare: is called in the child before the command, with the pipe to tell of vectors in.
+    Args: prepare: is called in the child before the command, with the pipe to note vectors in.
     """
 
-    def act(told: int) -> int:
-        prepare(told)
+    def act(noted: int) -> int:
+        prepare(noted)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main(arguments)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -123,30 +123,30 @@ def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = l
 
 
 def _fork(folder: Path, act: Callable[[int], int]) -> Process:
-    said, told = os.pipe(), os.pipe()
+    said, noted = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 70
         try:
-            # Until the command has begun, to be interrupted is no end of the command's.
+            # Until the command has begun, to be interrupted is not an end of the command's.
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
             os.setpgid(0, 0)
             os.chdir(folder)
             null = os.open(os.devnull, os.O_RDWR)
             for stream, target in ((0, null), (1, null), (2, said[1])):
                 os.dup2(target, stream)
-            code = act(told[1])
+            code = act(noted[1])
         except BaseException:
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
                 sys.stderr.flush()
             os._exit(code)
-    for pipe in (said[1], told[1]):
+    for pipe in (said[1], noted[1]):
         os.close(pipe)
-    for pipe in (said[0], told[0]):
+    for pipe in (said[0], noted[0]):
         os.set_blocking(pipe, False)
-    return Process(pid, (said[0], told[0]))
+    return Process(pid, (said[0], noted[0]))
 
 
 def warm() -> None:
@@ -168,7 +168,7 @@ def _befall(strike: Strike) -> None:
 def prepare_node(strike: Strike | None) -> Callable[[int], None]:
     """Wrap the node's loop: it notes its vectors, and is struck."""
 
-    def prepare(told: int) -> None:
+    def prepare(noted: int) -> None:
         handle, seen = hedgerow.client.run.handle, [0]
 
         def struck(session: Any, uplink: Any, event: Any) -> None:
@@ -176,7 +176,7 @@ def prepare_node(strike: Strike | None) -> Callable[[int], None]:
             is_it = strike is not None and isinstance(event, bytes) and seen[0] == strike.number
             if is_it and strike is not None and strike.is_before:
                 _befall(strike)
-            handle(session, _Noting(session, uplink, told), event)
+            handle(session, _Noting(session, uplink, noted), event)
             if is_it and strike is not None and not strike.is_before:
                 _befall(strike)
 
@@ -196,14 +196,14 @@ class _Wrapped:
 class _Noting(_Wrapped):
     """Notes every vector before it is sent."""
 
-    def __init__(self, session: Any, uplink: Any, told: int) -> None:
+    def __init__(self, session: Any, uplink: Any, noted: int) -> None:
         super().__init__(uplink)
-        self._session, self._told = session, told
+        self._session, self._noted = session, noted
 
     def send(self, message: bytes) -> bool:
         if message[4] == MessageKind.UPLOAD:
             run = self._session._run
-            os.write(self._told, json.dumps([run.run_id.hex(), run.replica.n_releases]).encode() + b"\n")
+            os.write(self._noted, json.dumps([run.run_id.hex(), run.replica.n_releases]).encode() + b"\n")
         return bool(self._uplink.send(message))
 
 

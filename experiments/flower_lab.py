@@ -187,7 +187,7 @@ class Deployment:
             "FLWR_HOME": str(self._home(party)),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            # How often a SuperNode looks whether there is a process to start: 1 s if nobody says otherwise.
+            # How often a SuperNode looks whether there is a process to start: 1 s by default.
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLLS,
             "NUMBA_NUM_THREADS": "1",
             "COLUMNS": "250",
@@ -215,7 +215,7 @@ class Deployment:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
+    """A port of 127.0.0.1 that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -31,7 +31,7 @@ FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this 
 
 
 def milliseconds(act: Callable[[], object], repeats: int) -> float:
-    """Returns the median wall-clock time of `act`, after one run that is not counted."""
+    """The median wall-clock time of `act`, after one run that is not counted."""
     act()
     times = []
     for _ in range(repeats):
@@ -51,7 +51,7 @@ class Flower:
 
 
 def flower() -> Flower | None:
-    """Returns Flower's primitives, or None when it is not installed."""
+    """Flower's primitives, or None when it is not installed."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         sharing = import_module("flwr.common.secure_aggregation.crypto.shamir")
@@ -62,7 +62,7 @@ def flower() -> Flower | None:
 
 
 def primitives(theirs: Flower | None) -> dict[str, tuple[float, float | None]]:
-    """Returns ours and theirs in milliseconds: masks of 100,000 entries, and Shamir with n = 100, t = 51."""
+    """Ours and theirs in milliseconds: masks of 100,000 entries, and Shamir with n = 100, t = 51."""
     keys = [os.urandom(32) for _ in range(100)]
     secret, holders = os.urandom(32), list(range(1, 101))
     shares = shamir.split(secret, holders, 51, os.urandom)
@@ -109,7 +109,7 @@ class Stopwatch:
         self.times: dict[str, list[float]] = {}
 
     def run(self, name: str, act: Callable[[], Any]) -> Any:
-        """Returns what `act` returns; its milliseconds are kept under `name`."""
+        """What `act` returns; its milliseconds are kept under `name`."""
         forget_verified()
         started = time.perf_counter()
         found = act()
@@ -117,12 +117,12 @@ class Stopwatch:
         return found
 
     def median(self, name: str) -> float:
-        """Returns the median milliseconds of a name, 0 if it never ran."""
+        """The median milliseconds of a name, 0 if it never ran."""
         return statistics.median(self.times.get(name, [0.0]))
 
 
 def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> RoundCost:
-    """Returns the cost of one aggregation with 10 % of the nodes dropped before their vector."""
+    """The cost of one aggregation with 10 % of the nodes dropped before their vector."""
     sites = [f"site-{number}" for number in range(n_nodes)]
     session = EpochSession(sites, 2, os.urandom, wishes=wishes)
     spec = session.spec("cost", (VectorSpec("v", length, width, 1000, 1000 * n_nodes),))
@@ -166,7 +166,7 @@ def one_round(n_nodes: int, length: int, width: int, wishes: Wishes | None) -> R
 
 
 def run_bytes(n_sites: int = 10) -> dict[str, int]:
-    """Returns the greatest upload and download of a site for a whole run of 100 trees of depth 4 in batches of 25.
+    """The greatest upload and download of a site for a whole run of 100 trees of depth 4 in batches of 25.
 
     Everything is counted: set-up, the label sums, four sums of 25 * 16 leaves * 2 numbers, and two spare slots.
     """

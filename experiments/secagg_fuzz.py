@@ -95,7 +95,7 @@ def _received(name: str, server: EpochSetup | Aggregator, sample: bytes) -> Targ
 
 
 def setup_targets() -> list[Target]:
-    """Returns the parsers and steps of the set-up."""
+    """The parsers and steps of the set-up."""
     begun, revealed, shared, held = (set_up(stage, 5) for stage in ("keys", "nonces", "shares", "ready"))
     first, liar = begun.contexts[0], begun.contexts[0].identity
     entropy, parameters = seeded_entropy(7), begun.parameters
@@ -155,7 +155,7 @@ class RoundStages:
 
 
 def round_stages() -> RoundStages:
-    """Returns the stages of one honest aggregation."""
+    """The stages of one honest aggregation."""
     lab = Lab(wishes=Wishes(1, has_echo=True))
     opened, ready = lab.open(), lab.node(0)
     uploads = [lab.masked(node, opened) for node in range(5)]
@@ -170,7 +170,7 @@ def round_stages() -> RoundStages:
 
 
 def round_targets() -> list[Target]:
-    """Returns the parsers and steps of an aggregation."""
+    """The parsers and steps of an aggregation."""
     made = round_stages()
     context, coordinator = made.lab.session.contexts["site-0"], made.lab.session.coordinator
     spec, upload = made.opened.spec, made.closed.uploads[0]
@@ -217,7 +217,7 @@ def round_targets() -> list[Target]:
 
 
 def targets() -> list[Target]:
-    """Returns all parsers and steps, each with a valid message that passes it."""
+    """All parsers and steps, each with a valid message that passes it."""
     return [*setup_targets(), *round_targets()]
 
 
@@ -226,7 +226,7 @@ def _read_list(kind: Kind, parameters: bytes, data: bytes) -> object:
 
 
 def damaged(sample: bytes, draw: random.Random) -> bytes:
-    """Returns the message with one to four random injuries: flips, cuts, repeats, insertions, extreme numbers."""
+    """The message with one to four random injuries: flips, cuts, repeats, insertions, extreme numbers."""
     data = bytearray(sample)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data) + 1) if data else 0
@@ -251,7 +251,7 @@ def damaged(sample: bytes, draw: random.Random) -> bytes:
 
 
 def try_once(target: Target, data: bytes) -> str:
-    """Returns what came of `data`: a refusal's code or "accepted"; raises AssertionError for a second encoding."""
+    """What came of `data`: a refusal's code or "accepted"; raises AssertionError for a second encoding."""
     try:
         found = target.take(data)
     except (Refusal, OwnMistake, Abandoned) as refusal:
@@ -271,7 +271,7 @@ def _restored(whole: Participant, epoch: bytes | None = None, step: bytes | None
 
 
 def resealed(target: Target, data: bytes) -> bytes:
-    """Returns damaged state bytes with a fitting hash, so that what lies behind the hash is reached."""
+    """Damaged state bytes with a fitting hash, so that what lies behind the hash is reached."""
     return sealed_state(data[:-32]) if target.name.endswith("state") else data
 
 

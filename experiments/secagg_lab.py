@@ -28,7 +28,7 @@ Vectors = dict[str, NDArray[np.int64]]
 
 
 def seeded_entropy(seed: int) -> Callable[[int], bytes]:
-    """Returns a reproducible source of bytes, for checks and tests only."""
+    """A reproducible source of bytes, for checks and tests only."""
     return random.Random(seed).randbytes
 
 
@@ -51,15 +51,15 @@ class Lab:
         self.view = self.session.view
 
     def open(self, purpose: str = "tree-1", length: int = 4, width: int = 32, bound: int = 1000) -> Aggregator:
-        """Returns the aggregator of the next slot, for one vector."""
+        """The aggregator of the next slot, for one vector."""
         return self.open_vectors(purpose, (VectorSpec("leaves", length, width, bound, bound * len(self.sites)),))
 
     def open_vectors(self, purpose: str, vectors: tuple[VectorSpec, ...]) -> Aggregator:
-        """Returns the aggregator of the next slot, for several vectors."""
+        """The aggregator of the next slot, for several vectors."""
         return Aggregator.open(self.view, self.session.coordinator, self.session.spec(purpose, vectors))
 
     def node(self, number: int) -> Participant:
-        """Returns a node's current state."""
+        """A node's current state."""
         return self.session.nodes[self.sites[number]]
 
     def masked(self, number: int, aggregator: Aggregator, vectors: Vectors | None = None) -> bytes:
@@ -74,7 +74,7 @@ class Lab:
         return step.message or b""
 
     def collected(self, purpose: str = "tree-1", absent: tuple[int, ...] = (), **options: Any) -> Aggregator:
-        """Returns an aggregator that holds the uploads of all nodes but the absent ones."""
+        """An aggregator that holds the uploads of all nodes but the absent ones."""
         aggregator = self.open(purpose, **options)
         uploads = [self.masked(node, aggregator) for node in range(len(self.sites)) if node not in absent]
         aggregator, complaints = aggregator.receive(uploads)
@@ -82,7 +82,7 @@ class Lab:
         return aggregator
 
     def request(self, aggregator: Aggregator, holder: int, survivors: tuple[int, ...], **changes: Any) -> bytes:
-        """Returns a request with any list of survivors, correctly signed: what a lying coordinator can make."""
+        """A request with any list of survivors, correctly signed: what a lying coordinator can make."""
         headers = {node: upload.header for node, upload in aggregator.uploads.items()}
         fields: dict[str, Any] = {
             "context": aggregator.context,
@@ -107,7 +107,7 @@ class Lab:
 
 
 def refusal_of(act: Callable[[], object]) -> Code | None:
-    """Returns the code with which `act` was refused, or None."""
+    """The code with which `act` was refused, or None."""
     try:
         act()
     except (Refusal, OwnMistake, Abandoned) as refusal:
@@ -129,12 +129,12 @@ def require(condition: bool, sentence: str) -> None:
 
 
 def sparse_lab() -> Lab:
-    """Returns forty nodes on a random Harary graph."""
+    """Forty nodes on a random Harary graph."""
     return Lab(n_nodes=40, wishes=Wishes(1, max_drops=4, is_sparse=True, has_echo=True))
 
 
 def echoed() -> tuple[Lab, Aggregator, list[bytes]]:
-    """Returns a lab whose five nodes echoed a manifest, the aggregator that waits for the echoes, and these."""
+    """A lab whose five nodes echoed a manifest, the aggregator that waits for the echoes, and these."""
     lab = Lab(wishes=Wishes(1, has_echo=True))
     aggregator, requests = lab.collected().close_vectors(lab.session.coordinator)
     return lab, aggregator, [lab.answered(node, requests[node]).message or b"" for node in range(5)]
@@ -160,7 +160,7 @@ class SetUp:
 
 
 def set_up(until: str, n_nodes: int = 4, wishes: Wishes | None = None) -> SetUp:
-    """Returns a set-up in which all nodes just sent their "keys", "nonces", "shares" or acknowledgements ("ready")."""
+    """A set-up in which all nodes just sent their "keys", "nonces", "shares" or acknowledgements ("ready")."""
     entropy = seeded_entropy(3)
     identities = [Identity(entropy(32)) for _ in range(n_nodes)]
     coordinator = Identity(entropy(32))

@@ -1,26 +1,250 @@
-"""Weakens secure aggregation in ways that others have been weak, and shows that a named check turns red for each.
+"""Named checks of secure aggregation's properties, and weakenings of the code that turn each of them red.
 
-Printed by ``python -m experiments secagg_mutations``. Each mutation patches one name, runs one check of
-`secagg_checks` and puts the name back. A mutation whose check stays green fails the run.
+A check is a function that raises AssertionError when a property is gone; the tests run all on the code as it is.
+``python -m experiments secagg_mutations`` weakens the code in ways that others have been weak: each mutation patches
+one name, runs one check and puts the name back. A mutation whose check stays green fails the run.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
-from experiments.secagg_checks import CHECKS
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.harness import arguments
+from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy
 from hedgerow.errors import HedgerowError
 from hedgerow.secagg import aggregator, checks, masks, participant
 from hedgerow.secagg._primitives import aead, agreement, prg
-from hedgerow.secagg.keys import vector_keys
-from hedgerow.secagg.messages import Header
+from hedgerow.secagg._primitives.prg import DTYPES
+from hedgerow.secagg.aggregator import Aggregator
+from hedgerow.secagg.keys import self_mask_secret, vector_keys
+from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
+from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, VectorSpec
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
+
+
+def looks_uniform(words: NDArray[np.unsignedinteger[Any]]) -> bool:
+    """Whether the lowest and the highest byte of the words pass chi-square with 255 degrees of freedom (p > 1e-5)."""
+    octets = words.view(np.uint8).reshape(len(words), -1)
+    statistics = []
+    for column in (0, -1):
+        counts = np.bincount(octets[:, column], minlength=256)
+        statistics.append(float(((counts - len(words) / 256) ** 2 / (len(words) / 256)).sum()))
+    return max(statistics) < 360.0
+
+
+def every_key_bit_counts() -> None:
+    """A mask depends on all 256 bits of its key."""
+    key = bytes(range(32))
+    reference = np.zeros(8, DTYPES[64])
+    prg.add_keystreams(reference, [key], [])
+    for bit in range(256):
+        flipped = bytearray(key)
+        flipped[bit // 8] ^= 1 << bit % 8
+        other = np.zeros(8, DTYPES[64])
+        prg.add_keystreams(other, [bytes(flipped)], [])
+        require(not (other == reference).any(), f"Bit {bit} of the key does not reach the mask.")
+
+
+def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, seed: bytes) -> dict[str, Any]:
+    """What an adversary can compute from node 0's upload; each must be uniform, whatever the inputs.
+
+    Nodes 2, 3 and 4 collude (t - 1 = 3 of t = 4); nodes 0 and 1 are honest.
+    """
+    vectors = aggregator.spec.vectors
+    length, width = vectors[0].length, vectors[0].width
+    rows = np.frombuffer(MaskedVector.from_bytes(upload).payload, DTYPES[width]).reshape(len(vectors), length)
+
+    def without(plus: list[bytes], minus: list[bytes]) -> NDArray[Any]:
+        row: NDArray[Any] = rows[0].copy()
+        name = vectors[0].vector_id
+        taken, given = (vector_keys(side, aggregator.context, name, width) for side in (plus, minus))
+        prg.add_keystreams(row, given, taken)
+        return row
+
+    own = self_mask_secret(seed, 0, aggregator.context)
+    every, colluders = signed_pair_secrets(keys, (1, 2, 3, 4)), signed_pair_secrets(keys, (2, 3, 4))
+    return {
+        "the difference of two vectors of one slot": rows[0] - rows[1],
+        "a survivor's vector without its self mask": without([own], []),
+        "a survivor's vector without its self mask and the colluders' pair masks": without(
+            [own, *colluders[0]], colluders[1]
+        ),
+        "a late vector after its slot key was rebuilt": without(*every),
+    }
+
+
+def equal_sums_look_alike() -> None:
+    """Inputs (x, -x) and (x', -x') of two honest nodes look alike to the coordinator with t - 1 colluders."""
+    for value in (7, 900):
+        lab = Lab(n_nodes=5, n_slots=1, seed=value)
+        vectors = tuple(VectorSpec(name, 16_384, 32, 1000, 5000) for name in ("gradients", "hessians"))
+        aggregator = lab.open_vectors("tree-1", vectors)
+        keys = MaskingKeys(lab.view, 0, lab.node(0).chain.current(), {}, aggregator.context)
+        drawn: list[bytes] = []
+        plain = lab.session.entropy
+
+        def recorded(length: int, plain: Any = plain, drawn: list[bytes] = drawn) -> bytes:
+            drawn.append(plain(length))
+            return drawn[-1]
+
+        lab.session.entropy = recorded
+        upload = lab.masked(0, aggregator, {v.vector_id: np.full(v.length, value, np.int64) for v in vectors})
+        for name, view in _views(lab, aggregator, upload, keys, drawn[0]).items():
+            require(looks_uniform(view), f"Not uniform: {name}.")
+
+
+def a_used_slot_is_refused() -> None:
+    """A node masks nothing twice under one slot key, whatever the purpose."""
+    lab = Lab(n_nodes=3)
+    first = lab.open("tree-1")
+    lab.masked(0, first)
+    again = Aggregator.open(lab.view, lab.session.coordinator, replace(first.spec, purpose="tree-2"))
+    require_refusal(lambda: lab.masked(0, again), Code.SLOT_REUSED)
+
+
+def one_past_the_bound_is_refused() -> None:
+    """Entries at the bound pass, one past it are refused, on both sides."""
+    lab = Lab(n_nodes=3)
+    aggregator = lab.open(bound=1000)
+    for value in (1001, -1001):
+        vector = np.array([0, 0, value, 0], np.int64)
+        require_refusal(partial(lab.masked, 0, aggregator, {"leaves": vector}), Code.VECTOR_UNFIT)
+    lab.masked(0, aggregator, {"leaves": np.array([1000, -1000, 0, 1], np.int64)})
+
+
+def a_forged_header_is_refused() -> None:
+    """A header in another node's name is refused by the aggregator, and by a holder whose coordinator forged it."""
+    lab = Lab(n_nodes=4)
+    aggregator = lab.collected()
+    genuine = aggregator.uploads[1]
+    header = replace(Header.from_signed(genuine.header), seed_commitment=bytes(32))
+    forged = replace(genuine, header=header.to_signed(lab.session.contexts["site-2"].identity))
+    _, complaints = Aggregator.open(lab.view, lab.session.coordinator, aggregator.spec).receive([forged.to_bytes()])
+    found = [complaint.reason for complaint in complaints]
+    require(found == [Code.BAD_SIGNATURE], f"The aggregator took a forged header: {found}.")
+    lying = replace(aggregator, uploads={**aggregator.uploads, 1: forged})
+    require_refusal(lambda: lab.answered(0, lab.request(lying, 0, (0, 1, 2, 3))), Code.BAD_SIGNATURE)
+
+
+def tampered_shares_never_change_the_sum() -> None:
+    """A node that returns wrong shares is named, and the sum is exact; too many of them, and nothing is released."""
+    lab = Lab(n_nodes=5)
+    aggregator = lab.collected()
+    aggregator, requests = aggregator.close_vectors(lab.session.coordinator)
+    answers = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
+    for liars, suspects in (((1,), (1,)), ((0, 1), None)):
+        messages = []
+        for node, message in enumerate(answers):
+            answer = Answer.from_signed(message)
+            if node in liars:
+                answer = replace(answer, shares=tuple(bytes([0, 1 + node]) + share[2:] for share in answer.shares))
+            messages.append(answer.to_signed(lab.session.contexts[lab.sites[node]].identity))
+        received, complaints = aggregator.receive(messages)
+        require(not complaints, "Well-formed answers were refused.")
+        if suspects is None:
+            require_refusal(received.release, Code.SECRET_UNRECOVERABLE)
+        else:
+            release = received.release()[1]
+            require(release.suspects == suspects, f"Named {release.suspects}, not {suspects}.")
+            require((release.sums["leaves"] == 15).all(), "A wrong number was released.")
+
+
+def never_both_shares() -> None:
+    """However often and with whatever manifests a node is asked, it gives one kind of share about each other node."""
+    lab = Lab(n_nodes=5)
+    aggregator = lab.collected()
+    kinds: dict[int, set[int]] = {node: set() for node in range(5)}
+    for survivors in ((0, 1, 2, 3, 4), (0, 1, 2, 3), (0, 2, 3, 4), (0, 1, 2, 3, 4)):
+        try:
+            step = lab.answered(0, lab.request(aggregator, 0, survivors))
+        except Refusal:
+            continue
+        if step.message is not None:
+            for node, kind in zip(range(5), Answer.from_signed(step.message).kinds, strict=True):
+                kinds[node] |= {kind} - {WITHHELD}
+    both = [node for node, seen in kinds.items() if len(seen) > 1]
+    require(not both, f"Node 0 gave both kinds of share about {both}.")
+    require(kinds[1] == {SEED_SHARE}, "The first manifest was not answered.")
+
+
+def a_small_manifest_is_refused() -> None:
+    """A manifest with one survivor fewer than guaranteed is refused."""
+    lab = Lab(n_nodes=5)
+    aggregator = lab.collected()
+    require_refusal(lambda: lab.answered(0, lab.request(aggregator, 0, (0, 1, 2))), Code.TOO_FEW_SURVIVORS)
+    require(lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3))).message is not None, "The least was refused.")
+
+
+def a_manifest_without_me_is_refused() -> None:
+    """A node reveals nothing against a manifest that leaves it out."""
+    lab = Lab(n_nodes=5)
+    aggregator = lab.collected()
+    require_refusal(lambda: lab.answered(0, lab.request(aggregator, 0, (1, 2, 3, 4))), Code.SELF_OMITTED)
+
+
+def a_purpose_is_answered_once() -> None:
+    """After an answer, the same purpose is refused in every later slot."""
+    lab = Lab(n_nodes=3)
+    first = lab.collected("tree-1")
+    lab.answered(0, lab.request(first, 0, (0, 1, 2)))
+    require_refusal(lambda: lab.masked(0, lab.open("tree-1")), Code.PURPOSE_ANSWERED)
+    lab.masked(0, lab.open("tree-2"))
+
+
+def low_order_keys_are_refused() -> None:
+    """A key bundle with a low-order slot key goes no further than the aggregator, and no node would take it."""
+    require(agreement.is_low_order(bytes(32)), "Zero is a point of low order.")
+    require(agreement.is_low_order(bytes([1]) + bytes(31)), "One is a point of low order.")
+    require(not agreement.is_low_order(bytes([9]) + bytes(31)), "The base point is not of low order.")
+
+
+def equal_shares_seal_differently() -> None:
+    """The same share sealed twice under one key gives unrelated bytes, so that a rollback leaks no difference."""
+    drawn = seeded_entropy(5)
+    sealed = [aead.seal(bytes(32), bytes(33), b"", drawn) for _ in range(2)]
+    require(sealed[0][12:] != sealed[1][12:], "Two seals of one plaintext are equal.")
+
+
+def a_restored_backup_is_refused() -> None:
+    """A state older than the last record is refused, so that its slot key is not used a second time."""
+    lab = Lab(n_nodes=3)
+    backup = lab.node(0).to_bytes()
+    lab.masked(0, lab.open())
+    sequence = lab.node(0).sequence
+    require_refusal(lambda: Participant.restore(backup, sequence), Code.ROLLED_BACK)
+    Participant.restore(lab.node(0).to_bytes(), sequence)
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    check.__name__: check
+    for check in (
+        every_key_bit_counts,
+        equal_sums_look_alike,
+        a_used_slot_is_refused,
+        one_past_the_bound_is_refused,
+        a_forged_header_is_refused,
+        tampered_shares_never_change_the_sum,
+        never_both_shares,
+        a_small_manifest_is_refused,
+        a_manifest_without_me_is_refused,
+        a_purpose_is_answered_once,
+        low_order_keys_are_refused,
+        equal_shares_seal_differently,
+        a_restored_backup_is_refused,
+    )
+}
+
+
+# Weakenings -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +424,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def turns_red(mutation: Mutation) -> str:
-    """Returns the sentence with which the mutation's check fails, or "" when it stays green."""
+    """The sentence with which the mutation's check fails, or "" when it stays green."""
     with mutation.apply():
         try:
             CHECKS[mutation.check]()
@@ -212,8 +436,8 @@ def turns_red(mutation: Mutation) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the table of mutations and returns 0 if every check turned red and is green without the mutation."""
-    argparse.ArgumentParser(prog="secagg_mutations", description=__doc__).parse_args(argv)
+    """Print the table of mutations; 0 if every check turned red and is green without the mutation."""
+    arguments("secagg_mutations", __doc__, data="not used: there are no records").parse_args(argv)
     survivors = 0
     print(f"{'weakening':<40} {'check':<40} outcome")
     for mutation in MUTATIONS:

@@ -50,7 +50,7 @@ class SampledAudit:
 
 
 class WeakFilter(Node):
-    """A fault: the filter never keeps anybody out."""
+    """A fault: the filter keeps no record out."""
 
     def answer(self, query: Query) -> IntVector:
         self._spent[:] = 0

@@ -34,7 +34,7 @@ def play_that_sent(template: Path, folder: Path, n_rounds: int) -> faults.Play:
     play = faults.Play(schedule, folder)
     life = Process(0, (0, 0), code=0)
     for number in range(n_rounds):
-        life.told += json.dumps([RUN, number]).encode() + b"\n"
+        life.noted += json.dumps([RUN, number]).encode() + b"\n"
     play.parties[faults.SITES[0]].lives.append(life)
     return play
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments.secagg_checks import CHECKS
 from experiments.secagg_diagram import BEGIN, END, render
+from experiments.secagg_mutations import CHECKS
 from hedgerow.secagg.transitions import TRANSITIONS, Code, Party, State, allowed
 
 ROOT = Path(__file__).parent.parent.parent

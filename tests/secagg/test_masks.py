@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.secagg_checks import looks_uniform
+from experiments.secagg_mutations import looks_uniform
 from hedgerow.secagg import keys
 from hedgerow.secagg._primitives import prg
 from hedgerow.secagg._primitives.agreement import SecretKey
