@@ -22,9 +22,9 @@ from hedgerow.plan.plan import (
     Model,
     Plan,
     Privacy,
+    SGbdt,
     parse_plan,
 )
-from hedgerow.plan.sections import SGbdt
 
 LINES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12).filter(str.strip)
 WORDS = st.one_of(LINES, st.integers(-9, 9), st.floats(-9, 9), st.booleans())

@@ -32,7 +32,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,8 @@ from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import LOGISTIC, PROBABILITY, SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Feature, Plan
-from hedgerow.trees.binning import FeatureGrid, Grid
+from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree, single_as_decimal
-
-if TYPE_CHECKING:
-    from hedgerow.models.model import Model
-
-
 
 XGBOOST_VERSION = [2, 1, 0]
 """The format that the file follows; newer XGBoosts read older formats."""
@@ -281,7 +276,25 @@ TOLERANCE = 1e-6
 N_RECORDS = 2000
 
 
-def check_xgboost_file(model: Model, path: Path, seed: int = 0) -> float:
+class Predictor(Protocol):
+    """What is compared with XGBoost: a `hedgerow.models.model.Model`."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it was trained by."""
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """Its trees."""
+
+    def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
+        """Predictions of records in grid codes [n_features, n]."""
+
+    def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
+        """Probabilities of records in grid codes, float64 [n, n_classes]."""
+
+
+def check_xgboost_file(model: Predictor, path: Path, seed: int = 0) -> float:
     """The largest difference between our predictions and those of XGBoost for the file at `path`.
 
     The records are made up from the plan alone: values between, at and just below thresholds, missing values, unlisted
@@ -323,7 +336,7 @@ def made_up_records(plan: Plan, grid: Grid, n: int, rng: np.random.Generator) ->
     return matrix
 
 
-def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> NDArray[np.unsignedinteger]:
+def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> CodeArray:
     """Grid codes [n_features, n] of records in the form that XGBoost takes."""
     columns: list[NDArray[np.generic]] = []
     for feature, column in zip(grid.features, matrix.T, strict=True):
@@ -335,7 +348,7 @@ def codes_of_matrix(grid: Grid, matrix: NDArray[np.float32]) -> NDArray[np.unsig
     return grid.encode(tuple(columns))
 
 
-def largest_difference(model: Model, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     label = model.plan.label

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.errors import UsageError
-from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import SECTIONS, section_of
+from hedgerow.plan.plan import SECTIONS, Plan, section_of
 
 Values = Mapping[str, Any]
 
