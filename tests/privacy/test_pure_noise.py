@@ -12,7 +12,9 @@ import pytest
 from scipy.stats import chisquare
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.noise import SeededNoise, SystemNoise, sample_discrete_laplace, select
+from hedgerow.privacy import samplers
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.samplers import sample_discrete_laplace, select
 
 LEAST_P = 1e-6
 """One of these tests fails by chance in about a hundred thousand runs."""
@@ -64,9 +66,6 @@ def test_parts_without_candidates_have_no_choice() -> None:
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw that is cut starts again from its first byte: the same draws from the same bytes."""
-    from hedgerow.privacy import noise as pure_noise
-    from hedgerow.privacy import samplers as discrete_gaussian
-
     content = np.random.default_rng(1).bytes(1 << 20)
 
     def source() -> Callable[[int], bytes]:
@@ -81,10 +80,9 @@ def test_the_bytes_may_come_in_any_pieces(size: int, monkeypatch: pytest.MonkeyP
 
     scores = [np.array([0, 500, 900], dtype=np.int64)] * 50
     whole = sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()
-    for module in (pure_noise, discrete_gaussian):
-        monkeypatch.setattr(module, "SMALLEST_REQUEST", size)
-    hungry = dataclasses.replace(pure_noise._LAPLACE, bytes_per_draw=0, uniforms_per_draw=0)
-    monkeypatch.setattr(pure_noise, "_LAPLACE", hungry)
+    monkeypatch.setattr(samplers, "SMALLEST_REQUEST", size)
+    hungry = dataclasses.replace(samplers._LAPLACE, bytes_per_draw=0, uniforms_per_draw=0)
+    monkeypatch.setattr(samplers, "_LAPLACE", hungry)
     assert (sample_discrete_laplace(9, 300, source()).tolist(), select(scores, 300, source()).tolist()) == whole
 
 

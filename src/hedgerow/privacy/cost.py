@@ -1,15 +1,15 @@
-"""What integer noise costs against the continuous Gaussian, bounded rigorously (docs/proofs/discrete-gaussian.md).
+"""What events cost, and what integer noise costs against the continuous Gaussian, bounded rigorously.
 
 Rounding a continuous Gaussian is post-processing, so the rounded mechanism is exactly mu-GDP. The discrete Gaussian of
 variance sigma² is not it, but lies within a tiny total variation distance of the rounded Gaussian of variance
 sigma² - 1/12: per entry at most 0.00341 / s⁴ + 0.00381 / s⁵ + 1.001 exp(-2 pi² sigma²), with s² = sigma² - 1/12. At
-sigma = 10⁴ grid units that is 3.5e-19. So the price of the grid is a factor on mu² and a distance, both computed here.
+sigma = 10⁴ grid units that is 3.5e-19. So the price of the grid is a factor on mu² and a distance, both computed here
+(docs/proofs/discrete-gaussian.md).
 
 A sum of discrete Gaussians is within a factor e^(+-tau) of the discrete Gaussian of the summed variance, pointwise.
 
-What events cost: the reduction that every accountant starts from; an event without a known cost is an error.
-
-Costs add up, also when later releases depend on earlier ones.
+Every accountant starts from what events cost together (`cost_of`). Costs add up, also when later releases depend on
+earlier ones. An event without a known cost is an error.
 """
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ from hedgerow.privacy.pure import PURE_EVENTS, amplified_epsilon, mu_of_pure
 
 # After so many terms of the sum over shares the rest is bounded by its largest term.
 _TERMS = 64
+
+# Sums and quotients here have relative errors of a few units in the last place; this makes them round up.
+ROUND_UP = 1 + 4e-15
+
+KNOWN_EVENTS = (
+    GaussianEvent,
+    DiscreteGaussianEvent,
+    DiscreteGaussianSumEvent,
+    LocalGaussianEvent,
+    *PURE_EVENTS,
+    UnnoisedEvent,
+)
 
 
 @dataclass(frozen=True)
@@ -86,19 +98,6 @@ def sum_slack(share_sigma: int, n_shares: int, length: int, count: int = 1) -> L
         tau += 10 * (steps - _TERMS) * math.exp(-exponent * (_TERMS + 1) / (_TERMS + 2))
     whole = lattice_slack(n_shares * share_sigma * share_sigma, length, count)
     return LatticeSlack(whole.mu_squared_factor, whole.total_variation, log_ratio=length * count * tau * (1 + 1e-12))
-
-
-# Sums and quotients here have relative errors of a few units in the last place; this makes them round up.
-ROUND_UP = 1 + 4e-15
-
-KNOWN_EVENTS = (
-    GaussianEvent,
-    DiscreteGaussianEvent,
-    DiscreteGaussianSumEvent,
-    LocalGaussianEvent,
-    *PURE_EVENTS,
-    UnnoisedEvent,
-)
 
 
 @dataclass(frozen=True)

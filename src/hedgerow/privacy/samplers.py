@@ -1,20 +1,13 @@
-"""The compiled inner loop of the exact discrete Gaussian sampler; integers only, no floating point anywhere.
+"""Exact sampling with integers alone: the discrete Gaussian, the discrete Laplace, and the exponential mechanism.
 
-The loop reads a stream of random bytes. When the stream ends inside a draw, the loop stops *before* that draw and says
-so; the caller appends bytes and the draw starts again from its first byte. Nothing that was read is thrown away, so
-that long draws (which are large ones more often) are not under-represented.
+The discrete Gaussian N_Z(0, sigma²) has P(i) proportional to exp(-i² / (2 sigma²)) on the integers. No floating point
+is involved (Mironov 2012: its low bits leak), and all randomness comes from the byte source that is passed in. Given
+uniform bytes, the draws have exactly this distribution.
 
-Every value is a non-negative int64 below 2^62; see `fill_discrete_gaussian` for why no operation overflows.
-
-The compiled inner loops of the exact discrete Laplace sampler and of the exponential mechanism; integers only.
-
-They read a stream of random bytes as `hedgerow.privacy.samplers` does: a draw during which the stream ends
-starts again from its first byte when there are more.
-
-Exact sampling of the discrete Gaussian N_Z(0, sigma²): P(i) proportional to exp(-i² / (2 sigma²)) on the integers.
-
-No floating point is involved (Mironov 2012: its low bits leak), and all randomness comes from the byte source that is
-passed in. The source is exact: given uniform bytes, the draws have this distribution and no other.
+The compiled loops read a stream of random bytes. When the stream ends inside a draw, a loop stops *before* that draw
+and says so; the caller appends bytes and the draw starts again from its first byte. Nothing that was read is thrown
+away, so that long draws (which are large ones more often) are not under-represented. Every value is a non-negative
+int64 below 2^62; see `fill_discrete_gaussian` for why no operation overflows.
 
 A batch is drawn at once, and its running time depends on the values drawn; no time per value can be seen from outside
 (Jin et al. 2021, arXiv 2112.05307, on timing). The proof of what such noise costs is docs/proofs/discrete-gaussian.md.
@@ -22,7 +15,7 @@ A batch is drawn at once, and its running time depends on the values drawn; no t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numba
@@ -30,6 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hedgerow.errors import PrivacyError
+from hedgerow.protocol.queries import LARGEST_SCORE
+
+RandomBytes = Callable[[int], bytes]
+"""Gives that many uniform random bytes: `os.urandom` at the edges, a keyed stream in experiments."""
 
 # A position of -1 says that the stream ended.
 END_OF_STREAM = -1
@@ -38,7 +35,20 @@ END_OF_STREAM = -1
 LARGEST_SIGMA = 2**53
 LARGEST_K = 511
 
+# More successes of chance 1/e in a row than this have a probability below e^(-10^6).
+LARGEST_WHOLE = 2**20
+
+# One request to the byte source: enough for a thousand draws at least, and small beside the machine's memory.
+SMALLEST_REQUEST = 4096
+_LARGEST_REQUEST = 1 << 22
+
+# An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
+LARGEST_ATTEMPT = 1 << 20
+
 Stream = npt.NDArray[np.uint8]
+
+
+# Uniform integers, and the discrete Gaussian --------------------------------------------------------------------------
 
 
 @numba.njit(cache=True)
@@ -190,9 +200,7 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
 
 
 @numba.njit(cache=True)
-def fill_discrete_gaussian(
-    stream: Stream, sigma: int, out: npt.NDArray[np.int64], start: int
-) -> tuple[int, int]:
+def fill_discrete_gaussian(stream: Stream, sigma: int, out: npt.NDArray[np.int64], start: int) -> tuple[int, int]:
     """Fill out[start:] with independent draws from N_Z(0, sigma²) until it is full or the stream ends.
 
     Args:
@@ -221,8 +229,7 @@ def fill_discrete_gaussian(
     return filled, position
 
 
-LARGEST_WHOLE = 2**20
-"""More successes of chance 1/e in a row than this have a probability below e^(-10^6)."""
+# The discrete Laplace, and choices ------------------------------------------------------------------------------------
 
 
 @numba.njit(cache=True)
@@ -274,9 +281,7 @@ def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple
 
 
 @numba.njit(cache=True)
-def fill_discrete_laplace(
-    stream: Stream, scale: int, out: npt.NDArray[np.int64], start: int
-) -> tuple[int, int]:
+def fill_discrete_laplace(stream: Stream, scale: int, out: npt.NDArray[np.int64], start: int) -> tuple[int, int]:
     """Fill out[start:] as `fill_discrete_gaussian` does: (entries filled in total, or -1; bytes used up)."""
     position = 0
     filled = start
@@ -313,19 +318,29 @@ def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64]
     return (index if success == 1 else -1), position
 
 
-RandomBytes = Callable[[int], bytes]
-"""Gives that many uniform random bytes: `os.urandom` at the edges, a keyed stream in experiments."""
+# Drawing --------------------------------------------------------------------------------------------------------------
 
-# One request to the byte source: enough for a thousand draws at least, and small beside the machine's memory.
-SMALLEST_REQUEST = 4096
-_LARGEST_REQUEST = 1 << 22
 
-# An attempt takes a few dozen bytes; one that takes a million has a probability below e^(-100 000).
-LARGEST_ATTEMPT = 1 << 20
+@dataclass(frozen=True)
+class _Sampler:
+    """What tells one kind of noise from another.
 
-# Bytes that an average draw uses, besides those of its uniform integers below sigma (measured: 12, and 6 of those).
-_BYTES_PER_DRAW = 14
-_UNIFORMS_PER_DRAW = 7
+    Attributes:
+        fill: the kernel: takes (bytes, size of the noise, out, entries filled), fills `out` on, and returns how many
+            entries are filled now, below 0 for a draw beyond `limit`, and how many bytes it used.
+        bytes_per_draw, uniforms_per_draw: what an average draw uses: single bytes, and integers below the size.
+        limit: what no draw from random bytes exceeds, in words.
+    """
+
+    fill: Callable[[npt.NDArray[np.uint8], int, npt.NDArray[np.int64], int], tuple[int, int]]
+    bytes_per_draw: int
+    uniforms_per_draw: int
+    limit: str
+
+
+# What an average draw uses was measured: 12 bytes, and 6 uniform integers.
+_GAUSSIAN = _Sampler(fill_discrete_gaussian, bytes_per_draw=14, uniforms_per_draw=7, limit="511 standard deviations")
+_LAPLACE = _Sampler(fill_discrete_laplace, bytes_per_draw=12, uniforms_per_draw=4, limit="256 scales")
 
 
 def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
@@ -342,32 +357,74 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
     Raises:
         PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
     """
-    return draw(GAUSSIAN, sigma, length, random_bytes)
+    return _draw(_GAUSSIAN, sigma, length, random_bytes)
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """What tells one kind of noise from another.
+def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+    """`length` independent draws with P(x) proportional to exp(-|x| / scale) on the integers, exact.
 
-    Attributes:
-        fill: the kernel: takes (bytes, size of the noise, out, entries filled), fills `out` on, and returns how many
-            entries are filled now, below 0 for a draw beyond `limit`, and how many bytes it used.
-        bytes_per_draw, uniforms_per_draw: what an average draw uses: single bytes, and integers below the size.
-        limit: what no draw from random bytes exceeds, in words.
+    Args:
+        scale: in grid units, 1 <= scale <= 2^53; round up when it comes from a real number.
+        length: >= 0.
+        random_bytes: the only source of randomness; surplus bytes at its end are thrown away.
+
+    Returns:
+        (length,) int64.
+
+    Raises:
+        PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
     """
-
-    fill: Callable[[npt.NDArray[np.uint8], int, npt.NDArray[np.int64], int], tuple[int, int]]
-    bytes_per_draw: int
-    uniforms_per_draw: int
-    limit: str
+    return _draw(_LAPLACE, scale, length, random_bytes)
 
 
-GAUSSIAN = Sampler(fill_discrete_gaussian, _BYTES_PER_DRAW, _UNIFORMS_PER_DRAW, "511 standard deviations")
+def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+    """One choice per part by the exponential mechanism: index i with P proportional to exp(scores[i] / scale), exact.
+
+    The same distribution as the largest score after Gumbel noise of that scale ("report noisy max" in log space),
+    without a logarithm: an index is drawn uniformly and kept with probability exp(-(best score - its score) / scale).
+
+    Args:
+        scores: per part int64 [n_candidates], n_candidates from 0 to 2^32; magnitudes at most 2^61.
+        scale: 1 <= scale <= 2^53.
+        random_bytes: as in `sample_discrete_laplace`.
+
+    Returns:
+        int64 [len(scores)]; -1 for a part without candidates.
+
+    Raises:
+        PrivacyError: as `sample_discrete_laplace`.
+
+    Source: McSherry & Talwar 2007; the sampler of exp(-x) as for the discrete Laplace.
+    """
+    _check_arguments(scale, len(scores))
+    chosen = np.full(len(scores), -1, dtype=np.int64)
+    stream, position = np.empty(0, dtype=np.uint8), 0
+    for part, values in enumerate(scores):
+        if not len(values):
+            continue
+        if int(np.abs(values).max()) > LARGEST_SCORE:
+            raise PrivacyError(
+                "A score is beyond 2^61.",
+                cause="It was scaled up too far.",
+                remedy="Count scores in coarser units.",
+                code="score-out-of-range",
+            )
+        gaps = np.asarray(int(values.max()) - values, dtype=np.int64)
+        while chosen[part] < 0:
+            index, after = attempt_selection(stream, position, gaps, scale)
+            if after == END_OF_STREAM:
+                if stream.size - position > LARGEST_ATTEMPT:
+                    raise _unsound("The byte source gave a megabyte without completing one attempt at a choice.")
+                fresh = _request_bytes(random_bytes, max(SMALLEST_REQUEST, stream.size - position))
+                stream, position = np.concatenate([stream[position:], fresh]), 0
+                continue
+            chosen[part], position = index, after
+    return chosen
 
 
-def draw(sampler: Sampler, size: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
+def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
     """`length` independent draws of one kind of noise; arguments and errors as in `sample_discrete_gaussian`."""
-    check_arguments(size, length)
+    _check_arguments(size, length)
     out = np.empty(length, dtype=np.int64)
     width = (size.bit_length() + 7) // 8
     stream = np.empty(0, dtype=np.uint8)
@@ -375,17 +432,17 @@ def draw(sampler: Sampler, size: int, length: int, random_bytes: RandomBytes) ->
     while filled < length:
         wanted = (length - filled) * (sampler.bytes_per_draw + sampler.uniforms_per_draw * width)
         request = max(min(max(wanted, SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
-        stream = np.concatenate([stream, request_bytes(random_bytes, request)])
+        stream = np.concatenate([stream, _request_bytes(random_bytes, request)])
         filled, used = sampler.fill(stream, size, out, filled)
         if filled < 0:
-            raise unsound(f"The byte source gave a value beyond {sampler.limit}.")
+            raise _unsound(f"The byte source gave a value beyond {sampler.limit}.")
         stream = stream[used:]
         if filled < length and stream.size > LARGEST_ATTEMPT:
-            raise unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
+            raise _unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
     return out
 
 
-def check_arguments(sigma: int, length: int) -> None:
+def _check_arguments(sigma: int, length: int) -> None:
     """Raise PrivacyError for a size of noise, or a length, out of range."""
     if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
         raise PrivacyError(
@@ -403,15 +460,15 @@ def check_arguments(sigma: int, length: int) -> None:
         )
 
 
-def request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
+def _request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
     """So many bytes from the source: uint8 [n_bytes]; PrivacyError when it gives another number."""
     content = random_bytes(n_bytes)
     if len(content) != n_bytes:
-        raise unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
+        raise _unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
     return np.frombuffer(content, dtype=np.uint8)
 
 
-def unsound(what: str) -> PrivacyError:
+def _unsound(what: str) -> PrivacyError:
     """The error for a byte source that is not random."""
     return PrivacyError(
         what,
