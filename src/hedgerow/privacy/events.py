@@ -142,7 +142,7 @@ class LocalGaussianEvent(EventBase):
 class PureEvent(EventBase):
     """What events of pure differential privacy say: `count` adaptive releases, each epsilon-DP on the records it reads.
 
-    Every unit is among these with a chance of at most `sampling_rate`, drawn anew for each release, independently and
+    Every unit is among these with a chance of at most `sampling_rate`, drawn for each release, independently and
     in secret; 1 when all units are. epsilon >= sensitivity / scale of the noise, in grid units, *without* sampling.
     """
 

@@ -120,8 +120,8 @@ class Release:
             flags = {name: data.get(name, False) for name in ("seeded", "approximate")}
             if not all(isinstance(flag, bool) for flag in flags.values()):
                 raise TypeError("a flag is no boolean")
-            told = data.get("cohort")
-            cohort = None if told is None else NoiseCohort.from_dict(told)
+            content = data.get("cohort")
+            cohort = None if content is None else NoiseCohort.from_dict(content)
             return cls(**{**values, "event": event_from_dict(data["event"]), "cohort": cohort, **flags})
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
             raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
@@ -179,7 +179,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The inverse of `to_json`; raises PrivacyError on broken text, a newer version or a purpose told twice."""
+        """The inverse of `to_json`; raises PrivacyError on broken text, a newer version or a repeated purpose."""
         try:
             content = read_json(text)
         except ValueError as fault:

@@ -63,7 +63,7 @@ class Role(StrEnum):
 def spoken(digest: bytes) -> str:
     """The first 160 bits of a digest as 8 groups of 4, to be read over the phone.
 
-    Fewer bits would let whoever writes two files make them agree: a collision of n bits costs about 2^(n/2) tries.
+    Fewer bits would let the writer of two files make them agree: a collision of n bits costs about 2^(n/2) tries.
     """
     number = int.from_bytes(digest[:20], "big")
     letters = "".join(_SPOKEN[number >> shift & 31] for shift in range(155, -1, -5))
@@ -104,7 +104,7 @@ class PublicIdentity:
             # First of all, so that a certificate that was altered on the way is not even parsed.
             Ed25519PublicKey.from_public_bytes(self.identity_key).verify(self.proof, _to_prove(self))
             certificate = x509.load_der_x509_certificate(self.certificate)
-            # Proves that whoever made the certificate has its key, so that nobody lists another's key as his own.
+            # Proves that the maker of the certificate has its key: no party lists the key of another as its own.
             certificate.verify_directly_issued_by(certificate)
             curve = certificate.public_key()
         except (ValueError, TypeError, InvalidSignature):
@@ -186,7 +186,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_BEFORE_ALL).not_valid_after(_NO_END)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    # It vouches for nobody but itself.
+    # It vouches for itself only.
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
 
@@ -254,7 +254,7 @@ def read_private(path: Path) -> PrivateIdentity:
     except (FileNotFoundError, IsADirectoryError):
         raise _unreadable(path, "There is no such file.", "identity-not-found") from None
     with os.fdopen(descriptor, "rb") as file:
-        # The open file is asked, not its name, so that nobody exchanges it in between.
+        # The open file is asked, not its name, so that it is not exchanged in between.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise _unreadable(path, "It is not a plain file.")
