@@ -41,7 +41,7 @@ from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.release import Releaser
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid

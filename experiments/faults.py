@@ -46,7 +46,7 @@ from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.release import Releaser
 
 N_SITES, N_RECORDS, N_TREES = 5, 300, 10
 SITES = tuple(f"site-{count:03}" for count in range(N_SITES))

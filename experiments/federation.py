@@ -40,12 +40,11 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.script import RunState
-from hedgerow.server.coordinator import Outcome
-from hedgerow.server.events import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
-from hedgerow.server.run import run_coordinator
-from hedgerow.server.run_setup import RunSetup
-from hedgerow.server.session import RunSession
+from hedgerow.server.release import Outcome
+from hedgerow.server.status import RunEvent, RunEventKind
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings, Traffic
 from hedgerow.transport.grpc_uplink import GrpcUplink
@@ -376,7 +375,7 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
         (asked[-1] - asked[0]) / max(1, len(timeline.released)) if asked else 0.0,
         traffic.received / n_sites,
         traffic.sent / n_sites,
-        min(map(len, session.survivors)),
+        min(map(len, session.run.survivors)),
     )
 
 

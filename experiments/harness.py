@@ -25,8 +25,7 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.release import Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import CodeArray, build_grid
 
 HERE = Path(__file__).resolve().parent

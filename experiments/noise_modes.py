@@ -20,8 +20,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
+from hedgerow.server.release import PlainAggregation, run_program
 
 NAMES = ("adult", "bank")
 EPSILONS = (0.1, 0.5, 1.0)

@@ -25,8 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.transitions import Abandoned
-from hedgerow.server.aggregation import Answering, PlainAggregation
-from hedgerow.server.coordinator import Releaser, Summed, require_plausible
+from hedgerow.server.release import Answering, PlainAggregation, Releaser, Summed, require_plausible
 from hedgerow.trees.ensemble import Ensemble
 
 SITES = (6, 50)

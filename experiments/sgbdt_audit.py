@@ -27,7 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, Query, SampledLeafSums
-from hedgerow.server.coordinator import Releaser, event_of
+from hedgerow.server.release import Releaser, event_of
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.rdp import ORDERS, paper_divergence
 from hedgerow.protocol.queries import IntVector, LeafSums, Query
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.release import Outcome, PlainAggregation, run_program
 
 N_FOLDS = 5
 EPSILONS = {"abalone": (0.17, 0.54, 2.0, 10.0), "adult": (0.15, 0.54, 2.0)}

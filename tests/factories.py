@@ -17,8 +17,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import Outcome, run_program
+from hedgerow.server.release import Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords, leaf_sums
 

@@ -19,7 +19,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.coordinator import run_program
+from hedgerow.server.release import run_program
 
 RECORDS_PER_SITE = 100
 SEED = "5"

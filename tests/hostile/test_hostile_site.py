@@ -41,9 +41,9 @@ from hedgerow.secagg import masks, participant
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Acknowledgement, RoundSpec
-from hedgerow.server.coordinator import Outcome, Releaser
-from hedgerow.server.events import RunEvent
-from hedgerow.server.gathering import MOST_UNACKNOWLEDGED, Conduct, Sites
+from hedgerow.server.release import Outcome, Releaser
+from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Sites
+from hedgerow.server.status import RunEvent
 from hedgerow.storage.database import Database
 from hedgerow.transport.interface import Arrived
 
@@ -110,14 +110,14 @@ def rounds_masked(federation: Federation, site: str) -> set[int]:
 
 def model_so_far(federation: Federation) -> bytes:
     """The trees of the rounds that were released, by a program without masks over the sites that were in each."""
-    session, outcome = federation.session, federation.session.outcome
+    session, outcome = federation.session, federation.session.run.outcome
     settings = resolve(outcome.plan)
     nodes = {site: Node(site, rows, outcome.plan, settings) for site, rows in federation.data.items()}
-    sums = federation.wards.SumOverSurvivors(nodes, session.survivors)
+    sums = federation.wards.SumOverSurvivors(nodes, session.run.survivors)
     replica, releaser = Replica(TrainingTask(outcome.plan)), Releaser(federation.noise)
-    for _ in session.survivors:
+    for _ in session.run.survivors:
         replica.feed(releaser.release(replica.query, sums.sum_of(replica.query)))
-    assert list(outcome.ledger)[: len(session.survivors)] == list(releaser.ledger)
+    assert list(outcome.ledger)[: len(session.run.survivors)] == list(releaser.ledger)
     if outcome.salvaged is not None:
         assert replica.end_early()
     return ensemble_bytes(replica.ensemble)
@@ -127,7 +127,7 @@ def check(federation: Federation, outcome: Outcome, among: tuple[str, ...] = HON
     """The model is exact, every honest site has the same and paid for what it masked, and nothing stays reserved."""
     assert ensemble_bytes(outcome.ensemble) == model_so_far(federation)
     assert outcome.report.epsilon <= outcome.plan.privacy.epsilon
-    assert len(outcome.ledger) >= len(federation.session.survivors)
+    assert len(outcome.ledger) >= len(federation.session.run.survivors)
     for site in among:
         party = federation.parties[site]
         assert not party.failures and party.is_done, site
@@ -171,7 +171,7 @@ def when(federation: Federation, kind: str, number: int, act: Callable[[], None]
 def claim(federation: Federation, site: str) -> None:
     """The site says that it holds far more releases than there are."""
     session, uplink = federation.session, federation.parties[site].uplink
-    uplink.send(encode(Hello(1, session.run_id, session._view.digest, 65_000)))
+    uplink.send(encode(Hello(1, session.run.run_id, session.run.view.digest, 65_000)))
 
 
 def test_what_one_site_claims_to_hold_ends_no_run(federate: Builder, plan: Plan) -> None:
@@ -183,7 +183,7 @@ def test_what_one_site_claims_to_hold_ends_no_run(federate: Builder, plan: Plan)
     check(federation, outcome)
     assert outcome.salvaged is None
     assert named(federation, "complaint", "left-out") == {(HOSTILE, "releases-claimed")}
-    assert HOSTILE not in federation.session.survivors[-1]
+    assert HOSTILE not in federation.session.run.survivors[-1]
 
 
 def test_a_site_that_takes_its_claim_back_takes_part_again(federate: Builder, plan: Plan) -> None:
@@ -194,7 +194,7 @@ def test_a_site_that_takes_its_claim_back_takes_part_again(federate: Builder, pl
     when(federation, "released", 4, party.restart)
     outcome = federation.run()
     check(federation, outcome)
-    assert [HOSTILE in survivors for survivors in federation.session.survivors][-1]
+    assert [HOSTILE in survivors for survivors in federation.session.run.survivors][-1]
 
 
 def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan) -> None:
@@ -209,7 +209,7 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
     federation.note = lambda _: None  # type: ignore[method-assign]
     with pytest.raises(RemoteProtocolError, match="Sites site-0, site-3 hold more") as caught:
         federation.run()
-    assert caught.value.code == "journal-rolled-back" and federation.session.salvaged is None
+    assert caught.value.code == "journal-rolled-back" and federation.session.run.salvaged is None
 
 
 # Vectors and shares that nobody can check ----------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_random_words_for_the_last_vector_cost_the_last_round_only(
     check_salvaged(federation, outcome, "sum-out-of-range", N_TREES - 1)
     assert len(outcome.ledger) == N_TREES
     assert named(federation, "complaint", "left-out") == set()
-    assert all(site in str(federation.session.setback) for site in (HOSTILE, *HONEST))
+    assert all(site in str(federation.session.run.setback) for site in (HOSTILE, *HONEST))
 
 
 @pytest.mark.parametrize("how", ["another seed", "closed shares"])
@@ -268,7 +268,7 @@ def test_the_dealer_of_a_secret_that_cannot_be_rebuilt_is_named(
         outcome = federation.run()
     check_salvaged(federation, outcome, "secret-unrecoverable", 3)
     assert named(federation, "complaint", "left-out") == {(HOSTILE, "secret-unrecoverable")}
-    assert f"secret of {HOSTILE}, which dealt" in str(federation.session.setback)
+    assert f"secret of {HOSTILE}, which dealt" in str(federation.session.run.setback)
     assert federation.now < plan.federation.idle_timeout
 
 
@@ -323,7 +323,7 @@ def hangs_up(federation: Federation, kinds: tuple[MessageKind, ...], *, forgets:
     due: list[bool] = []
 
     def change(message: bytes) -> list[bytes]:
-        if message[4] in kinds and federation.session.state is not RunState.OVER:
+        if message[4] in kinds and federation.session.run.state is not RunState.OVER:
             due.append(True)
             return []
         if forgets and is_kind(message, MessageKind.HELLO):
@@ -351,9 +351,9 @@ def test_a_site_that_hangs_up_at_every_set_up_is_left_out_of_the_third(federate:
     hangs_up(federation, (MessageKind.SETUP_ANSWER,))
     outcome = federation.run()
     check(federation, outcome)
-    assert outcome.salvaged is None and federation.session._attempt == 3
+    assert outcome.salvaged is None and federation.session.run.attempt == 3
     assert named(federation, "complaint", "left-out") == {(HOSTILE, "set-up-broken"), (HOSTILE, "set-ups-broken")}
-    assert all(survivors == HONEST for survivors in federation.session.survivors)
+    assert all(survivors == HONEST for survivors in federation.session.run.survivors)
 
 
 def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: Builder, factory: ModuleType) -> None:
@@ -365,8 +365,8 @@ def test_a_site_that_comes_back_without_its_epoch_begins_few_new_ones(federate: 
     federation.on_event = lambda event: party.restart() if event.kind == "released" else None
     outcome = federation.run()
     check(federation, outcome)
-    assert outcome.salvaged is None and federation.session._attempt <= 4
-    assert "came back without its epoch" in federation.session.sites.conduct[HOSTILE].text()
+    assert outcome.salvaged is None and federation.session.run.attempt <= 4
+    assert "came back without its epoch" in federation.session.run.sites[HOSTILE].conduct.text()
 
 
 def test_no_epoch_names_those_who_broke_the_set_ups(federate: Builder, factory: ModuleType) -> None:
@@ -408,9 +408,9 @@ def test_not_acknowledging_an_honest_site_names_both_ends_and_costs_one_at_most(
     hostile(federation, not_acknowledging(4))
     outcome = federation.run()
     check(federation, outcome)
-    assert outcome.salvaged is None and federation.session._attempt == 2
+    assert outcome.salvaged is None and federation.session.run.attempt == 2
     assert named(federation, "complaint", "left-out") == {(HOSTILE, "not-acknowledged"), ("site-4", "not-acknowledged")}
-    assert all(len(set(HONEST) - set(survivors)) <= 1 for survivors in federation.session.survivors)
+    assert all(len(set(HONEST) - set(survivors)) <= 1 for survivors in federation.session.run.survivors)
 
 
 def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(
@@ -424,7 +424,7 @@ def test_a_site_that_failed_to_acknowledge_another_keeps_no_third_one_out(
     when(federation, "released", 5, federation.parties["site-5"].start)
     outcome = federation.run()
     check(federation, outcome, ("site-1", "site-2", "site-3", "site-5"))
-    assert "site-5" in federation.session.survivors[-1]
+    assert "site-5" in federation.session.run.survivors[-1]
 
 
 @pytest.mark.parametrize(
@@ -441,11 +441,11 @@ def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
 ) -> None:
     """A hostile site that failed to acknowledge several honest ones took all of them along."""
     plan = factory.make_plan()
-    roster = federate(4, plan).roster
-    sites = Sites(roster, conduct={site: Conduct() for site in "abcdefg"})
+    sites = Sites(federate(7, plan).roster)
+    named = dict(zip("abcdefg", (site.name for site in sites), strict=True))
     for one, other in pairs:
-        sites.conduct[one].unacknowledged[other] = MOST_UNACKNOWLEDGED
-    assert sites.agreeing(set("abcdefg"), plan) == set(left)
+        sites[named[one]].conduct.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
+    assert sites.agreeing(set(named.values()), plan) == {named[letter] for letter in left}
 
 
 def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, plan: Plan) -> None:
@@ -454,7 +454,7 @@ def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, p
     hostile(federation, not_acknowledging(4, 3))
     outcome = federation.run()
     check(federation, outcome)
-    assert set(federation.session.survivors[-1]) == set(HONEST)
+    assert set(federation.session.run.survivors[-1]) == set(HONEST)
 
 
 def test_of_a_pair_that_never_agrees_both_go_where_enough_are_left(federate: Builder, plan: Plan) -> None:
@@ -465,7 +465,7 @@ def test_of_a_pair_that_never_agrees_both_go_where_enough_are_left(federate: Bui
     outcome = federation.run()
     check(federation, outcome)
     assert outcome.salvaged is None
-    assert set(federation.session.survivors[-1]) == set(HONEST)
+    assert set(federation.session.run.survivors[-1]) == set(HONEST)
 
 
 # Timeouts ------------------------------------------------------------------------------------------------------------
@@ -508,13 +508,13 @@ def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: 
     federation = federate(5, factory.make_plan(model={"n_trees": N_TREES}))
 
     def change(message: bytes) -> list[bytes]:
-        is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.survivors) >= 2
+        is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.run.survivors) >= 2
         return [] if is_late else [message]
 
     party = hostile(federation, change)
 
     def speaks(timeout: float) -> bool:
-        if len(federation.session.survivors) < 2 or party.uplink is None or timeout < 0.5:
+        if len(federation.session.run.survivors) < 2 or party.uplink is None or timeout < 0.5:
             return False
         federation.now += 0.5
         assert federation.now < 100 * federation.plan.federation.round_timeout, "the run hangs"
@@ -618,7 +618,7 @@ def test_a_round_that_may_not_be_repeated_leaves_the_model_of_those_before(
     outcome = federation.run()
     check_salvaged(federation, outcome, "round-not-repeatable", 3)
     assert not named(federation, "refused")
-    assert HOSTILE in str(federation.session.setback)
+    assert HOSTILE in str(federation.session.run.setback)
 
 
 def test_a_first_round_that_may_not_be_repeated_ends_by_name_at_every_site(federate: Builder, plan: Plan) -> None:
@@ -666,7 +666,7 @@ def test_a_burnt_round_is_repeated_with_the_site_that_withheld_where_it_speaks(f
     when(federation, "abandoned", 1, speak)
     outcome = federation.run()
     check(federation, outcome)
-    assert outcome.salvaged is None and set(federation.session.survivors[-1]) == set(HONEST)
+    assert outcome.salvaged is None and set(federation.session.run.survivors[-1]) == set(HONEST)
 
 
 def test_who_refuses_a_round_whose_vectors_were_lost_is_not_doubted(federate: Builder, plan: Plan) -> None:
@@ -763,7 +763,7 @@ def test_words_that_change_nothing_change_nothing(federate: Builder, plan: Plan)
 
     def act(event: RunEvent) -> None:
         if event.kind in ("phase", "released") and party.uplink is not None and party.session is not None:
-            run_id = federation.session.run_id
+            run_id = federation.session.run.run_id
             for word in (Ready(run_id, bytes(32)), Refused(0, f"code-{next(codes)}"), Done(bytes(32))):
                 party.uplink.send(encode(word))
 
@@ -790,17 +790,17 @@ def mutated(chance: random.Random, message: bytes) -> bytes:
 def made_up(chance: random.Random, federation: Federation, seen: list[bytes]) -> bytes:
     """A message of any kind: valid, replayed, or spoilt."""
     session = federation.session
-    epoch = bytes(32) if session._view is None else session._view.digest
-    count = chance.choice([0, len(session._releases), len(session._releases) + 1, 65_000])
+    epoch = bytes(32) if session.run.view is None else session.run.view.digest
+    count = chance.choice([0, len(session.run.releases), len(session.run.releases) + 1, 65_000])
     kinds = sorted(kind for kind in MessageKind if kind >= MessageKind.HELLO)
     words = [
         Hello(
             chance.getrandbits(64),
-            chance.choice([session.run_id, bytes(32)]),
+            chance.choice([session.run.run_id, bytes(32)]),
             chance.choice([epoch, bytes(32)]),
             count,
         ),
-        Ready(session.run_id, chance.choice([bytes.fromhex(federation.plan.digest), bytes(32)])),
+        Ready(session.run.run_id, chance.choice([bytes.fromhex(federation.plan.digest), bytes(32)])),
         Refused(count, chance.choice(["rolled-back", "corrupt-state", "purpose-answered", "disk-full", "x"])),
         Done(chance.randbytes(32)),
         Payload(chance.choice([k for k in kinds if k in (MessageKind.SETUP_ANSWER, MessageKind.UPLOAD, MessageKind.ECHO,

@@ -21,9 +21,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.participant import Participant
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
-from hedgerow.server.events import RunEventKind
+from hedgerow.server.release import PlainAggregation, run_program
+from hedgerow.server.status import RunEventKind
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -110,8 +109,8 @@ def test_a_run_over_masks_ends_by_name_and_is_paid_for(
     outcome = federation.run()
     # The rounds before are a model.
     assert outcome.ensemble.n_trees == 2
-    assert federation.session is not None and len(federation.session.ledger) == 3
-    fault = federation.session.setback
+    assert federation.session is not None and len(federation.session.run.ledger) == 3
+    fault = federation.session.run.setback
     assert fault is not None and fault.code == "release-implausible" and "Round 2" in fault.what
     assert all(f"site-{number}" in fault.what for number in range(6))
     assert "release-implausible" in federation.codes(RunEventKind.SALVAGED)
@@ -148,7 +147,7 @@ def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
     """Counts of held-out rows below zero are no evaluation."""
     from hedgerow.client.evaluation_node import EvaluationNode
     from hedgerow.evaluation.program import evaluate_ensemble
-    from hedgerow.server.evaluation import evaluation_context, run_evaluation
+    from hedgerow.server.release import evaluation_context, run_evaluation
 
     plan = plan_of(factory)
     data: SiteData = factory.make_data(plan, N_ROWS, 1)

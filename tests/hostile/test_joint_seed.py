@@ -30,10 +30,10 @@ from hedgerow.secagg.participant import NodeContext
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.coordinator import RunSession
+from hedgerow.server.epochs import parameters_of
 from hedgerow.server.journal import JournalledRelease
-from hedgerow.server.rounds import parameters_of
-from hedgerow.server.session import RunSession
+from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def is_chosen(seed: int) -> bool:
 
 def made_up_release(session: RunSession) -> JournalledRelease:
     """What the coordinator claims to have released before the honest sites came."""
-    query = session._replica.query
+    query = session.run.replica.query
     assert query is not None
-    releaser = Releaser(session._setup.noise, is_local=False)
+    releaser = Releaser(session.run.setup.noise, is_local=False)
     release = releaser.release(query, np.zeros(query.length, dtype=np.int64), None)
     (entry,) = releaser.ledger.releases
     assert isinstance(entry, Release)
@@ -133,10 +133,10 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
 
     def lying(self: RunSession, *arguments: Any) -> None:
         begin(self, *arguments)
-        self._origin = colluders.grind(parameters_for(self, federation, n_members), is_chosen)
-        self._attempt = 1
-        begin_with(self._replica, self._origin)
-        self._take(made_up_release(self))
+        self.run.origin = colluders.grind(parameters_for(self, federation, n_members), is_chosen)
+        self.run.attempt = 1
+        begin_with(self.run.replica, self.run.origin)
+        self.run.take(made_up_release(self))
 
     monkeypatch.setattr(RunSession, "__init__", lying)
     return colluders
@@ -144,7 +144,7 @@ def lie_about_the_origin(federation: Federation, monkeypatch: pytest.MonkeyPatch
 
 def parameters_for(session: RunSession, federation: Federation, n_members: int) -> EpochParameters:
     """Those of a first epoch of the session's run."""
-    return parameters_of(federation.plan, (session.run_id, 1, federation.roster.hash()), 8, n_members)
+    return parameters_of(federation.plan, (session.run.run_id, 1, federation.roster.hash()), 8, n_members)
 
 
 def test_three_colluders_of_thirteen_cannot_choose_the_trees(
@@ -246,11 +246,11 @@ def test_an_epoch_that_broke_down_leaves_its_origin(
     federation = federate(4, plan)
     with dying_without_vectors(federation, killed), pytest.raises(killed):
         federation.run()
-    first = federation.session._origin
+    first = federation.session.run.origin
     write(federation, "update slots set slot = null, next_slot = 0", "update run set epoch = null")
     outcome = federation.run()
     assert outcome.plan.model.structure_seed == first.public_seed
-    assert federation.session._view.digest != first.digest
+    assert federation.session.run.view.digest != first.digest
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
 

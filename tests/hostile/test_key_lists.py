@@ -28,8 +28,8 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.roster import MAX_NODES, Roster, Site
 from hedgerow.secagg.session import default_wishes
-from hedgerow.server.events import RunEvent
-from hedgerow.server.rounds import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
+from hedgerow.server.epochs import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
+from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def test_who_was_in_the_epoch_that_drew_the_seed_is_not_shown_it_again(federate:
 
     federation.on_event = act
     outcome = federation.run()
-    assert federation.session._attempt >= 2
+    assert federation.session.run.attempt >= 2
     shown = [site for site, message in federation.sent if message[4] == MessageKind.ORIGIN]
     assert shown == [late]
     assert federation.model_bytes(outcome) == federation.survivors_model()

@@ -89,7 +89,7 @@ def test_an_owner_closes_a_run_that_never_ends_at_what_it_has_cost(
     federation = federate(4)
     victim = federation.parties[VICTIM]
     stop(federation, n_writes, killed)
-    run_id = federation.session.run_id
+    run_id = federation.session.run.run_id
     (status, reserved), *_ = lines(victim)
     assert status == "reserved" and reserved == 4
     assert main(["ledger", str(book_of(victim))]) == 0
@@ -134,7 +134,7 @@ def test_a_run_is_not_closed_under_a_node_that_works_in_it(
     with pytest.raises(killed):
         federation.run(kill_after=VECTORS_LEFT)
     before = lines(victim)
-    assert close(victim, federation.session.run_id) == 2
+    assert close(victim, federation.session.run.run_id) == 2
     assert "run-in-use" in capsys.readouterr().err
     assert lines(victim) == before and before[0][0] == "reserved"
 
@@ -151,7 +151,7 @@ def test_a_run_whose_state_is_gone_is_closed_at_its_whole_cost(
     for file in victim.folder.iterdir():
         if not file.name.startswith("budget.db") and not (is_counter_left and file.name == "counter.json"):
             file.unlink()
-    assert close(victim, federation.session.run_id) == 0
+    assert close(victim, federation.session.run.run_id) == 0
     assert "stays charged" in " ".join(capsys.readouterr().err.split())
     assert lines(victim) == [("closed", reserved)]
     assert not (victim.folder / "node.db").exists()
@@ -164,7 +164,7 @@ def test_a_state_folder_that_was_moved_away_meanwhile_is_closed_when_it_is_used_
     federation = federate(4)
     victim = federation.parties[VICTIM]
     stop(federation, VECTORS_LEFT, killed)
-    run_id = federation.session.run_id
+    run_id = federation.session.run.run_id
     book = tmp_path / "book.db"
     shutil.move(book_of(victim), book)
     shutil.move(victim.folder, tmp_path / "elsewhere")
@@ -186,7 +186,7 @@ def test_a_folder_that_was_renamed_takes_its_run_along(
     shutil.move(victim.folder, tmp_path / "renamed")
     victim.folder = tmp_path / "renamed"
     victim.start()
-    assert victim.book is not None and victim.book.reserved() == [federation.session.run_id]
+    assert victim.book is not None and victim.book.reserved() == [federation.session.run.run_id]
     assert victim.book.lines()[0].state == str(victim.folder)
 
 
@@ -386,8 +386,8 @@ def salvaged_once(federation: Federation) -> list[str]:
         def lying(site: str, message: bytes) -> None:
             asked = decode(message)
             if site == VICTIM and not told and isinstance(asked, RoundRequest) and asked.round == 2:
-                replica = Replica(federation.session._task)
-                for release in federation.session._releases:
+                replica = Replica(federation.session.run.task)
+                for release in federation.session.run.releases:
                     replica.feed(release)
                 assert replica.end_early()
                 told.append("salvaged")
@@ -499,7 +499,7 @@ def test_a_line_is_settled_by_its_own_nodes_state_only(
     given = moved if where == "own" else other_site.folder
     if where == "swapped":
         given = shutil.move(other_site.folder, victim.folder)
-    assert close(victim, federation.session.run_id, place=given) == 0
+    assert close(victim, federation.session.run.run_id, place=given) == 0
     said = " ".join(capsys.readouterr().err.split())
     with closing(BudgetBook(book)) as opened:
         after = {line.site: line for line in opened.lines()}

@@ -32,7 +32,7 @@ from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refuse
 from hedgerow.protocol.queries import IntVector, LeafSums, NoiseCohort, Query, ScoreHistogram
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
 
 SITES = ("site-0", "site-1", "site-2")

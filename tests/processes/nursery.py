@@ -118,7 +118,7 @@ def stop_clocks() -> None:
     coordinate, take_part = hedgerow.cli.coordinator.run_coordinator, hedgerow.cli.node.run_node
 
     def coordinated(session: Any, hub: Any, timeouts: Any, _: Any) -> Any:
-        standing = Standing(hub, lambda struck: session.is_stalled or session._awaited() <= struck)
+        standing = Standing(hub, lambda struck: session.run.is_stalled or session.awaited() <= struck)
         return coordinate(session, standing, timeouts, standing.clock)
 
     def taken_part(session: Any, uplink: Any, _: Any, *more: Any) -> Any:

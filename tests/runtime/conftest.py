@@ -31,13 +31,11 @@ from hedgerow.protocol.script import NodeState
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.secagg.roster import Roster, Site
-from hedgerow.server.coordinator import Outcome
-from hedgerow.server.evaluation import EvaluatedModel
-from hedgerow.server.events import RunEvent
+from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
-from hedgerow.server.run import run_coordinator
-from hedgerow.server.run_setup import RunSetup
-from hedgerow.server.session import RunSession
+from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Arrived, HubEvent
 
 NOISE = ("server", "distributed", "local")
@@ -273,7 +271,7 @@ class Federation:
             assert self.uploads.setdefault(place, payload.content) == payload.content, "a slot was used twice"
         if payload.kind is MessageKind.ANSWER:
             manifest = Answer.from_signed(payload.content).manifest
-            purpose = (event.site, self.session.run_id, self.manifests[manifest])
+            purpose = (event.site, self.session.run.run_id, self.manifests[manifest])
             assert self.answers.setdefault(purpose, manifest) == manifest, "a purpose was answered twice"
 
     def run(self, kill_after: int | None = None, plan: Plan | None = None) -> Outcome:
@@ -328,9 +326,9 @@ class Federation:
 
     def survivors_model(self) -> bytes:
         """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
-        assert self.session is not None and self.session.outcome is not None
-        plan = self.session.outcome.plan
-        found: bytes = self.wards.survivors_model(plan, self.data, self.session.survivors, self.noise)
+        assert self.session is not None and self.session.run.outcome is not None
+        plan = self.session.run.outcome.plan
+        found: bytes = self.wards.survivors_model(plan, self.data, self.session.run.survivors, self.noise)
         return found
 
     def model_bytes(self, outcome: Outcome) -> bytes:

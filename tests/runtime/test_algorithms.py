@@ -27,10 +27,9 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
-from hedgerow.server.phases import RunSetup
-from hedgerow.server.run import run_coordinator
-from hedgerow.server.session import RunSession
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink

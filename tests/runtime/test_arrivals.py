@@ -18,7 +18,7 @@ from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.events import RunEvent
+from hedgerow.server.status import RunEvent
 from hedgerow.storage.database import Database
 
 if TYPE_CHECKING:

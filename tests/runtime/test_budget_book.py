@@ -59,7 +59,7 @@ def test_the_budget_book_adds_runs_up_and_refuses_the_one_too_many(federate: Bui
     federation.events.clear()
     federation.run()
     assert [fault.code for fault in victim.failures] == ["policy-over-budget"]
-    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
 
 
 def test_a_run_that_stops_early_costs_what_it_used(federate: Builder, factory: ModuleType) -> None:

@@ -21,7 +21,7 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
-from hedgerow.server.coordinator import Outcome
+from hedgerow.server.release import Outcome
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -199,8 +199,8 @@ def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number
     victim.after(number, victim.restart)
     outcome = federation.run()
     assert not victim.failures and victim.is_done
-    assert "site-1" in federation.session.survivors[-1]
-    if all(len(survivors) == 4 for survivors in federation.session.survivors):
+    assert "site-1" in federation.session.run.survivors[-1]
+    if all(len(survivors) == 4 for survivors in federation.session.run.survivors):
         assert numbers(outcome) == local_numbers(federation, model)[0]
 
 
@@ -244,7 +244,7 @@ def test_a_policy_refuses_an_evaluation_by_its_code(federate: Builder, code: str
     victim.start()
     federation.run()
     assert [fault.code for fault in victim.failures] == [code]
-    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
 
 
 @pytest.mark.parametrize(("epsilon", "code"), [(math.inf, "policy-unnoised"), (1e9, "policy-over-budget")])
@@ -330,7 +330,7 @@ def test_a_coordinator_that_invites_sites_to_different_evaluations_gets_no_sum_o
     assert [fault.code for fault in victim.failures] == ([code] if code else [])
     if not code:
         assert "plan-changed" in federation.codes("complaint")
-    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
     assert numbers(outcome) == local_numbers(federation, model, "site-1", "site-2", "site-3", "site-4")[0]
 
 
@@ -354,7 +354,7 @@ def test_other_bins_than_a_nodes_own_are_refused(federate: Builder) -> None:
     federation.tamper = tamper
     federation.run()
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
-    assert [len(survivors) for survivors in federation.session.survivors] == [5, 4]
+    assert [len(survivors) for survivors in federation.session.run.survivors] == [5, 4]
 
 
 def test_an_evaluation_that_is_over_is_not_answered_again(federate: Builder, killed: type[BaseException]) -> None:
@@ -362,7 +362,7 @@ def test_an_evaluation_that_is_over_is_not_answered_again(federate: Builder, kil
     federation = federate(4)
     model = trained(federation)
     evaluated(federation, model)
-    run_id = federation.session.run_id
+    run_id = federation.session.run.run_id
     for file in federation.folder.glob("journal-*.db*"):
         file.unlink()
     federation.coordinator_entropy = lambda n: run_id if n == 32 else os.urandom(n)

@@ -155,7 +155,7 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert "rolled-back" in federation.codes("refused")
     assert not victim.failures and victim.is_done
-    assert "site-1" in federation.session.survivors[-1]
+    assert "site-1" in federation.session.run.survivors[-1]
     # What the lost steps cost is not known any more, so nothing of what was reserved is given back.
     assert charged(victim) == ("finished", 8)
 
@@ -182,7 +182,7 @@ def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert not victim.failures and victim.is_done and counts["answers"] > counts["crashes"] == n_crashes
-    assert all("site-1" in survivors for survivors in federation.session.survivors)
+    assert all("site-1" in survivors for survivors in federation.session.run.survivors)
 
 
 def test_a_folder_that_is_lost_without_its_budget_book_ends_the_nodes_part(federate: Builder) -> None:
@@ -219,7 +219,7 @@ def test_a_database_that_is_lost_beside_its_counter_enrols_anew(federate: Builde
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert not victim.failures and victim.is_done
-    assert "site-1" in federation.session.survivors[-1]
+    assert "site-1" in federation.session.run.survivors[-1]
     # The first release was made with this node's vector; the database that said so is gone.
     assert charged(victim) == ("finished", 4)
 

@@ -16,7 +16,7 @@ from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.server import rounds
+from hedgerow.server import epochs
 from hedgerow.transport.interface import Arrived
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
-    monkeypatch.setattr(rounds, "LEAST_COLLUDERS", 0)
+    monkeypatch.setattr(epochs, "LEAST_COLLUDERS", 0)
     federation = federate(4, factory.make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
     with pytest.raises(AggregationError):
         federation.run()
@@ -168,7 +168,7 @@ def test_a_node_killed_at_any_message_and_started_again_takes_part_again(
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert outcome.report.epsilon <= federation.plan.privacy.epsilon
     # Whatever it missed, it is back at the end.
-    assert "site-1" in federation.session.survivors[-1]
+    assert "site-1" in federation.session.run.survivors[-1]
 
 
 @pytest.mark.parametrize("echo", [False, True])
@@ -184,7 +184,7 @@ def test_a_run_goes_on_without_a_node_that_is_gone_for_good(
     assert len(outcome.ledger) == 4
     assert all(party.is_done for site, party in federation.parties.items() if site != "site-1")
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert all(len(survivors) >= 4 for survivors in federation.session.survivors)
+    assert all(len(survivors) >= 4 for survivors in federation.session.run.survivors)
 
 
 @pytest.mark.parametrize("number", range(3, 15))
@@ -278,7 +278,7 @@ class Freeze:
     def thaw(self, _: float) -> bool:
         """Wake all of them once; time has passed by then."""
         frozen = [self.federation.parties[site] for site in self.sites if self.federation.parties[site].is_frozen]
-        if not frozen or not self.federation.session.is_stalled:
+        if not frozen or not self.federation.session.run.is_stalled:
             return False
         for party in frozen:
             party.is_frozen = False
@@ -293,7 +293,7 @@ def test_a_purpose_that_too_few_answered_is_asked_again_in_a_new_slot(federate: 
     assert "too-few-uploads" in federation.codes("abandoned")
     assert federation.model_bytes(outcome) == federation.survivors_model()
     assert len({slot for _, _, slot in federation.uploads}) == 5
-    assert len(federation.session.survivors[-1]) == 4
+    assert len(federation.session.run.survivors[-1]) == 4
 
 
 @pytest.mark.parametrize("echo", [False, True])
@@ -305,7 +305,7 @@ def test_a_manifest_that_too_few_answered_is_repeated_until_they_return(
     federation.while_waiting = Freeze(federation, ["site-1", "site-2"], MessageKind.UNMASK).thaw
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert federation.session.survivors[:2] == [tuple(federation.parties)] * 2
+    assert federation.session.run.survivors[:2] == [tuple(federation.parties)] * 2
     assert len(federation.manifests) == 4
 
 
@@ -347,7 +347,7 @@ def test_a_node_whose_connection_was_given_up_keeps_its_place(
     federation.while_waiting = lambda _: bool("site-2" in network._down and (network.restore("site-2") or True))
     outcome = federation.run()
     assert "site-2" not in network._down and federation.codes("left") == [reason]
-    assert federation.session.survivors == [tuple(federation.parties)] * len(federation.session.survivors)
+    assert federation.session.run.survivors == [tuple(federation.parties)] * len(federation.session.run.survivors)
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
 

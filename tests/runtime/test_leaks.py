@@ -50,7 +50,7 @@ def private_numbers(federation: Federation) -> dict[str, IntVector]:
         for site, data in rows_of(federation).items()
     }
     replica = Replica(task)
-    for number, release in enumerate(federation.session._releases):
+    for number, release in enumerate(federation.session.run.releases):
         query = replica.query
         assert query is not None
         vectors = {site: node.answer(query) for site, node in nodes.items()}
@@ -125,14 +125,14 @@ def test_no_exact_sum_leaves_a_site_or_stays_with_the_coordinator(run: tuple[obj
             continue
         assert not hits, f"{name} is in {hits[0][0]}"
     # The search does find what is there: all releases but, perhaps, one that has a zero in it.
-    assert n_controls >= len(federation.session._releases) - 1 > 0
+    assert n_controls >= len(federation.session.run.releases) - 1 > 0
 
 
 def test_no_count_of_rows_and_no_share_of_labels_is_told(run: tuple[object, ...]) -> None:
     """A site's number of rows or of positive labels says how many patients it has, and how ill they are."""
     federation, places = run
     # What is released is noised, and by chance any number: one that is in a release says nothing of a site.
-    released = np.concatenate(federation.session._releases)
+    released = np.concatenate(federation.session.run.releases)
     for site, data in rows_of(federation).items():
         numbers = [data.n_records]
         if federation.plan.label.type == "binary":

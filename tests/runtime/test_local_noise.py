@@ -34,7 +34,7 @@ from hedgerow.protocol.queries import Query
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.release import Releaser
 from hedgerow.training.presets import apply_preset, preset_named
 
 if TYPE_CHECKING:

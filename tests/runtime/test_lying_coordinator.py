@@ -21,7 +21,7 @@ from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.messages import RoundSpec
-from hedgerow.server.events import RunEvent
+from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_a_second_run_under_the_same_number_is_refused(federate: Builder) -> Non
     """A coordinator that asks again for what was released, under the same run, gets nothing."""
     federation = federate(5)
     federation.run()
-    run_id = federation.session.run_id
+    run_id = federation.session.run.run_id
     for file in federation.folder.glob("journal.db*"):
         file.unlink()
     for party in federation.parties.values():
@@ -89,7 +89,7 @@ def test_a_purpose_that_was_answered_is_not_answered_again_in_a_new_epoch(
         federation.run()
     codes = [fault.code for party in federation.parties.values() for fault in party.failures]
     assert sorted(codes) == ["purpose-answered"] * 4 + ["too-few-sites"]
-    assert not federation.session.survivors
+    assert not federation.session.run.survivors
 
 
 def test_a_round_that_was_masked_is_not_masked_again_where_both_could_be_opened(
@@ -157,7 +157,7 @@ def test_sites_that_were_not_asked_do_not_open_what_others_have_opened(
     journal.close()
     with pytest.raises(AggregationError):
         federation.run()
-    assert len(federation.session.survivors) == first
+    assert len(federation.session.run.survivors) == first
     for site in three:
         assert {fault.code for fault in federation.parties[site].failures} <= {"purpose-answered", "too-few-sites"}
 
@@ -217,7 +217,7 @@ def test_a_lying_coordinator_gets_a_code_and_no_vector(federate: Builder, lie: s
     federation.run()
     victim = federation.parties["site-0"]
     assert [fault.code for fault in victim.failures] == [code]
-    assert ["site-0" in survivors for survivors in federation.session.survivors] == [True, False, False, False]
+    assert ["site-0" in survivors for survivors in federation.session.run.survivors] == [True, False, False, False]
 
 
 def telling_site_0(change: Callable[[tuple[IntVector, ...]], tuple[IntVector, ...]]) -> Callable[[MemoryHub], None]:

@@ -25,8 +25,7 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
+from hedgerow.server.release import PlainAggregation, run_program
 
 
 def split(factory: ModuleType, plan: Plan, n_sites: int, seed: int) -> dict[str, SiteData]:

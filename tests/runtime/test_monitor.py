@@ -17,9 +17,7 @@ from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.results import EventReport, RunReport
 from hedgerow.protocol.wire.reports import event_bytes, report_bytes
-from hedgerow.server.events import RunEvent, RunEventKind
-from hedgerow.server.publisher import EventsSince, Publisher
-from hedgerow.server.status import KEPT_EVENTS, RunBoard, Traffic
+from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -33,7 +31,7 @@ def watched(federation: Federation, process: bytes = b"process1") -> RunBoard:
     names = [site.name for site in federation.roster.sites]
     board = RunBoard(federation.plan, names, N_ROUNDS, lambda: federation.now, process)
     federation.on_event = board
-    federation.tamper = lambda _: board.attach(federation.session)
+    federation.tamper = lambda _: board.attach(federation.session.run)
     return board
 
 
@@ -55,7 +53,7 @@ def test_the_end_of_a_run(federate: Builder) -> None:
         (site.name, N_ROUNDS, 0, 0) for site in federation.roster.sites
     ]
     assert (report.bytes_sent, report.bytes_received, report.streams_refused) == (10, 20, {"unpinned": 1})
-    assert report.run_id == federation.session.run_id
+    assert report.run_id == federation.session.run.run_id
     assert set(states(report).values()) == {("done", "")}
     events, missed = board.events_since(0)
     assert [event.number for event in events] == [*range(1, len(events) + 1)] and missed == 0
@@ -93,7 +91,7 @@ def test_a_dropout_is_counted(federate: Builder) -> None:
     federation.run()
     (site,) = (site for site in board.report(Traffic()).sites if site.name == "site-1")
     assert (site.state, site.dropouts) == ("left", 1)
-    assert site.rounds == sum("site-1" in survivors for survivors in federation.session.survivors) < N_ROUNDS
+    assert site.rounds == sum("site-1" in survivors for survivors in federation.session.run.survivors) < N_ROUNDS
 
 
 def test_a_node_that_has_the_model_may_go(federate: Builder) -> None:

@@ -21,8 +21,8 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query, SplitSelection
-from hedgerow.server.coordinator import Releaser, run_program
 from hedgerow.server.journal import Journal
+from hedgerow.server.release import Releaser, run_program
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation
@@ -187,7 +187,7 @@ def test_a_federation_that_ends_so_has_paid_for_it(federate: Builder, factory: M
     with pytest.raises(AggregationError) as caught:
         federation.run()
     assert caught.value.code == "sum-out-of-range"
-    assert len(federation.session.ledger) == 1
+    assert len(federation.session.run.ledger) == 1
     lines = []
     for party in federation.parties.values():
         book = BudgetBook(party.folder / "budget.db")

@@ -14,7 +14,7 @@ from hedgerow.client.store import NodeStep, NodeStore
 from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Refused, decode
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
-from hedgerow.server.events import RunEvent
+from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 
 if TYPE_CHECKING:

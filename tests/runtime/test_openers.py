@@ -56,7 +56,7 @@ def test_no_more_sites_are_asked_than_are_needed(federate: Builder) -> None:
     """Shares beyond the threshold tell the coordinator nothing, and cost every site the work of giving them."""
     federation = federate(N_SITES)
     assert federation.model_bytes(federation.run()) == everybodys_model(federation)
-    n_rounds = len(federation.session.survivors)
+    n_rounds = len(federation.session.run.survivors)
     assert asked(federation).total() == n_rounds * THRESHOLD
     assert max(asked(federation).values()) <= n_rounds
 
@@ -68,7 +68,7 @@ def test_with_an_echo_everybody_is_asked(federate: Builder, factory: Any) -> Non
     federation = federate(N_SITES, dataclasses.replace(plan, federation=echoing))
     assert federation.model_bytes(federation.run()) == everybodys_model(federation)
     assert set(asked(federation)) == set(federation.data)
-    assert asked(federation).total() == len(federation.session.survivors) * N_SITES
+    assert asked(federation).total() == len(federation.session.run.survivors) * N_SITES
 
 
 @pytest.mark.parametrize("n_gone", [1, 2])
@@ -86,8 +86,8 @@ def test_others_are_asked_at_once_when_one_leaves(federate: Builder, n_gone: int
     federation.while_waiting = vanish
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert federation.session.survivors[0] == tuple(sorted(federation.data))
-    assert len(federation.manifests) == len(federation.session.survivors)
+    assert federation.session.run.survivors[0] == tuple(sorted(federation.data))
+    assert len(federation.manifests) == len(federation.session.run.survivors)
     assert "silent" not in {event.kind.value for event in federation.events}
 
 
@@ -143,7 +143,7 @@ def test_sites_that_were_asked_and_come_back_are_asked_again(federate: Builder) 
     federation.while_waiting = revive
     assert federation.model_bytes(federation.run()) == everybodys_model(federation)
     # The third site that was asked at first, and the fourth when the two had gone, were asked once in that round.
-    assert asked(federation).total() == 4 + 2 + 3 * (len(federation.session.survivors) - 1)
+    assert asked(federation).total() == 4 + 2 + 3 * (len(federation.session.run.survivors) - 1)
     assert "waiting-for-sites" in federation.codes("phase")
 
 
@@ -257,7 +257,7 @@ def test_others_are_asked_when_one_is_silent(federate: Builder) -> None:
     federation = federate(N_SITES, faults=freezing(frozen, 1, lambda: federation))
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert federation.session.survivors[0] == tuple(sorted(federation.data))
+    assert federation.session.run.survivors[0] == tuple(sorted(federation.data))
     assert [event.site for event in federation.events if event.kind.value == "silent"] == frozen
     # One timeout for the round in which it froze, and one for it to take its leave at the end.
     assert federation.now <= 2 * federation.plan.federation.round_timeout
@@ -288,8 +288,8 @@ def test_others_are_asked_when_the_shares_of_some_do_not_do(
     expected = everybodys_model(federation)
     monkeypatch.setattr(Participant, "_answer", lying)
     assert federation.model_bytes(federation.run()) == expected
-    assert asked(federation).total() > len(federation.session.survivors) * THRESHOLD
-    assert len(federation.manifests) == len(federation.session.survivors)
+    assert asked(federation).total() > len(federation.session.run.survivors) * THRESHOLD
+    assert len(federation.manifests) == len(federation.session.run.survivors)
 
 
 def test_an_answer_that_is_none_is_not_waited_for(federate: Builder) -> None:
@@ -305,7 +305,7 @@ def test_an_answer_that_is_none_is_not_waited_for(federate: Builder) -> None:
 
     uplink.send = garbling  # type: ignore[method-assign]
     assert federation.model_bytes(federation.run()) == everybodys_model(federation)
-    assert federation.codes("complaint") == ["malformed-message"] * len(federation.session.survivors)
+    assert federation.codes("complaint") == ["malformed-message"] * len(federation.session.run.survivors)
     assert federation.now == 0.0
 
 
@@ -341,4 +341,4 @@ def test_when_nobodys_shares_do_the_run_ends_by_name(federate: Builder, monkeypa
         federation.run()
     assert caught.value.code == "secret-unrecoverable"
     assert asked(federation) == dict.fromkeys(federation.data, 1)
-    assert not federation.session.survivors
+    assert not federation.session.run.survivors

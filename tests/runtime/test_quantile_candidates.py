@@ -25,8 +25,7 @@ from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
 from hedgerow.protocol.queries import Histogram, Query
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import checked_report, run_program
+from hedgerow.server.release import PlainAggregation, checked_report, run_program
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
 

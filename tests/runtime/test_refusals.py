@@ -36,7 +36,7 @@ def refused(federation: Federation, code: str) -> None:
     assert victim.failures[0].cause and victim.failures[0].remedy
     assert [(e.site, e.code) for e in federation.events if e.kind == "refused"] == [("site-0", code)]
     assert all(party.is_done for site, party in federation.parties.items() if site != "site-0")
-    assert all("site-0" not in survivors for survivors in federation.session.survivors)
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
 
 
 PLANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -81,7 +81,7 @@ def test_a_policy_lists_the_kinds_of_a_linear_start_as_well(
     ]
     assert [(e.site, e.code) for e in federation.events if e.kind == "refused"] == [("site-0", "policy-query-kind")]
     n_before = {"GramMatrix": 0, "CrossProducts": 2, "SampledLeafSums": 5}[lacking]
-    taking_part = federation.session.survivors
+    taking_part = federation.session.run.survivors
     assert ["site-0" in sites for sites in taking_part] == [number < n_before for number in range(len(taking_part))]
     assert len(taking_part) == 7 and all("site-1" in sites for sites in taking_part)
 
@@ -156,7 +156,7 @@ def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: 
     for n_sites in (3, 4):
         federation = federate(n_sites, name=f"of-{n_sites}")
         federation.run()
-        guarantees = federation.session._view.guarantees
+        guarantees = federation.session.run.view.guarantees
         assert guarantees.n_colluders >= 1 and guarantees.honest_group >= 2 and guarantees.min_survivors >= 3
 
 

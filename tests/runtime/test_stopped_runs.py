@@ -214,7 +214,7 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
     assert crashed and not victim.failures
     (old, n_old), (new, n_new) = lines(victim)
     assert (old, n_old, new) == ("left", 1, "finished")
-    assert n_new == len(federation.session.ledger)
+    assert n_new == len(federation.session.run.ledger)
 
 
 def test_rows_may_be_corrected_until_something_was_answered_with_them(
@@ -239,7 +239,7 @@ def test_an_owner_leaves_a_run_and_is_charged_for_what_left(
     stop(federation, VECTORS_LEFT, killed)
     victim = federation.parties[VICTIM]
     store, book = NodeStore(victim.folder), BudgetBook(victim.folder / "budget.db")
-    assert leave(store, book, VICTIM) == federation.session.run_id
+    assert leave(store, book, VICTIM) == federation.session.run.run_id
     assert leave(store, book, VICTIM) is None
     store.close()
     book.close()

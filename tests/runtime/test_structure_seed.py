@@ -39,8 +39,8 @@ def key_of(name: str) -> bytes:
 
 def seed_of(federation: Federation) -> int:
     """The seed of the run's trees."""
-    assert federation.session is not None and federation.session.outcome is not None
-    seed = federation.session.outcome.plan.model.structure_seed
+    assert federation.session is not None and federation.session.run.outcome is not None
+    seed = federation.session.run.outcome.plan.model.structure_seed
     assert isinstance(seed, int)
     return seed
 
@@ -111,8 +111,8 @@ def test_a_site_that_comes_late_sees_that_nobody_picked_the_seed(federate: Build
     federation = federate(5, plan)
     outcome = run_with_a_late_site(federation)
     origins = [site for site, message in federation.sent if message[4] == MessageKind.ORIGIN]
-    assert "site-4" in origins and "site-4" in federation.session.survivors[-1]
-    assert "site-4" not in federation.session.survivors[0]
+    assert "site-4" in origins and "site-4" in federation.session.run.survivors[-1]
+    assert "site-4" not in federation.session.run.survivors[0]
     assert federation.parties["site-4"].is_done and not federation.parties["site-4"].failures
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
@@ -123,7 +123,7 @@ def test_a_site_that_comes_for_the_end_only_has_the_model_too(federate: Builder,
     run_with_a_late_site(federation)
     late = federation.parties["site-4"]
     assert late.is_done and not late.failures
-    assert all("site-4" not in survivors for survivors in federation.session.survivors)
+    assert all("site-4" not in survivors for survivors in federation.session.run.survivors)
 
 
 def changing(victim: str, change: Callable[[Message], Message | None]) -> Callable[[MemoryHub], None]:

@@ -31,7 +31,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.secagg.guarantees import Wishes, derive
 from hedgerow.secagg.session import default_wishes
-from hedgerow.server.evaluation import EvaluatedModel
+from hedgerow.server.release import EvaluatedModel
 
 EPSILON = 1.0
 DELTA = 1e-6

@@ -19,8 +19,7 @@ from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import LeafSums, Query
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import Releaser, event_of, run_program
+from hedgerow.server.release import PlainAggregation, Releaser, event_of, run_program
 from hedgerow.training.steps import Program
 
 

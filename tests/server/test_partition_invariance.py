@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hedgerow.data.site_data import SiteData
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.server.coordinator import Outcome
+from hedgerow.server.release import Outcome
 
 
 def model_bytes(outcome: Outcome) -> tuple[bytes, ...]:

@@ -44,7 +44,7 @@ from hedgerow.protocol.queries import (
     Query,
     SplitSelection,
 )
-from hedgerow.server.coordinator import Releaser
+from hedgerow.server.release import Releaser
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 
 
@@ -126,8 +126,7 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
 
 def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> tuple[Any, Any]:
     from hedgerow.methods.registry import program_for
-    from hedgerow.server.aggregation import PlainAggregation
-    from hedgerow.server.coordinator import run_program
+    from hedgerow.server.release import PlainAggregation, run_program
 
     own = resolve(plan)
     nodes = [Node(f"s{i}", data, plan, own, sampling=source) for i, (data, source) in enumerate(parts)]

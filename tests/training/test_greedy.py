@@ -23,8 +23,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query, SplitSums, describe
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
+from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.ensemble import ensemble_to_dict
 

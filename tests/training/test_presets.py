@@ -14,8 +14,7 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query
-from hedgerow.server.aggregation import PlainAggregation
-from hedgerow.server.coordinator import run_program
+from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
 
 M = 4

@@ -21,7 +21,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Histogram, LeafSums, Query, describe
-from hedgerow.server.coordinator import Releaser, event_of
+from hedgerow.server.release import Releaser, event_of
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
 

@@ -25,15 +25,11 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.results import WAITING, RunReport, SiteState
 from hedgerow.protocol.script import RunState
-from hedgerow.server.coordinator import Outcome
-from hedgerow.server.evaluation import EvaluatedModel
-from hedgerow.server.events import RunEvent, RunEventKind
+from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
+from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal, no_open_run, open_journal
-from hedgerow.server.publisher import Audience, EventsSince, Publisher
-from hedgerow.server.run import run_coordinator, tell_of_the_end
-from hedgerow.server.run_setup import RunSetup
-from hedgerow.server.session import RunSession
-from hedgerow.server.status import RunBoard, Traffic
+from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.status import Audience, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
@@ -290,7 +286,7 @@ def serve(
             note(set_aside(place, aside))
         session = RunSession(setup, journal)
         file.look(session, quiet=arguments.json)
-        board.attach(session)
+        board.attach(session.run)
         monitors = Monitors(pinned)
         # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
         digest = bytes.fromhex(plan.digest) if model is None else b""
@@ -378,29 +374,29 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: argparse.Namespace, out: Path) -> None:
-    together = sorted({site for survivors in session.survivors for site in survivors})
+    together = sorted({site for survivors in session.run.survivors for site in survivors})
     if arguments.json:
         content = {
             "model": str(out),
             "plan_digest": model.plan.digest,
-            "run_id": session.run_id.hex(),
+            "run_id": session.run.run_id.hex(),
             "sites": together,
-            "sites_per_round": [len(survivors) for survivors in session.survivors],
-            "refusals": session.sites.refusals,
-            "left_out": session.sites.left_out,
+            "sites_per_round": [len(survivors) for survivors in session.run.survivors],
+            "refusals": session.run.sites.refusals,
+            "left_out": session.run.sites.left_out,
             "salvaged": None if model.salvaged is None else asdict(model.salvaged),
             "report": model.report.to_dict(),
         }
         print_json(content)
         return
     if model.salvaged is not None:
-        warn(f"{model.salvaged.text()}{'' if session.setback is None else f' {session.setback}'}")
+        warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
     if model.report.seeded:
         warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
     print_facts(
         [
             ("sites", f"{len(together)} of {len(pinned.sites)}: {listed(together)}"),
-            ("rounds", f"{len(session.survivors)}, the smallest of {_smallest(session)} sites"),
+            ("rounds", f"{len(session.run.survivors)}, the smallest of {_smallest(session)} sites"),
             ("model", f"{model.ensemble.n_trees} trees, written to {out}"),
         ]
     )
@@ -408,4 +404,4 @@ def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: a
 
 
 def _smallest(session: RunSession) -> int:
-    return min(map(len, session.survivors), default=0)
+    return min(map(len, session.run.survivors), default=0)

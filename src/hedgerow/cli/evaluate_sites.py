@@ -20,9 +20,8 @@ from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model, require_room
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.server.coordinator import Outcome
-from hedgerow.server.evaluation import EvaluatedModel
-from hedgerow.server.session import RunSession
+from hedgerow.server.coordinator import RunSession
+from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.threads import available_threads, use_threads
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
@@ -103,7 +102,7 @@ def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
 
 def sites_of(session: RunSession) -> list[str]:
     """Whose rows are in a release of the run."""
-    return sorted({site for survivors in session.survivors for site in survivors})
+    return sorted({site for survivors in session.run.survivors for site in survivors})
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from hedgerow.methods.s_gbdt.settings import SGbdtSettings
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
-from hedgerow.server.gathering import SMALLEST_COHORT
+from hedgerow.server.sites import SMALLEST_COHORT
 
 
 def run(arguments: argparse.Namespace) -> None:

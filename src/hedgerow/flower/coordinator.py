@@ -20,15 +20,11 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
-from hedgerow.server.coordinator import Outcome
-from hedgerow.server.evaluation import EvaluatedModel
-from hedgerow.server.events import RunEvent
+from hedgerow.server.coordinator import RunSession, run_coordinator
+from hedgerow.server.facts import RunSetup, invitation_to
 from hedgerow.server.journal import open_journal
-from hedgerow.server.rounds import invitation_to
-from hedgerow.server.run import run_coordinator
-from hedgerow.server.run_setup import RunSetup
-from hedgerow.server.session import RunSession
-from hedgerow.server.status import RunBoard
+from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.status import RunBoard, RunEvent
 from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
@@ -69,8 +65,8 @@ class Errand:
             model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
             place.save(model, quiet=False)
             if model.salvaged is not None:
-                warn(f"{model.salvaged.text()}{'' if session.setback is None else f' {session.setback}'}")
-            note(f"{model.ensemble.n_trees} trees, {len(session.survivors)} rounds, written to {out}.")
+                warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
+            note(f"{model.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
             return model
         found, sites = found_by(outcome, self.model), sites_of(session)
         # The account goes first: numbers that were seen but not charged would be a leak.
@@ -113,7 +109,7 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
         parties = signing_roster(keys[1]), signing_key(keys[0])
         session = RunSession(RunSetup(plan, *parties, noise, os.urandom, watch, model), journal)
         place.look(session, quiet=False)
-        board.attach(session)
+        board.attach(session.run)
         hub = make_hub(session, task, keys, post, patience)
         try:
             with watched(file, board, hub, keys):
@@ -134,10 +130,10 @@ def make_hub(
 
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
     """
-    greeting = [encode(invitation_to(task, session.run_id))] if isinstance(task, TrainingTask) else []
+    greeting = [encode(invitation_to(task, session.run.run_id))] if isinstance(task, TrainingTask) else []
 
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:
-        is_ready = site in session.sites.ready
+        is_ready = session.run.sites[site].is_ready
         kinds = {MessageKind(message[_KIND_AT]) for message in messages} - _MAY_WAIT
         # A site that was invited by its greeting and has said that it is ready need not be asked again.
         return bool(kinds - _INVITATIONS) or (bool(kinds & _INVITATIONS) and not is_ready)

@@ -24,7 +24,7 @@ from hedgerow.models.plots import CLASS_COLOURS, INK, MUTED, pyplot_module, save
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
-from hedgerow.server.evaluation import evaluation_context, run_evaluation
+from hedgerow.server.release import evaluation_context, run_evaluation
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,7 @@ from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.aggregation import Aggregation, Answering, PlainAggregation, answer_of
-from hedgerow.server.coordinator import Progress, run_program
+from hedgerow.server.release import Aggregation, Answering, PlainAggregation, Progress, answer_of, run_program
 from hedgerow.server.rounds import check_words, cohort_of, shares_of
 from hedgerow.training.settings import largest_n_exchanges
 

@@ -1,249 +1,461 @@
-"""The coordinator: runs a program, adds noise to each sum, and writes every release into the ledger.
+"""The coordinator of a run: `RunSession` turns events into messages for sites, `run_coordinator` carries it out.
 
-It is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second
-release for the same purpose, and the program sees nothing but the release.
+The session has no socket and no clock. Everything is journalled before the messages that depend on it are returned.
+Sites that fall silent, leave or refuse are not waited for; the run goes on with the others down to the threshold of
+secure aggregation, and waits for sites to return when there are fewer. A purpose whose manifest was sent is finished
+with that manifest or the run ends.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
-import numpy as np
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
+from hedgerow.methods.rehearsal import rehearse
+from hedgerow.plan.plan import Federation
+from hedgerow.protocol.messages import (
+    Done,
+    Hello,
+    Message,
+    MessageKind,
+    Payload,
+    Ready,
+    Refused,
+    Stop,
+    Welcome,
+    decode,
+    encode,
+    kind_of,
+)
+from hedgerow.protocol.script import RunState, is_expected
+from hedgerow.protocol.wire.refusals import WireCode
+from hedgerow.secagg.transitions import Code
+from hedgerow.server.epochs import advance_setup, begin_setup, check_rounds, explains_refusal, too_few
+from hedgerow.server.facts import Outgoing, Run, RunSetup
+from hedgerow.server.journal import Journal, JournalledRun
+from hedgerow.server.release import Outcome
+from hedgerow.server.rounds import (
+    COLLECTIONS,
+    certificate_of,
+    check_words,
+    close_echoes,
+    close_vectors,
+    conclude,
+    end,
+    give_up,
+    keep_enough_openers,
+    open_round,
+    release,
+)
+from hedgerow.server.sites import Asked, Link, SiteRecord
+from hedgerow.server.status import RunEventKind
+from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
-from hedgerow.errors import PrivacyError
-from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.dp_xgboost.trees import candidate_scores
-from hedgerow.methods.registry import resolve
-from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.events import Event, UnnoisedEvent
-from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
-from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
-from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query, SplitSelection
-from hedgerow.protocol.results import Salvage
-from hedgerow.rounds.specs import HEADROOM, least_entry_bound, release_bound, rows_of
-from hedgerow.secagg.integers import require_within
-from hedgerow.secagg.transitions import Code, refuse
-from hedgerow.server.aggregation import Aggregation
-from hedgerow.training.plausibility import ReleaseChecks, SumFacts
-from hedgerow.training.steps import Program
-from hedgerow.trees.ensemble import Ensemble
-
-Progress = Callable[[Query, Ledger], None]
+# Why either end gives up a connection that did not break.
+_GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value, WireCode.REPLACED.value}
+# A node that cannot resume its epoch says so, and takes part in the next one.
+_PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
+_LEAST_WAIT = 1.0
+"""Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
+_MOST_LATE = 4096
+"""Messages that are read so, once the deadline is over: a site that sends without end does not put the timeout off."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report.
+class RunSession:
+    """One run. After a restart a new session goes on from what the journal holds.
 
     Attributes:
-        evaluation: when the run evaluated the model: what was found.
-        cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
-        salvaged: when the training could not go on: why, and how far it came.
+        run: its facts.
     """
 
-    plan: Plan
-    ensemble: Ensemble
-    ledger: Ledger
-    report: PrivacyReport
-    evaluation: Evaluation | None = None
-    cost: PrivacyReport | None = None
-    salvaged: Salvage | None = None
-
-
-class Releaser:
-    """Turns sums into releases and keeps the ledger.
-
-    Args:
-        noise: where noise comes from.
-        is_local: whether every record's noise is in the sums already.
-    """
-
-    def __init__(self, noise: NoiseSource, *, is_local: bool = False) -> None:
-        self._noise = noise
-        self._is_local = is_local
-        self.ledger = Ledger()
-
-    def release(self, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
-        """What is released, int64 [query.release_length]: the noisy sum, or choices; one event in the ledger.
-
-        Args: cohort: None when the noise is added here; else the sites whose noise is in the sum already.
-
-        Raises:
-            PrivacyError: when this purpose was released before.
-        """
-        purpose = str(query.purpose)
-        entry, noise = entry_of(query, cohort, self._noise, is_local=self._is_local)
-        # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
-        self.ledger = self.ledger.append(entry)
-        if isinstance(query, SplitSelection):
-            return self._chosen(query, total, purpose)
-        if noise.central_sigma == 0:
-            return total
-        if isinstance(query, PureQuery):
-            return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
-        return total + self._noise.sample(noise.central_sigma, query.length, purpose)
-
-    def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
-        """One candidate per node, by the exponential mechanism over gains from the exact sums."""
-        places, scores = zip(*candidate_scores(query, total), strict=True)
-        if query.pure.scale:
-            chosen = self._noise.select(scores, query.pure.scale, purpose)
+    def __init__(self, setup: RunSetup, journal: Journal) -> None:
+        self.run = run = Run(setup, journal)
+        check_words(run.task, len(setup.roster.sites))
+        check_rounds(run.task, len(setup.roster.sites))
+        run.sites.draws_seed = setup.plan.has_joint_structure
+        stored = journal.load(run.task, setup.roster)
+        if stored is None:
+            run.run_id = setup.entropy(32)
+            journal.begin(run.run_id, run.task, setup.roster)
         else:
-            chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
-        picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
-        return np.array(picked, dtype=np.int64)
+            _resume(run, stored)
+
+    # What a driver calls -----------------------------------------------------------------------------------------
+
+    @property
+    def made(self) -> Outcome | None:
+        """What the run has made, once its releases are all there: its sites may still have to hear that it is over."""
+        return conclude(self.run) if self.run.state is RunState.FINISHING else self.run.outcome
+
+    @property
+    def waits_for_joining(self) -> bool:
+        """Whether the phase may take as long as sites need to join (else: to answer a round)."""
+        run = self.run
+        return (run.state is RunState.GATHERING and not run.attempt) or run.sites.is_any_returning
+
+    def joined(self, site: str) -> None:
+        """A site's node is connected; it will say Hello."""
+        self.run.sites[site].leave()
+        self.run.tell(RunEventKind.JOINED, site)
+
+    def left(self, site: str, reason: str = "") -> list[Outgoing]:
+        """A site's connection is gone; it is not waited for, unless it was only given up.
+
+        A broken connection says that the node's process has ended. One that was given up says no more than that
+        something was too slow, perhaps this machine: the node dials again, and a round has as much time for it as for
+        every other site.
+        """
+        record = self.run.sites[site]
+        record.leave(comes_back=reason in _GIVEN_UP and self._is_in_epoch(record))
+        self.run.tell(RunEventKind.LEFT, site, reason)
+        return self._flush()
+
+    def arrived(self, site: str, data: bytes) -> list[Outgoing]:
+        """A message of a site; one that cannot be used is dropped and told to the observer."""
+        if self.run.state is not RunState.OVER:
+            try:
+                self._read(self.run.sites[site], decode(data))
+            except RemoteProtocolError as fault:
+                self.run.tell(RunEventKind.COMPLAINT, site, fault.code)
+        return self._flush()
+
+    def timed_out(self) -> list[Outgoing]:
+        """The phase has taken as long as it may: go on without those who have not answered, or give up."""
+        run = self.run
+        if run.sites.is_any_returning:
+            run.sites.stop_waiting()
+            run.n_phases += 1
+        elif run.is_stalled:
+            give_up(run, too_few(run))
+        else:
+            awaited = self.awaited()
+            for site in run.sites:
+                if site.name in awaited:
+                    self._fall_silent(site)
+            self._guard(self._close_phase)
+        return self._flush()
+
+    def stop(self, fault: HedgerowError) -> list[Outgoing]:
+        """Give the run up; what was released stays in the journal, and the same run can be taken up from it."""
+        self.run.failure = fault
+        self.run.enter(RunState.OVER)
+        return self._flush(advance=False)
+
+    def awaited(self) -> set[str]:
+        """Sites without whose answer the phase is not complete."""
+        return {site.name for site in self.run.sites if self._is_expected(site) and not site.has_answered}
+
+    def _is_expected(self, site: SiteRecord) -> bool:
+        state, slot = self.run.state, self.run.slot
+        if state is RunState.GATHERING:
+            return site.may_join
+        if state is RunState.SETTING_UP:
+            return site.is_setting_up and site.is_heard
+        if state is RunState.FINISHING:
+            return site.is_there or site.link is Link.RETURNING
+        if slot is None or not site.is_inside:
+            return False
+        if state is RunState.COLLECTING_VECTORS:
+            return site.link in (Link.RETURNING, Link.AWAY) or (site.spec is Asked.NOW and site.is_heard)
+        is_asked = site.link is Link.RETURNING or (site.opening is Asked.NOW and site.is_heard)
+        return is_asked and site.node in slot.uploads
+
+    def _is_in_epoch(self, site: SiteRecord) -> bool:
+        """Whether the epoch counts on a site, which may have lost its state of it."""
+        return self.run.view is not None and self.run.view.is_ready(site.node)
+
+    # Messages ------------------------------------------------------------------------------------------------------
+
+    def _read(self, site: SiteRecord, message: Message) -> None:
+        run, kind = self.run, kind_of(message)
+        # Without a Hello on this connection, a message answers something that was sent over an earlier one.
+        is_late = not site.is_connected and not isinstance(message, Hello)
+        if site.is_silent and not is_late:
+            self._wake(site)
+        if is_late or not is_expected(run.state, kind):
+            run.tell(RunEventKind.LATE, site.name, kind.name.lower().replace("_", "-"))
+            return
+        match message:
+            case Hello():
+                self._greet(site, message)
+            case Ready():
+                self._accept(site, message)
+            case Refused():
+                if message.code not in _PASSING:
+                    site.refuse(message.code, is_explained=explains_refusal(run, site, message.code))
+                run.tell(RunEventKind.REFUSED, site.name, message.code)
+            case Done():
+                site.has_answered = True
+            case Payload(MessageKind.SETUP_ANSWER, content):
+                self._take_setup(site, content)
+            case Payload(_, content):
+                self._take_answer(site, content)
+
+    def _wake(self, site: SiteRecord) -> None:
+        """A site that was silent speaks: it is waited for again, and asked what the others were asked meanwhile."""
+        site.is_silent = False
+        if not site.is_ready or site.spec is Asked.NOW:
+            return
+        if self.run.state is RunState.FINISHING or site.is_inside:
+            self._repeat_to(site)
+
+    def _greet(self, site: SiteRecord, hello: Hello) -> None:
+        run = self.run
+        site.greet()
+        run.send(site, Welcome(hello.connection))
+        is_ours = hello.run_id == run.run_id
+        # One site may say anything. Several are believed: the journal was restored from a backup.
+        site.claims_more = is_ours and hello.n_releases > len(run.releases)
+        if site.claims_more:
+            run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
+            claims = [each.name for each in run.sites if each.claims_more]
+            if len(claims) >= run.sites.n_believed:
+                give_up(run, _journal_behind(claims))
+            return
+        site.n_held = hello.n_releases if is_ours else 0
+        # No node has a release, or the epoch itself, without the seed that the trees are made from.
+        has_seed = bool(hello.n_releases) or (run.origin is not None and hello.epoch == run.origin.digest)
+        site.knows_origin = is_ours and has_seed
+        is_member = self._is_in_epoch(site)
+        if is_ours and is_member and run.view is not None and hello.epoch == run.view.digest:
+            site.accept()
+            run.tell(RunEventKind.READY, site.name)
+            self._repeat_to(site)
+            return
+        site.conduct.lost_epochs += is_member and site.is_inside
+        run.invite(site)
+
+    def _accept(self, site: SiteRecord, ready: Ready) -> None:
+        run = self.run
+        if ready.run_id != run.run_id or ready.plan_digest != bytes.fromhex(run.task.digest):
+            run.tell(RunEventKind.COMPLAINT, site.name, "plan-changed")
+            return
+        site.accept()
+        run.tell(RunEventKind.READY, site.name)
+        if run.state is RunState.FINISHING:
+            run.send_finished(site)
+
+    def _repeat_to(self, site: SiteRecord) -> None:
+        """Send a returned site what it may have missed of the phase that is under way."""
+        run = self.run
+        if run.state is RunState.FINISHING:
+            run.send_finished(site)
+        elif run.slot is None or not site.is_heard:
+            return
+        elif run.state is RunState.COLLECTING_VECTORS:
+            if site.node not in run.slot.uploads:
+                run.send_request(site)
+        elif site.node in run.slot.uploads and run.slot.view.guarantees.has_echo:
+            run.ask_openers(run.slot.requests((site.node,)))
+            if run.state is RunState.COLLECTING_ANSWERS and run.certificate:
+                run.send(site, Payload(MessageKind.CERTIFICATE, run.certificate))
+
+    def _take_setup(self, site: SiteRecord, content: bytes) -> None:
+        if self.run.epoch_setup is None or not site.is_setting_up:
+            return
+        self.run.epoch_setup, complaints = self.run.epoch_setup.receive([content])
+        if not complaints:
+            site.answer()
+        for complaint in complaints:
+            self.run.tell(RunEventKind.COMPLAINT, site.name, complaint.code)
+
+    def _take_answer(self, site: SiteRecord, content: bytes) -> None:
+        run = self.run
+        if run.slot is None:
+            return
+        run.slot, complaints = run.slot.receive([content])
+        if not complaints or run.state is RunState.COLLECTING_ANSWERS:
+            # Shares that cannot be used are not waited for a second time: the others are asked for theirs.
+            site.answer()
+        for complaint in complaints:
+            run.tell(RunEventKind.COMPLAINT, site.name, complaint.code)
+
+    def _fall_silent(self, site: SiteRecord) -> None:
+        run = self.run
+        site.fall_silent()
+        run.tell(RunEventKind.SILENT, site.name)
+        is_joining = run.state is RunState.FINISHING or (run.state is RunState.GATHERING and not run.attempt)
+        if not is_joining:
+            run.count_timeout(site)
+        if run.state is RunState.SETTING_UP:
+            # When it wakes it will find that the others have gone on without it.
+            run.invite(site)
+
+    # When a phase is complete --------------------------------------------------------------------------------------
+
+    def _flush(self, *, advance: bool = True) -> list[Outgoing]:
+        """Go on as far as possible, then hand over what is to be sent."""
+        run = self.run
+        while advance and run.state is not RunState.OVER:
+            before = run.n_phases
+            keep_enough_openers(run)
+            if run.is_stalled:
+                self._guard(self._retry)
+                while run.is_stalled and run.take_back():
+                    self._guard(self._retry)
+            elif not self.awaited():
+                self._guard(self._close_phase)
+            if run.n_phases == before:
+                break
+        out, run.out = run.out, []
+        return out
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except EnvironmentFault:
+            # The journal is as it was: started again, the run goes on.
+            raise
+        except HedgerowError as fault:
+            give_up(self.run, fault)
+
+    def _retry(self) -> None:
+        """Try to go on, although too few sites were there."""
+        if self.run.slot is None:
+            open_round(self.run)
+        else:
+            self._close_phase()
+
+    def _close_phase(self) -> None:
+        run = self.run
+        match run.state:
+            case RunState.GATHERING:
+                begin_setup(run)
+            case RunState.SETTING_UP:
+                if advance_setup(run):
+                    open_round(run)
+            case RunState.COLLECTING_VECTORS:
+                close_vectors(run)
+            case RunState.COLLECTING_ECHOES:
+                close_echoes(run)
+            case RunState.COLLECTING_ANSWERS:
+                release(run)
+            case RunState.FINISHING:
+                end(run)
 
 
-def require_in_range(
-    query: Query, plan: Plan, released: IntVector, cohort: NoiseCohort | None, n_nodes: int
-) -> None:
-    """Ask of a release whether it is garbage: a sum that wrapped, or one over many more rows than the plan declares.
-
-    It is asked of the release and of nothing else, and the release stands in the ledger by then. So that a run ends
-    here is post-processing, and paid for. A choice is always one of those that the plan allows.
-
-    Args: released, cohort: as in `Releaser.release`; n_nodes: sites that were asked.
-
-    Raises:
-        Abandoned: SUM_OUT_OF_RANGE.
-    """
-    if isinstance(query, SplitSelection):
-        return
-    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=plan.privacy.noise == "local")
-    require_within(released, release_bound(query, plan, noise.variance, n_nodes))
-
-
-@dataclass(frozen=True)
-class Summed:
-    """What a release is a sum over.
-
-    Attributes:
-        cohort: as in `Releaser.release`.
-        n_nodes: sites that were asked.
-        sites: those whose vectors are in the sum; None where that is not known.
-    """
-
-    cohort: NoiseCohort | None
-    n_nodes: int
-    sites: tuple[str, ...] | None
+def _resume(run: Run, stored: JournalledRun) -> None:
+    """Go on from what the journal holds."""
+    run.run_id = stored.run_id
+    if stored.origin is not None:
+        run.begin_trees(stored.origin)
+    run.salvaged = stored.salvage
+    n_used = len(stored.releases) if stored.salvage is None else stored.salvage.n_used
+    for line in stored.releases[:n_used]:
+        run.take(line)
+    for line in stored.releases[n_used:]:
+        run.ledger = run.ledger.append(line.entry)
+    if stored.salvage is not None:
+        run.replica.end_early()
+    run.attempt, run.next_slot, run.burnt = stored.attempt, stored.next_slot, list(stored.burnt)
+    run.view, run.slot = stored.view, stored.slot
+    if run.view is not None:
+        run.sites.resume(run.view.ready)
+    if stored.result_digest is not None:
+        run.enter(RunState.FINISHING)
+    elif run.slot is not None:
+        run.certificate = certificate_of(run.slot)
+        run.enter(COLLECTIONS[run.slot.state])
+    elif run.view is not None:
+        run.stall()
 
 
-def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
-    """Ask of a release, once, whether it can be a sum over records; like `require_in_range`, of nothing else.
-
-    Raises:
-        Abandoned: SUM_OUT_OF_RANGE, RELEASE_IMPLAUSIBLE. It names all sites of the sum, for nobody knows which it was.
-    """
-    require_in_range(query, plan, released, summed.cohort, summed.n_nodes)
-    n_shares = None if summed.cohort is None else summed.cohort.n_shares
-    noise = noise_of(query, n_shares, is_local=plan.privacy.noise == "local")
-    entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
-    fault = checks.fault_in(
-        query, released, SumFacts(HEADROOM * rows_of(plan), entry_bound, noise, summed.n_nodes, summed.sites)
+def _journal_behind(sites: list[str]) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"Sites {', '.join(sites)} hold more releases than this coordinator's journal.",
+        cause="The journal was restored from a backup.",
+        remedy="Never resume a run from a backup: noise would be drawn twice. Begin a new run, with --new-run or "
+        "another journal.",
+        code="journal-rolled-back",
     )
-    if fault:
-        sites = "" if summed.sites is None else f"; in the sum: {', '.join(summed.sites)}"
-        raise refuse(Code.RELEASE_IMPLAUSIBLE, f"Round {query.purpose.round}: {fault}{sites}.")
 
 
-def entry_of(
-    query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
-) -> tuple[Release, QueryNoise]:
-    """What the ledger says of a query's release, and the noise that the release needs; `cohort` as in `release`."""
-    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=is_local)
-    entry = Release(
-        purpose=str(query.purpose),
-        round=query.purpose.round,
-        kind=query.purpose.kind,
-        event=noise.event,
-        length=query.release_length,
-        sensitivity=_sensitivity(query),
-        sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
-        cohort=cohort if noise.share_sigma else None,
-        seeded=source.seeded,
-        approximate=source.approximate,
-    )
-    return entry, noise
+# The loop ------------------------------------------------------------------------------------------------------------
 
 
-def _sensitivity(query: Query) -> float:
-    return float(query.pure.sensitivity) if isinstance(query, PureQuery) else math.sqrt(query.sensitivity_squared)
-
-
-def event_of(query: Query) -> tuple[Event, int]:
-    """What a query's release costs when the coordinator adds the noise, and that noise's standard deviation."""
-    noise = noise_of(query)
-    return noise.event, noise.central_sigma
-
-
-def run_program(
-    plan: Plan, program: Program, aggregation: Aggregation, noise: NoiseSource, progress: Progress | None = None
-) -> Outcome:
-    """Run a program to its end.
+def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: Callable[[], float]) -> Outcome:
+    """Carry a run out.
 
     Args:
-        plan: the plan, for the report.
-        program: a fresh generator of queries.
-        aggregation: where sums come from.
-        noise: where noise comes from.
-        progress: called after every release.
+        session: a new session, or one that a journal brought back.
+        hub: connected to the nodes; the caller closes it.
+        timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
+            enough sites to return when there are too few.
+        clock: seconds, from any beginning, that never go back: ``time.monotonic``.
 
     Raises:
-        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
-            the aggregation disagree about who adds the noise.
-        AggregationError: see `require_plausible`; there is no model either.
+        HedgerowError: why the run was given up.
+        EnvironmentFault: the journal could not be written; started again, the run goes on.
     """
-    check_noise_mode(plan, aggregation)
-    checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
-    releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
-    try:
-        query = next(program)
-        while True:
-            total = aggregation.sum_of(query)
-            released = releaser.release(query, total, aggregation.cohort)
-            summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
-            require_plausible(checks, query, plan, released, summed)
-            if progress is not None:
-                progress(query, releaser.ledger)
-            query = program.send(released)
-    except StopIteration as finished:
-        ensemble: Ensemble = finished.value
-    report = checked_report(plan, releaser.ledger, noise)
-    return Outcome(plan, ensemble, releaser.ledger, report)
+    # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
+    rehearse(session.run.task.with_structure_seed(0))
+    phase, deadline, late_until, n_late = -1, 0.0, 0.0, 0
+    while session.run.state is not RunState.OVER:
+        event: HubEvent | None = None
+        if session.run.n_phases != phase:
+            phase = session.run.n_phases
+            deadline, n_late = clock() + _timeout(session, timeouts), 0
+        if event is None and clock() < deadline:
+            event = hub.receive(deadline - clock())
+        elif event is None:
+            late_until = late_until if n_late else clock() + _LEAST_WAIT
+            n_late += 1
+            # After the second that what is on its way is given, only what is there already is read.
+            event = hub.receive(max(0.0, late_until - clock())) if n_late <= _MOST_LATE else None
+        if event is None and clock() < deadline:
+            continue
+        n_late = n_late if event is not None else 0
+        for site, message in session.timed_out() if event is None else _react(session, event):
+            hub.send(site, message)
+    if session.run.outcome is not None and session.run.failure is None:
+        return session.run.outcome
+    raise session.run.failure or HedgerowError("The run ended without a model.")
 
 
-def check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
-    """Raise PrivacyError when the plan and the aggregation disagree about who adds the noise."""
-    if (plan.privacy.noise == "distributed") != (aggregation.cohort is not None):
-        raise PrivacyError(
-            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
-            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
-            remedy='Use secure aggregation, or set privacy.noise to "server".',
-            code="noise-mode-unsupported",
-        )
+def tell_of_the_end(
+    run: tuple[bytes, str], hub: Hub, sites: Collection[str], seconds: float, clock: Callable[[], float]
+) -> list[str]:
+    """Tell the sites that come back to a run that it has ended.
 
+    Args:
+        run: its number, and the code word that says why it has ended.
+        hub: connected to the nodes; the caller closes it.
+        sites: that may come.
+        seconds: to wait for them; all that have come hear of it at once.
+        clock: as for `run_coordinator`.
 
-def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
-    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
-
-    A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
+    Returns:
+        The names of those that were in the run and heard of its end.
     """
-    privacy = plan.privacy
-    report = report_of(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
-    spent = report.epsilon
-    if plan.reads_quantiles:
-        noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
-        spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
-    if spent > privacy.epsilon:
-        raise PrivacyError(
-            f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
-            cause="A program released more than it had declared when its noise was calibrated.",
-            remedy="Do not publish the model; report the plan to the maintainers.",
-            code="budget-exceeded",
-        )
-    return report
+    run_id, code = run
+    reached: list[str] = []
+    deadline = clock() + seconds
+    while set(reached) != set(sites) and clock() < deadline:
+        event = hub.receive(max(0.0, deadline - clock()))
+        if not isinstance(event, Arrived):
+            continue
+        with suppress(RemoteProtocolError):
+            hello = decode(event.message)
+            if isinstance(hello, Hello) and hello.run_id == run_id:
+                hub.send(event.site, encode(Welcome(hello.connection)))
+                hub.send(event.site, encode(Stop(code)))
+                reached += [event.site] * (event.site not in reached)
+    return sorted(reached)
+
+
+def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
+    match event:
+        case Joined(site):
+            session.joined(site)
+            return []
+        case Left(site, reason):
+            return session.left(site, reason)
+        case Arrived(site, message):
+            return session.arrived(site, message)
+
+
+def _timeout(session: RunSession, timeouts: Federation) -> float:
+    if session.waits_for_joining:
+        return timeouts.join_timeout
+    return timeouts.idle_timeout if session.run.is_stalled else timeouts.round_timeout

@@ -1,47 +1,49 @@
-"""From a plan to an epoch's parameters, and from a query to the slot that sums it."""
+"""The rounds of a run, from the query to the release, and the end of the run.
+
+Everything is journalled before the messages that depend on it are queued.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from contextlib import suppress
 from enum import Enum
 
 import numpy as np
 
-from hedgerow.errors import PlanError
-from hedgerow.methods.tasks import EvaluationTask, Task
+from hedgerow.errors import AggregationError, HedgerowError, PrivacyError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.messages import EvaluationInvitation, Invitation
-from hedgerow.protocol.queries import NoiseCohort, Query
+from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, Stop
+from hedgerow.protocol.queries import NoiseCohort, Query, SplitSelection
+from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
-from hedgerow.rounds.specs import expected_round, mode_of, require_words, rows_of
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
+from hedgerow.rounds.specs import VECTOR_ID, expected_round, mode_of, require_words, rows_of
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.encoding import HASH_BYTES
-from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.integers import wrapped
 from hedgerow.secagg.messages import EchoCertificate, RoundSpec, manifest_hash
-from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode
-from hedgerow.secagg.session import default_wishes
-from hedgerow.secagg.transitions import State
+from hedgerow.secagg.roster import MAX_ATTEMPTS, NoiseMode
+from hedgerow.secagg.transitions import Abandoned as SumAbandoned
+from hedgerow.secagg.transitions import Code, State, refuse
 from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.server.epochs import agreeing, begin_setup, members_of_next
+from hedgerow.server.facts import Run
+from hedgerow.server.journal import BurntSlot, JournalledRelease
+from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
+from hedgerow.server.sites import MOST_LOST_EPOCHS, Asked, SiteRecord
+from hedgerow.server.status import RunEventKind
 
-MAX_SLOTS = 1024
-"""As many as a node holds by default; a longer run goes on in a new epoch."""
 _SURELY_FEW = 2**30
 """Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
-KEY_LIST_BYTES = 1 << 25
-"""The list of all members' keys; half of what an engine carries, because a late site is sent more along with it."""
-BUNDLE_BYTES = 256
-"""More than a member's entry in that list takes beside the keys of its slots."""
 COLLECTIONS = {
     State.COLLECTING_VECTORS: RunState.COLLECTING_VECTORS,
     State.COLLECTING_ECHOES: RunState.COLLECTING_ECHOES,
     State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
 }
 """What a run collects while an aggregator is in a state."""
+_MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 
 
 class Following(Enum):
@@ -54,12 +56,7 @@ class Following(Enum):
     NOTHING = "no epoch is ready"
 
 
-def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation:
-    """The message that asks a site to take part."""
-    plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
-    if isinstance(task, EvaluationTask):
-        return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)
-    return Invitation(run_id, plan)
+# From a query to its slot ------------------------------------------------------------------------------------------
 
 
 def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
@@ -73,59 +70,6 @@ def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
 def shares_of(cohort: NoiseCohort | None) -> int | None:
     """Shares of noise that are counted in every sum; None when the sites add none."""
     return None if cohort is None else cohort.n_shares
-
-
-def most_slots(n_members: int) -> int:
-    """Slots that an epoch of so many members can have: every one of them is sent the keys of all, in one message."""
-    return min(MAX_SLOTS, (KEY_LIST_BYTES // n_members - BUNDLE_BYTES) // KEY_BYTES)
-
-
-def slots_for(task: Task, n_released: int, n_members: int) -> int:
-    """Slots for the rest of a run, and some to repeat rounds in, as far as the list of an epoch's keys has room."""
-    rest = max(1, task.n_exchanges - n_released)
-    return min(most_slots(n_members), rest + rest // 4 + 8)
-
-
-def check_rounds(task: Task, n_sites: int) -> None:
-    """Raise PlanError (code "plan-too-many-rounds") for a task that all epochs of a run could not hold.
-
-    Asked before anyone is invited: found out in the middle, what was released until then would be for nothing.
-    """
-    most = MAX_ATTEMPTS * most_slots(n_sites)
-    if task.n_exchanges > most:
-        raise PlanError(
-            f"The plan asks for {task.n_exchanges:,} rounds; a run of {n_sites:,} sites has {most:,} at most.",
-            cause=f"It has {MAX_ATTEMPTS} epochs of {most_slots(n_sites):,} rounds each: the keys of all sites are "
-            f"sent in one message of {KEY_LIST_BYTES >> 20} MiB.",
-            remedy="Set model.batch_size higher or model.n_trees lower; or build a roster of fewer sites.",
-            code="plan-too-many-rounds",
-        )
-
-
-def parameters_of(plan: Plan, identity: tuple[bytes, int, bytes], n_slots: int, n_members: int) -> EpochParameters:
-    """The parameters of an epoch; `identity` is the run's number, the attempt and the roster's hash."""
-    run_id, attempt, roster_hash = identity
-    mode = mode_of(plan)
-    # One colluder costs a full graph nothing: its threshold withstands more, and is the same.
-    wishes = default_wishes(n_members, LEAST_COLLUDERS)
-    least, has_echo = min(plan.federation.min_sites, n_members), wishes.has_echo or bool(plan.federation.echo)
-    wishes = replace(wishes, min_survivors=least, has_echo=has_echo)
-    return EpochParameters(run_id, attempt, roster_hash, n_slots, wishes, mode)
-
-
-def cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
-    """The cohort of an epoch that these nodes would set up; raises Refusal as `derive`."""
-    parameters = parameters_of(plan, (bytes(HASH_BYTES), 1, bytes(HASH_BYTES)), 1, len(members))
-    return Cohort.promised(members, derive(len(members), parameters.wishes))
-
-
-def open_slot(plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]) -> Aggregator:
-    """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
-    slot, history = place
-    noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
-    expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
-    spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
-    return Aggregator.open(view, coordinator, spec)
 
 
 def check_words(task: Task, n_sites: int) -> None:
@@ -153,3 +97,300 @@ def certificate_of(slot: Aggregator) -> bytes:
         return b""
     nodes = tuple(sorted(slot.echoes))
     return EchoCertificate(manifest_hash(slot.manifest), nodes, tuple(slot.echoes[node] for node in nodes)).to_bytes()
+
+
+def open_round(run: Run, released: JournalledRelease | None = None) -> None:
+    """Open a slot for the query that is next; stall when too few sites are there for any.
+
+    Args:
+        released: what was released before it, to be journalled with the slot, or with the end of the run, before a site
+            hears of either.
+    """
+    following, there = _following(run)
+    slot = _new_slot(run) if following is Following.SLOT else None
+    digest = _result_digest(run) if following is Following.END else None
+    if released is not None:
+        run.journal.commit(len(run.releases) - 1, released, slot, digest)
+        run.tell(RunEventKind.RELEASED)
+    elif slot is not None:
+        run.journal.save_slot(slot)
+    elif digest is not None:
+        run.journal.finish(digest)
+    if slot is not None:
+        run.slot, run.certificate, run.requests = slot, b"", {}
+        run.next_slot += 1
+        run.sites.begin_slot()
+        run.enter(RunState.COLLECTING_VECTORS)
+        for site in there:
+            run.send_request(site)
+    elif following is Following.END:
+        _begin_finishing(run)
+    elif following is Following.EPOCH:
+        begin_setup(run)
+    elif following is Following.WAIT:
+        run.stall()
+
+
+def _following(run: Run) -> tuple[Following, list[SiteRecord]]:
+    """What comes after a release or a set-up, and the sites of the epoch that are there."""
+    view, sites = run.view, run.sites
+    if run.replica.query is None:
+        return Following.END, []
+    if view is None:
+        return Following.NOTHING, []
+    present = [site for site in sites if site.is_inside and site.is_heard]
+    if sites.is_any_returning:
+        return Following.WAIT, present
+    there = {site.name for site in present}
+    is_full, is_short = run.next_slot >= view.parameters.n_slots, len(there) < view.guarantees.min_survivors
+    ready = members_of_next(run)
+    comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
+    # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
+    is_worth_it = bool(agreeing(run) - there) and is_short
+    is_worth_it |= bool(ready - there - comes_back) and run.attempt < MAX_ATTEMPTS // 2
+    if len(ready) >= sites.least(run.plan) and (is_full or is_worth_it):
+        # An epoch takes no site in: those who came later, or lost their state, join in a new one.
+        return Following.EPOCH, present
+    return (Following.WAIT if is_short or is_full else Following.SLOT), present
+
+
+def _new_slot(run: Run) -> Aggregator | None:
+    if run.replica.query is None or run.view is None:
+        return None
+    place = (run.next_slot, run.replica.context())
+    return _slot_for(run.plan, run.view, run.setup.identity, run.replica.query, place)
+
+
+def _slot_for(
+    plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]
+) -> Aggregator:
+    """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
+    slot, history = place
+    noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
+    expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
+    spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
+    return Aggregator.open(view, coordinator, spec)
+
+
+# From the slot to a release ----------------------------------------------------------------------------------------
+
+
+def close_vectors(run: Run) -> None:
+    """Sign the manifest of the vectors that came, and ask for what opens their sum; or burn the slot."""
+    slot = run.open_slot()
+    first = slot.openers(run.survivors_heard())
+    try:
+        slot, requests = slot.close_vectors(run.setup.identity, first)
+    except SumAbandoned as fault:
+        _burn(run, slot, fault)
+        return
+    run.journal.save_slot(slot)
+    run.slot = slot
+    run.sites.begin_opening()
+    run.enter(COLLECTIONS[slot.state])
+    run.ask_openers(requests)
+
+
+def _burn(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+    """Give a slot up: no manifest was sent, so nothing of it can ever be opened, and its purpose may have another."""
+    n_released = run.replica.n_releases
+    burnt = BurntSlot(n_released, Cohort.of(slot.view), frozenset(slot.uploads))
+    run.journal.burn_slot(burnt)
+    run.burnt.append(burnt)
+    for site in run.sites:
+        # A site that was asked for its vector has used up its time, gone or not.
+        is_lacking = site.spec is not Asked.NO and site.node not in slot.uploads
+        if is_lacking and not site.is_silent and not site.left_out:
+            run.count_timeout(site)
+    run.slot = None
+    run.tell(RunEventKind.ABANDONED, code=fault.code)
+    run.send_to_connected(Abandoned(n_released, fault.code))
+    run.stall()
+    open_round(run)
+
+
+def close_echoes(run: Run) -> None:
+    """Send the certificate of the echoes; wait for sites when there are too few."""
+    try:
+        slot, certificate = run.open_slot().close_echoes()
+    except SumAbandoned:
+        run.stall()
+        return
+    run.journal.save_slot(slot)
+    run.slot, run.certificate = slot, certificate
+    run.enter(RunState.COLLECTING_ANSWERS)
+    for site in run.sites:
+        # A site that has lost its state was invited again: it has no slot that this could open.
+        if site.is_inside and site.node in slot.uploads:
+            run.send(site, Payload(MessageKind.CERTIFICATE, certificate))
+
+
+def ask_others(run: Run) -> bool:
+    """Ask the survivors that were not asked yet to help to open the sum; returns whether there were any."""
+    others = {node: site for node, site in run.survivors_heard().items() if site.opening is not Asked.NOW}
+    is_new = any(site.opening is Asked.NO for site in others.values())
+    run.ask_openers(run.open_slot().requests(others))
+    # A site that is asked for the first time has as long to answer as the others had. But no site puts the end of a run
+    # off by leaving and coming back.
+    run.n_phases += is_new and not run.is_stalled and not run.sites.is_any_returning
+    return bool(others)
+
+
+def keep_enough_openers(run: Run) -> None:
+    """Ask all survivors for shares as soon as one of the fewest that were asked will not answer."""
+    slot = run.slot
+    if run.state is not RunState.COLLECTING_ANSWERS or slot is None:
+        return
+    asked = {node for node, site in run.survivors_heard().items() if site.opening is Asked.NOW}
+    if len(asked.union(slot.answers)) < len(slot.openers(slot.uploads)):
+        ask_others(run)
+
+
+def release(run: Run) -> None:
+    """Unmask, add the noise, journal, and only then go on: what follows may be seen."""
+    slot, query = run.open_slot(), run.replica.query
+    if query is None or run.view is None:
+        return
+    try:
+        _, opened = slot.release()
+    except SumAbandoned as fault:
+        _wait_for_shares(run, slot, fault)
+        return
+    cohort = cohort_of(run.plan, run.view)
+    releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
+    released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
+    if not isinstance(query, SplitSelection):
+        released = wrapped(released, slot.spec.vectors[0].width)
+    (entry,) = releaser.ledger.releases
+    survivors = tuple(run.sites.name(node) for node in opened.survivors)
+    line = JournalledRelease(released, entry, survivors)
+    try:
+        summed = Summed(cohort, run.view.guarantees.n_nodes, survivors)
+        require_plausible(run.checks, query, run.plan, released, summed)
+    except SumAbandoned as fault:
+        # That the run ends is told to all, so what it follows from is a release like any other: it is written down
+        # with its cost, and the run given up, in one write.
+        if fault.reason is Code.SUM_OUT_OF_RANGE:
+            fault.what += f" In the sum were {', '.join(survivors)}: the masks do not show whose vector it was."
+        give_up(run, fault, line)
+        return
+    run.take(line)
+    for name in survivors:
+        run.sites[name].conduct.may_return = True
+    run.slot = None
+    open_round(run, line)
+
+
+def _wait_for_shares(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+    """A sum did not open: ask the others, or wait, where more shares may help; else raise the fault."""
+    if fault.reason not in _MORE_SHARES_MAY_HELP:
+        raise fault
+    # The same manifest is repeated to a site that returns; there is never a second one.
+    if not ask_others(run):
+        _judge_dealer(run, slot, fault)
+        run.stall()
+
+
+def _judge_dealer(run: Run, slot: Aggregator, fault: SumAbandoned) -> None:
+    """Name the site to blame for a secret that cannot be rebuilt, and raise; or return, to wait for more shares.
+
+    Shares that do not fit: with as many more than the threshold as there may be liars, some threshold of them are
+    honest holders', so that only wrong dealing explains it. Shares that are withheld, for they did not open: when
+    more withhold than there may be liars, an honest holder is among them. Otherwise it may be a holder who lies.
+    """
+    if not isinstance(fault.peer, int):
+        raise fault
+    dealer, guarantees = fault.peer, slot.view.guarantees
+    holders = {node for node in slot.uploads if node == dealer or dealer in slot.view.peers(node)}
+    given = {node for node in holders & slot.shares.keys() if slot.shares[node].get(dealer) is not None}
+    withheld, left = slot.shares.keys() & holders - given - {dealer}, holders - slot.answers.keys()
+    n_liars, is_wrong = max(1, guarantees.n_colluders), fault.reason is Code.SECRET_UNRECOVERABLE
+    if not is_wrong and len(given | left) >= guarantees.threshold:
+        return
+    site = run.sites.of(dealer)
+    if (is_wrong and len(given) >= guarantees.threshold + n_liars) or (not is_wrong and len(withheld) > n_liars):
+        run.tell(RunEventKind.COMPLAINT, site.name, Code.SECRET_UNRECOVERABLE.value)
+        run.leave_out(site, Code.SECRET_UNRECOVERABLE.value)
+        raise refuse(Code.SECRET_UNRECOVERABLE, f"It is the secret of {site.name}, which dealt wrong shares.", dealer)
+    if not left - {dealer}:
+        others = ", ".join(run.sites.name(node) for node in sorted((given | withheld) - {dealer}))
+        said = f"It is the secret of {site.name}: it dealt wrong shares, or one of {others} lies about them."
+        raise refuse(Code.SECRET_UNRECOVERABLE, said, dealer)
+
+
+# The end of a run --------------------------------------------------------------------------------------------------
+
+
+def conclude(run: Run) -> Outcome:
+    """The outcome; raises PrivacyError when the releases cost more than the plan allows."""
+    model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
+    if model is not None and isinstance(replica.result, Evaluation):
+        run.outcome = model.outcome(run.ledger, replica.result, noise)
+    else:
+        report = checked_report(run.plan, run.ledger, noise)
+        run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)
+    return run.outcome
+
+
+def end(run: Run) -> None:
+    """The run is over, and has made what it was for."""
+    conclude(run)
+    run.enter(RunState.OVER)
+    run.tell(RunEventKind.FINISHED)
+
+
+def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
+    """End the run by name: with the model of what was released, if that may be salvaged, or without.
+
+    Args:
+        unused: a release that the program does not go on from; it is written down with its cost, in the same write.
+    """
+    n_released = len(run.releases)
+    if unused is not None:
+        run.ledger = run.ledger.append(unused.entry)
+    if _can_salvage(run, fault):
+        run.salvaged = Salvage(fault.code, n_released, run.task.n_exchanges)
+        with suppress(PrivacyError):
+            digest = _result_digest(run)
+            if unused is None:
+                run.journal.finish(digest, run.salvaged)
+            else:
+                run.journal.commit(n_released, unused, None, digest, run.salvaged)
+            run.slot, run.epoch_setup, run.setback = None, None, fault
+            run.tell(RunEventKind.SALVAGED, code=fault.code)
+            _begin_finishing(run)
+            return
+        run.salvaged = None
+    run.failure = fault
+    if unused is None:
+        run.journal.give_up(fault.code)
+    else:
+        run.journal.commit(n_released, unused, given_up=fault.code)
+    run.send_to_connected(Stop(fault.code))
+    run.enter(RunState.OVER)
+    run.tell(RunEventKind.STOPPED, code=fault.code)
+
+
+def _can_salvage(run: Run, fault: HedgerowError) -> bool:
+    """Whether the run may end with the model of its releases; then its program has ended, and there is one.
+
+    Where several sites say that they have answered what this journal does not know of, its ledger would say less
+    than was released.
+    """
+    may = run.setup.plan.federation.salvage and isinstance(fault, AggregationError)
+    return may and not run.sites.is_journal_doubted and run.replica.end_early()
+
+
+def _result_digest(run: Run) -> bytes:
+    """What tells the result of the run; raises PrivacyError when there may be none."""
+    conclude(run)
+    return run.replica.result_digest()
+
+
+def _begin_finishing(run: Run) -> None:
+    run.enter(RunState.FINISHING)
+    run.sites.begin_slot()
+    for site in run.sites:
+        # A site that was left out has rows in the model, and may have it.
+        if site.is_ready and site.is_there:
+            run.send_finished(site)

@@ -1,6 +1,7 @@
-"""How a run is, for whoever watches it: the coordinator's events folded into reports, outside the run's own thread.
+"""How a run is: the coordinator's events, folded into reports and shown outside the run's thread.
 
-The run's thread only notes events; reports are made, and epsilon is computed, by the thread of `server.publisher`.
+Events hold public facts only, never a number that came from a site. The run's thread only notes them; reports are made,
+and epsilon is computed, by the publisher's thread, so the run never waits for those who watch.
 """
 
 from __future__ import annotations
@@ -10,25 +11,69 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import islice
+from typing import Protocol
 
 from hedgerow import __version__
+from hedgerow.errors import HedgerowError
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.results import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.script import RunState
-from hedgerow.server.events import RunEvent, RunEventKind
-from hedgerow.server.session import RunSession
 
 KEPT_EVENTS = 256
+SECONDS_BETWEEN_REPORTS = 0.2
 _PACE_ROUNDS = 50
 """The pace is that of so many rounds."""
 _IDLE_PER_WORK = 20
 """An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
 _LONGEST_WORD = 64
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
+
+
+class RunEventKind(StrEnum):
+    """What happened."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    READY = "ready"
+    REFUSED = "refused"
+    SILENT = "silent"
+    LATE = "late"
+    COMPLAINT = "complaint"
+    PHASE = "phase"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+    LEFT_OUT = "left-out"
+    TAKEN_BACK = "taken-back"
+    SALVAGED = "salvaged"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event.
+
+    Attributes:
+        kind: what happened.
+        round: the exchange in which it happened.
+        site: the site that it is about, or "".
+        code: why, as a code word; for a phase, its name.
+    """
+
+    kind: RunEventKind
+    round: int
+    site: str = ""
+    code: str = ""
+
+
+Observer = Callable[[RunEvent], None]
+
+
 _STATE_AFTER = {
     RunEventKind.JOINED: SiteState.CONNECTED,
     RunEventKind.LEFT: SiteState.LEFT,
@@ -38,6 +83,19 @@ _STATE_AFTER = {
 }
 _DROPOUTS = {RunEventKind.LEFT, RunEventKind.SILENT}
 _REFUSALS = {RunEventKind.REFUSED, RunEventKind.COMPLAINT}
+EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
+
+
+class Watched(Protocol):
+    """What the board reads of a run, beside its events; see `Run`."""
+
+    run_id: bytes
+    survivors: list[tuple[str, ...]]
+    ledger: Ledger
+    failure: HedgerowError | None
+
+    def has_answered(self, site: str) -> bool:
+        """Whether a site has answered in the current phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +108,7 @@ class Traffic:
 
 
 class RunBoard:
-    """Takes note of a run's events and says how the run is. It is the run's observer, and may be read by any thread.
+    """Notes a run's events and says how the run is. It is the run's observer, and may be read by any thread.
 
     Args:
         task: what the run is for; a plan stands for its training.
@@ -69,7 +127,7 @@ class RunBoard:
         self._accountant = plan.privacy.accountant
         self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
-        self._session: RunSession | None = None
+        self._run: Watched | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
         self._rounds: Counter[str] = Counter()
         self._survivors: frozenset[str] = frozenset()
@@ -86,16 +144,16 @@ class RunBoard:
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
-    def attach(self, session: RunSession) -> None:
-        """The session whose events are noted; it may have gone on from a journal. Called by the run's thread."""
+    def attach(self, run: Watched) -> None:
+        """The run whose events are noted; it may have gone on from a journal. Called by the run's thread."""
         with self._lock:
-            self._session, self._ledger = session, session.ledger
-            self._base = replace(self._base, run_id=session.run_id)
-            for survivors in session.survivors:
+            self._run, self._ledger = run, run.ledger
+            self._base = replace(self._base, run_id=run.run_id)
+            for survivors in run.survivors:
                 self._rounds.update(survivors)
 
     def __call__(self, event: RunEvent) -> None:
-        """Take note of an event. Called by the run's thread, so it does nothing that takes time."""
+        """Note an event. Called by the run's thread, so it does nothing that takes time."""
         now = self._clock() - self._began
         with self._lock:
             if event.kind is RunEventKind.RELEASED:
@@ -119,17 +177,17 @@ class RunBoard:
 
     def _released(self, now: float) -> None:
         self._paces.append(now)
-        if self._session is not None:
-            self._ledger = self._session.ledger
-            self._rounds.update(self._session.survivors[-1])
-            for name in self._session.survivors[-1]:
+        if self._run is not None:
+            self._ledger = self._run.ledger
+            self._rounds.update(self._run.survivors[-1])
+            for name in self._run.survivors[-1]:
                 if self._sites[name].state == SiteState.SILENT:
-                    # Nobody says that a silent site is awake again; that its vector is in a sum says it.
+                    # No event says that a silent site is awake again; its vector in a sum does.
                     self._sites[name] = replace(self._sites[name], state=SiteState.READY, code="")
 
     def _end(self, now: float) -> None:
         self._ended = now
-        failure = None if self._session is None else self._session.failure
+        failure = None if self._run is None else self._run.failure
         if failure is not None:
             self._base = replace(self._base, failure=_word(failure.code))
             return
@@ -156,7 +214,7 @@ class RunBoard:
     def _has_model(self, name: str) -> bool:
         """Whether the site has said that it is done, and hangs up because of that."""
         is_finishing = self._base.phase == RunState.FINISHING
-        return is_finishing and self._session is not None and name in self._session.sites.answered
+        return is_finishing and self._run is not None and self._run.has_answered(name)
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
         """The events after this number that are still kept, oldest first, and how many are not."""
@@ -207,3 +265,46 @@ def _pace(paces: Sequence[float], now: float) -> float:
 def _word(code: str) -> str:
     """A code that fits into a report: a site may have sent it."""
     return "".join(letter for letter in code[:_LONGEST_WORD] if letter.isascii() and letter.isprintable())
+
+
+class Audience(Protocol):
+    """Somebody to whom reports are shown."""
+
+    def is_there(self) -> bool:
+        """Whether a report would be looked at now."""
+
+    def show(self, report: RunReport, events_since: EventsSince) -> None:
+        """Take the newest report; does not block. `events_since` may be called later, from any thread."""
+
+
+class Publisher:
+    """Shows reports until it is closed, and the last one then.
+
+    Args:
+        board: makes the reports.
+        traffic: what the hub has counted so far; called in the publisher's thread.
+        audiences: to whom reports are shown; while none of them looks, no report is made.
+    """
+
+    def __init__(self, board: RunBoard, traffic: Callable[[], Traffic], audiences: Sequence[Audience]) -> None:
+        self._board, self._traffic, self._audiences = board, traffic, audiences
+        self._stops = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hedgerow-publisher", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Show how the run is now, and stop."""
+        self._stops.set()
+        self._thread.join()
+        self._publish()
+
+    def _run(self) -> None:
+        while not self._stops.wait(SECONDS_BETWEEN_REPORTS):
+            self._publish()
+
+    def _publish(self) -> None:
+        there = [audience for audience in self._audiences if audience.is_there()]
+        if there:
+            report = self._board.report(self._traffic())
+            for audience in there:
+                audience.show(report, self._board.events_since)

@@ -1,0 +1,414 @@
+"""Sums become releases: the noise is added, the ledger is charged, and what cannot be a sum over records is refused.
+
+This is the only place where a sum becomes a release: the noise is drawn once per purpose, the ledger refuses a second
+release for the same purpose, and a program sees nothing but the release. `run_program` and `run_evaluation` carry a
+program out where all sums are taken in this process; `hedgerow.server.coordinator` does it over a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from hedgerow.errors import PrivacyError, RemoteProtocolError
+from hedgerow.evaluation.estimates import Evaluation
+from hedgerow.evaluation.program import EvaluationProgram
+from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import EvaluationTask
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.events import Event, UnnoisedEvent
+from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
+from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query, SplitSelection
+from hedgerow.protocol.results import Salvage
+from hedgerow.rounds.specs import HEADROOM, least_entry_bound, release_bound, rows_of
+from hedgerow.secagg.integers import require_within
+from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.training.plausibility import ReleaseChecks, SumFacts
+from hedgerow.training.steps import Program
+from hedgerow.trees.ensemble import Ensemble
+
+Progress = Callable[[Query, Ledger], None]
+Result = TypeVar("Result")
+
+# Sums ------------------------------------------------------------------------------------------------------------
+
+
+class Answering(Protocol):
+    """A node as `PlainAggregation` needs it."""
+
+    site: str
+
+    def answer(self, query: Query) -> IntVector:
+        """The site's vector for a query."""
+
+
+class Aggregation(Protocol):
+    """One secure sum: the integer sum of all sites' vectors, and nothing else about them."""
+
+    @property
+    def n_nodes(self) -> int:
+        """Sites that are asked."""
+
+    @property
+    def cohort(self) -> NoiseCohort | None:
+        """None for exact sums; else the last sum held noise already, by these sites (before any sum: the next one)."""
+
+    @property
+    def sites(self) -> tuple[str, ...] | None:
+        """Whose vectors are in the last sum; None where that is not known."""
+
+    def sum_of(self, query: Query) -> IntVector:
+        """Ask every site and add up: int64 [query.length]."""
+
+
+class PlainAggregation:
+    """Sums in the clear, in this process: for simulations where every site's rows are here anyway."""
+
+    cohort = None
+
+    def __init__(self, nodes: Sequence[Answering]) -> None:
+        self._nodes = list(nodes)
+        self.n_nodes = len(self._nodes)
+        self.sites: tuple[str, ...] | None = tuple(node.site for node in self._nodes)
+
+    def sum_of(self, query: Query) -> IntVector:
+        """See `Aggregation.sum_of`; RemoteProtocolError for an answer of another shape or type."""
+        total = np.zeros(query.length, dtype=np.int64)
+        for node in self._nodes:
+            total += answer_of(node, query)
+        return total
+
+
+def answer_of(node: Answering, query: Query) -> IntVector:
+    """A node's answer, if it is int64 [query.length]; RemoteProtocolError otherwise."""
+    vector = node.answer(query)
+    # A shorter vector would be stretched by numpy instead of being refused.
+    if vector.shape != (query.length,) or vector.dtype != np.int64:
+        raise RemoteProtocolError(
+            f"Site {node.site!r} answered {query.purpose} with {vector.dtype} of shape {vector.shape}; "
+            f"{query.length} integers of 64 bits were asked for.",
+            cause="It runs another version, or another plan.",
+            remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
+            code="answer-shape",
+        )
+    return vector
+
+
+# Releases --------------------------------------------------------------------------------------------------------
+
+
+class Releaser:
+    """Turns sums into releases and keeps the ledger.
+
+    Args:
+        noise: where noise comes from.
+        is_local: whether every record's noise is in the sums already.
+        ledger: the releases so far; their purposes cannot be released again.
+    """
+
+    def __init__(self, noise: NoiseSource, *, is_local: bool = False, ledger: Ledger | None = None) -> None:
+        self._noise = noise
+        self._is_local = is_local
+        self.ledger = Ledger() if ledger is None else ledger
+
+    def release(self, query: Query, total: IntVector, cohort: NoiseCohort | None = None) -> IntVector:
+        """What is released, int64 [query.release_length]: the noisy sum, or choices; one event in the ledger.
+
+        Args:
+            cohort: None when the noise is added here; else the sites whose noise is in the sum already.
+
+        Raises:
+            PrivacyError: when this purpose was released before.
+        """
+        purpose = str(query.purpose)
+        entry, noise = entry_of(query, cohort, self._noise, is_local=self._is_local)
+        # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
+        self.ledger = self.ledger.append(entry)
+        if isinstance(query, SplitSelection):
+            return self._chosen(query, total, purpose)
+        if noise.central_sigma == 0:
+            return total
+        if isinstance(query, PureQuery):
+            return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
+        return total + self._noise.sample(noise.central_sigma, query.length, purpose)
+
+    def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
+        """One candidate per node, by the exponential mechanism over gains from the exact sums."""
+        places, scores = zip(*candidate_scores(query, total), strict=True)
+        if query.pure.scale:
+            chosen = self._noise.select(scores, query.pure.scale, purpose)
+        else:
+            chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
+        picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
+        return np.array(picked, dtype=np.int64)
+
+
+def entry_of(
+    query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
+) -> tuple[Release, QueryNoise]:
+    """A query's line in the ledger, and the noise that its release needs; `cohort` as in `Releaser.release`."""
+    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=is_local)
+    entry = Release(
+        purpose=str(query.purpose),
+        round=query.purpose.round,
+        kind=query.purpose.kind,
+        event=noise.event,
+        length=query.release_length,
+        sensitivity=_sensitivity(query),
+        sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
+        cohort=cohort if noise.share_sigma else None,
+        seeded=source.seeded,
+        approximate=source.approximate,
+    )
+    return entry, noise
+
+
+def _sensitivity(query: Query) -> float:
+    return float(query.pure.sensitivity) if isinstance(query, PureQuery) else math.sqrt(query.sensitivity_squared)
+
+
+def event_of(query: Query) -> tuple[Event, int]:
+    """What a query's release costs when the coordinator adds the noise, and that noise's standard deviation."""
+    noise = noise_of(query)
+    return noise.event, noise.central_sigma
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What a release is a sum over.
+
+    Attributes:
+        cohort: as in `Releaser.release`.
+        n_nodes: sites that were asked.
+        sites: those whose vectors are in the sum; None where that is not known.
+    """
+
+    cohort: NoiseCohort | None
+    n_nodes: int
+    sites: tuple[str, ...] | None
+
+
+def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released: IntVector, summed: Summed) -> None:
+    """Refuse a release that cannot be a noisy sum over as many records as the plan declares.
+
+    Only the release is looked at, and it is in the ledger by then. So the refusal is post-processing, and paid for.
+    A choice of splits is always one that the plan allows.
+
+    Raises:
+        Abandoned: SUM_OUT_OF_RANGE for a sum that wrapped or is too large; RELEASE_IMPLAUSIBLE. It names all sites of
+            the sum, because the release does not show whose vector was wrong.
+    """
+    noise = noise_of(
+        query, None if summed.cohort is None else summed.cohort.n_shares, is_local=plan.privacy.noise == "local"
+    )
+    if not isinstance(query, SplitSelection):
+        require_within(released, release_bound(query, plan, noise.variance, summed.n_nodes))
+    entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
+    facts = SumFacts(HEADROOM * rows_of(plan), entry_bound, noise, summed.n_nodes, summed.sites)
+    fault = checks.fault_in(query, released, facts)
+    if fault:
+        sites = "" if summed.sites is None else f"; in the sum: {', '.join(summed.sites)}"
+        raise refuse(Code.RELEASE_IMPLAUSIBLE, f"Round {query.purpose.round}: {fault}{sites}.")
+
+
+# Programs over sums of this process --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run produced: the plan as it was run, the model, the ledger of its releases, and the report.
+
+    Attributes:
+        evaluation: what was found, when the run evaluated the model.
+        cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
+        salvaged: when the training could not go on: why, and how far it came.
+    """
+
+    plan: Plan
+    ensemble: Ensemble
+    ledger: Ledger
+    report: PrivacyReport
+    evaluation: Evaluation | None = None
+    cost: PrivacyReport | None = None
+    salvaged: Salvage | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationOutcome:
+    """What an evaluation found, what it cost by itself, and the model's ledger with it."""
+
+    evaluation: Evaluation
+    cost: PrivacyReport
+    ledger: Ledger
+
+
+def run_program(
+    plan: Plan, program: Program, aggregation: Aggregation, noise: NoiseSource, progress: Progress | None = None
+) -> Outcome:
+    """Run a program to its end.
+
+    Args:
+        program: a fresh generator of queries.
+        aggregation: where sums come from.
+        noise: where noise comes from.
+        progress: called after every release.
+
+    Raises:
+        PrivacyError: when the releases cost more than the plan allows; then there is no model. Also when the plan and
+            the aggregation disagree about who adds the noise.
+        AggregationError: see `require_plausible`; there is no model either.
+    """
+    _check_noise_mode(plan, aggregation)
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
+    ensemble = _carried_out(plan, program, aggregation, releaser, progress)
+    return Outcome(plan, ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise))
+
+
+def run_evaluation(
+    plan: Plan,
+    program: EvaluationProgram,
+    aggregation: Aggregation,
+    noise: NoiseSource,
+    ledger: Ledger,
+    context: PrivacyContext,
+) -> EvaluationOutcome:
+    """Run an evaluation to its end.
+
+    Args:
+        plan: of the model.
+        program: a fresh one, whose rounds start where the ledger ends.
+        aggregation: where sums come from.
+        noise: where noise comes from.
+        ledger: the releases so far; the purposes in it cannot be released again.
+        context: epsilon and delta of this evaluation, and the rest of the report.
+
+    Raises:
+        PrivacyError: when the releases cost more than `context.epsilon_requested`, or when the plan and the
+            aggregation disagree about who adds the noise.
+        AggregationError: see `require_plausible`; the evaluation's cost counts as spent.
+    """
+    _check_noise_mode(plan, aggregation)
+    # A ledger that this evaluation cannot be added to is found before anything is released.
+    unread_report_of(ledger, context)
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=ledger)
+    evaluation = _carried_out(plan, program, aggregation, releaser)
+    cost = checked_cost(Ledger(releaser.ledger.releases[len(ledger) :]), context)
+    return EvaluationOutcome(evaluation, cost, releaser.ledger)
+
+
+def _carried_out(
+    plan: Plan,
+    program: Generator[Query, IntVector, Result],
+    aggregation: Aggregation,
+    releaser: Releaser,
+    progress: Progress | None = None,
+) -> Result:
+    """Answer each of the program's queries with a release, and return its result."""
+    checks = ReleaseChecks(lambda: resolve(plan).loss(plan))
+    try:
+        query = next(program)
+        while True:
+            total = aggregation.sum_of(query)
+            released = releaser.release(query, total, aggregation.cohort)
+            summed = Summed(aggregation.cohort, aggregation.n_nodes, aggregation.sites)
+            require_plausible(checks, query, plan, released, summed)
+            if progress is not None:
+                progress(query, releaser.ledger)
+            query = program.send(released)
+    except StopIteration as finished:
+        result: Result = finished.value
+        return result
+
+
+def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
+    if (plan.privacy.noise == "distributed") != (aggregation.cohort is not None):
+        raise PrivacyError(
+            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
+            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
+            remedy='Use secure aggregation, or set privacy.noise to "server".',
+            code="noise-mode-unsupported",
+        )
+
+
+# What the releases cost --------------------------------------------------------------------------------------------
+
+
+def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyReport:
+    """The report on a finished run; raises PrivacyError(code='budget-exceeded') when it cost more than promised.
+
+    A plan whose candidates are read off the data promises nothing; its epsilon then bounds what is noised.
+    """
+    privacy = plan.privacy
+    report = report_of(ledger, PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate))
+    spent = report.epsilon
+    if plan.reads_quantiles:
+        noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
+        spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
+    if spent > privacy.epsilon:
+        raise PrivacyError(
+            f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
+            cause="A program released more than it had declared when its noise was calibrated.",
+            remedy="Do not publish the model; report the plan to the maintainers.",
+            code="budget-exceeded",
+        )
+    return report
+
+
+def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
+    """The report on an evaluation's own releases; PrivacyError(code="budget-exceeded") beyond what was asked for."""
+    cost = report_of(own, context)
+    requested = context.epsilon_requested
+    if requested is not None and cost.epsilon > requested:
+        raise PrivacyError(
+            f"The evaluation cost epsilon = {cost.epsilon:.6g}, more than the {requested:.6g} that was asked for.",
+            cause="A program released more than it had declared when its noise was calibrated.",
+            remedy="Do not publish its results; report the call to the maintainers.",
+            code="budget-exceeded",
+        )
+    return cost
+
+
+def evaluation_context(plan: Plan, epsilon: float, delta: float, noise: NoiseSource) -> PrivacyContext:
+    """What an evaluation's report says beside its releases."""
+    context = PrivacyContext.of(plan, seeded=noise.seeded, approximate=noise.approximate)
+    # Its own releases read no candidates off the data; the model's report, which they are added to, may say so.
+    return replace(context, epsilon_requested=epsilon, delta=delta, candidates_from_data=False)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedModel:
+    """What a coordinator gives to a run that evaluates a model.
+
+    Attributes:
+        task: what all parties are told.
+        ledger, report: the model's account so far.
+    """
+
+    task: EvaluationTask
+    ledger: Ledger
+    report: PrivacyReport
+
+    def outcome(self, own: Ledger, evaluation: Evaluation, noise: NoiseSource) -> Outcome:
+        """The model with the evaluation, whose releases are `own`, on its account.
+
+        Raises:
+            PrivacyError: as `checked_cost`, or for a purpose that is on the account already.
+        """
+        task = self.task
+        cost = checked_cost(own, evaluation_context(task.run_plan, task.epsilon, task.delta, noise))
+        ledger = self.ledger
+        for release in own:
+            ledger = ledger.append(release)
+        # The same units may be in the training rows and in the held-out rows, so the costs add up (sequential
+        # composition), and the report reads the ledger of both.
+        report = report_of(ledger, self.report.with_evaluation(cost))
+        return Outcome(task.plan, task.ensemble, ledger, report, evaluation, cost)
