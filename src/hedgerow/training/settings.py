@@ -230,7 +230,7 @@ def _paid_histograms(plan: Plan, settings: Settings) -> int:
 
 
 def _most_expensive_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:
-    """The releases of a run with this noise at their most expensive: with the smallest sensitivity and coarsest grid.
+    """The most expensive releases of a run with this noise: with the smallest sensitivity, so the coarsest grid.
 
     The sensitivity of a round depends on how far the scores have come; it is smallest at the start.
     """
