@@ -30,9 +30,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
 from experiments.harness import arguments
-from hedgerow.client.local_noise import noise_of_site
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SamplingSource, SeededSampling
+from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve

@@ -37,8 +37,7 @@ from experiments.datasets import Table, category, number
 from experiments.federation import SEED, make_sites, plan_text
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
-from hedgerow.client.node import Node
-from hedgerow.client.warm_up import warm_up
+from hedgerow.client.node import Node, warm_up
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica

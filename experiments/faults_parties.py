@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import hedgerow.cli.node
-import hedgerow.client.run
+import hedgerow.client.node_session
 from experiments.federation import SETTINGS
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.main import main
@@ -169,7 +169,7 @@ def prepare_node(strike: Strike | None) -> Callable[[int], None]:
     """Wrap the node's loop: it notes its vectors, and is struck."""
 
     def prepare(noted: int) -> None:
-        handle, seen = hedgerow.client.run.handle, [0]
+        handle, seen = hedgerow.client.node_session.handle, [0]
 
         def struck(session: Any, uplink: Any, event: Any) -> None:
             seen[0] += isinstance(event, bytes)
@@ -180,7 +180,7 @@ def prepare_node(strike: Strike | None) -> Callable[[int], None]:
             if is_it and strike is not None and not strike.is_before:
                 _befall(strike)
 
-        hedgerow.client.run.handle = struck
+        hedgerow.client.node_session.handle = struck
 
     return prepare
 
@@ -250,7 +250,7 @@ def start_hostile(folder: Path, how: str, arguments: list[str], seed: int) -> Pr
 
 
 def _damage(source: random.Random) -> None:
-    handle = hedgerow.client.run.handle
+    handle = hedgerow.client.node_session.handle
 
     class Damaging(_Wrapped):
         def send(self, message: bytes) -> bool:
@@ -268,7 +268,7 @@ def _damage(source: random.Random) -> None:
                 self._uplink.send(message)
             return way == 4 or bool(self._uplink.send(bytes(changed)))
 
-    hedgerow.client.run.handle = lambda session, uplink, event: handle(session, Damaging(uplink), event)
+    hedgerow.client.node_session.handle = lambda session, uplink, event: handle(session, Damaging(uplink), event)
 
 
 def _misnumber(source: random.Random) -> None:

@@ -26,13 +26,12 @@ import pandas as pd
 
 from experiments.datasets import Table
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
+from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node import warm_up
+from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import Policy
-from hedgerow.client.run import run_node
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import warm_up
+from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train

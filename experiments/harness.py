@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score, roc_auc_score
 
 from experiments.datasets import Table
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SamplingSource, SeededSampling
+from hedgerow.client.node import Node, SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve

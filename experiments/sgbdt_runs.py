@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
 from experiments.harness import HERE, Prepared, ScoreBook, plan_for, progress, rows_of
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling
+from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT

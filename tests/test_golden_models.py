@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.client.sampling import SeededSampling
+from hedgerow.client.node import SeededSampling
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise

@@ -7,8 +7,6 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.secagg_lab import Lab
-from hedgerow.client.node_run import NodeRun
 from hedgerow.secagg.guarantees import default_threshold
 from hedgerow.secagg.view import Cohort
 
@@ -53,11 +51,3 @@ def test_a_cohort_is_read_as_it_was_written() -> None:
     """What a node knows of its masked vectors outlives its process."""
     cohort = Cohort(bytes(range(32)), frozenset({3, 1, 2}), 3, 1)
     assert Cohort.from_json(cohort.to_json()) == cohort
-
-
-def test_a_run_remembers_the_cohort_of_the_epoch_that_it_is_in() -> None:
-    """Another epoch has other members, or needs other answers: what was made for one is never taken for the next."""
-    run = NodeRun(bytes(32), None, None, None, 7, 1, set(), set())  # type: ignore[arg-type]
-    for view in (Lab(5).view, Lab(7).view, Lab(7, seed=2).view, Lab(5).view):
-        assert run.cohort_of(view) == Cohort.of(view)
-        assert run.cohort_of(view) is run.cohort_of(view)

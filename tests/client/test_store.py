@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from experiments.secagg_lab import Lab
-from hedgerow.client.counter import EVERY_ROUND
-from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.client.state import EVERY_ROUND, NodeStep, NodeStore
+from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import GaussianEvent
 from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.messages import UnmaskRequest
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import Cohort
 
@@ -135,13 +136,13 @@ def answered_slot(lab: Lab, store: NodeStore) -> tuple[bytes, bytes]:
     store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
     request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
     step = lab.answered(0, request)
-    store.save(RUN, NodeStep(answered=(0, step.persist[0].digest)))
+    store.save(RUN, NodeStep(step.state, answered=0))
     return request, step.message or b""
 
 
 @pytest.mark.parametrize("n_restarts", [1, 2])
-def test_an_answer_is_found_again_by_the_hash_of_its_manifest(store: NodeStore, n_restarts: int) -> None:
-    """Shares are worth one short write; started again, the node answers the same manifest as before, and goes on."""
+def test_an_answer_is_found_again(store: NodeStore, n_restarts: int) -> None:
+    """Started again, the node answers the same manifest as before, and goes on."""
     lab = Lab()
     request, answer = answered_slot(lab, store)
     for _ in range(n_restarts):
@@ -149,7 +150,7 @@ def test_an_answer_is_found_again_by_the_hash_of_its_manifest(store: NodeStore, 
         store = NodeStore(store.folder)
         stored = store.load()
         assert stored is not None and stored.participant is not None and stored.fault is None
-        assert stored.answered == {0} and stored.participant.state is State.MANIFEST_KNOWN
+        assert stored.answered == {0} and stored.participant.state is State.SHARES_ANSWERED
         lab.session.nodes["site-0"] = stored.participant
         assert lab.answered(0, request).message == answer
     lab.session.nodes["site-0"] = stored.participant
@@ -163,60 +164,74 @@ def test_an_answer_is_found_again_by_the_hash_of_its_manifest(store: NodeStore, 
     again.close()
 
 
-def test_an_answer_is_not_written_to_the_database(store: NodeStore) -> None:
-    """Others wait for it; what it says follows from what is there."""
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_nothing_opens_the_slot_that_was_answered(
+    store: NodeStore, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    """The step of the answer replaces that of the vector before the shares leave. Its key is gone from the folder, also
+    after a crash between the two writes, as soon as the node is started again.
+    """
     lab = Lab()
     aggregator = lab.collected()
     store.save(RUN, NodeStep(lab.node(0)))
-    before = (store.folder / "node.db-wal").read_bytes()
-    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
-    store.save(RUN, NodeStep(answered=(0, digest)))
-    assert (store.folder / "node.db-wal").read_bytes() == before
-    assert json.loads((store.folder / "counter.json").read_text())["manifest"] == digest.hex()
-    store.close()
-
-
-def test_at_rest_nothing_opens_the_slot_that_was_answered(store: NodeStore) -> None:
-    """While nobody waits, the step of the answer replaces that of the vector, and its key is gone from the folder."""
-    lab = Lab()
-    request, answer = answered_slot(lab, store)
     key = store._counter.key
-    for _ in range(2):
-        store.settle(RUN, lab.node(0))
-        assert key.encode() not in contents(store.folder) and store._counter.manifest == ""
+    request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
+    step = lab.answered(0, request)
+    with monkeypatch.context() as patch:
+        if is_behind:
+            patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
+        store.save(RUN, NodeStep(step.state, answered=0))
     store.close()
     again = NodeStore(store.folder)
     stored = again.load()
+    assert key.encode() not in contents(store.folder)
     assert stored is not None and stored.participant is not None and stored.participant.open is not None
     assert stored.participant.open.own_share == b"" and stored.participant.to_bytes() == lab.node(0).to_bytes()
+    assert stored.answered == {0}
     lab.session.nodes["site-0"] = stored.participant
-    assert lab.answered(0, request).message == answer
+    assert lab.answered(0, request).message == step.message
     again.close()
 
 
-def test_what_the_counter_says_of_an_answer_must_fit_the_step(store: NodeStore) -> None:
-    """An edited counter, or one of another folder, makes the node enrol anew, and no round is answered again."""
-    store.save(RUN, NodeStep(Lab().node(0)))
-    store._write_counter(replace(store._counter, manifest="00" * 32, answered=3))
+def test_no_other_manifest_is_answered_after_a_restart(store: NodeStore) -> None:
+    """One for other survivors would give the other share of a secret: the node stops, and keeps both for its owner."""
+    lab = Lab()
+    aggregator = lab.collected()
+    store.save(RUN, NodeStep(lab.node(0)))
+    request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
+    store.save(RUN, NodeStep(lab.answered(0, request).state, answered=0))
     store.close()
     again = NodeStore(store.folder)
     stored = again.load()
-    assert stored is not None and stored.participant is None and stored.answered == {0, 1, 2, 3}
-    assert stored.fault is not None and stored.fault.code == Code.CORRUPT_STATE
+    assert stored is not None and stored.participant is not None
+    lab.session.nodes["site-0"] = stored.participant
+    other = lab.request(aggregator, 0, (0, 1, 2, 3))
+    step = lab.answered(0, other)
+    assert step.message is None and step.complaints[0].reason is Code.SECOND_MANIFEST
+    assert step.state.evidence == tuple(UnmaskRequest.from_bytes(asked).manifest for asked in (request, other))
     again.close()
+
+
+def test_a_state_of_an_earlier_version_is_refused_by_name(store: NodeStore) -> None:
+    """Its steps mean something else; the owner hears which version wrote it."""
+    version = store.database.rows("pragma user_version")[0][0]
+    store.database.rows(f"pragma user_version = {version - 1}")
+    store.close()
+    with pytest.raises(EnvironmentFault) as refused:
+        NodeStore(store.folder)
+    assert refused.value.code == "database-version"
 
 
 def two_rounds(store: NodeStore) -> None:
-    """Masks and answers rounds 0 and 1, with the whole step written in between."""
+    """Masks and answers rounds 0 and 1."""
     lab = Lab()
     answered_slot(lab, store)
-    store.settle(RUN, lab.node(0))
     aggregator = lab.collected("tree-2")
     released = ((0, np.zeros(4, dtype=np.int64)),)
     step = NodeStep(lab.node(0), released, (1, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view))
     store.save(RUN, step)
-    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
-    store.save(RUN, NodeStep(answered=(1, digest)))
+    answer = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    store.save(RUN, NodeStep(answer.state, answered=1))
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
@@ -259,9 +274,8 @@ def test_a_counter_that_is_one_step_old_frees_no_round(store: NodeStore) -> None
     aggregator = lab.collected()
     store.save(RUN, NodeStep(lab.node(0), spent=(0, GaussianEvent(1.0, 1)), masked=Cohort.of(lab.view)))
     backup = (store.folder / "counter.json").read_bytes()
-    digest = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).persist[0].digest
-    store.save(RUN, NodeStep(answered=(0, digest)))
-    store.settle(RUN, lab.node(0))
+    answer = lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4)))
+    store.save(RUN, NodeStep(answer.state, answered=0))
     store.close()
     (store.folder / "counter.json").write_bytes(backup)
     for _ in range(2):
@@ -324,7 +338,7 @@ def test_a_crash_between_an_echo_and_its_counter_frees_no_round(
     step = lab.answered(0, requests[0])
     with monkeypatch.context() as patch:
         patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
-        store.save(RUN, NodeStep(step.state, answered=(0, step.persist[0].digest)))
+        store.save(RUN, NodeStep(step.state, answered=0))
     store.close()
     again = NodeStore(store.folder)
     stored = again.load()
@@ -351,20 +365,19 @@ def test_what_one_run_bars_is_free_in_the_next(store: NodeStore) -> None:
 
 
 def test_an_answer_is_not_taken_for_one_to_the_next_vector(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process died between the two writes of a vector, so that the counter still tells of the answer before it."""
+    """The process died between the two writes of a vector, so that the counter is still at the answer before it."""
     lab = Lab()
     answered_slot(lab, store)
     aggregator = lab.collected("tree-2")
     with monkeypatch.context() as patch:
         patch.setattr(NodeStore, "_write_counter", lambda *arguments: None)
         store.save(RUN, NodeStep(lab.node(0)))
-    assert store._counter.manifest
     store.close()
     for _ in range(2):
         store = NodeStore(store.folder)
         stored = store.load()
         assert stored is not None and stored.participant is not None
-        assert stored.participant.state is State.VECTOR_MASKED and store._counter.manifest == ""
+        assert stored.participant.state is State.VECTOR_MASKED
         lab.session.nodes["site-0"] = stored.participant
         assert lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3, 4))).message
         store.close()

@@ -6,10 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.client.admission import read_early
+from hedgerow.client.node import warm_up
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError
-from hedgerow.methods.rehearsal import rehearse
+from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Query

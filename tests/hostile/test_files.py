@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.client.node_run import read_plan
+from hedgerow.client.admission import read_plan
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import HedgerowError, ModelError, PlanError
 from hedgerow.local.training import train

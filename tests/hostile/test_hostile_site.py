@@ -820,7 +820,7 @@ def quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows("pragma synchronous = off")
 
     monkeypatch.setattr(Database, "__init__", hasty)
-    monkeypatch.setattr("hedgerow.client.counter._sync", lambda _: None)
+    monkeypatch.setattr("hedgerow.client.state._sync", lambda _: None)
 
 
 @pytest.mark.parametrize("first", range(0, 100, 20))

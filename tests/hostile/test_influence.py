@@ -145,7 +145,7 @@ def test_a_node_does_not_believe_a_coordinator_that_has_not_looked(
 
 def test_an_evaluation_is_asked_the_same(factory: ModuleType) -> None:
     """Counts of held-out rows below zero are no evaluation."""
-    from hedgerow.client.evaluation_node import EvaluationNode
+    from hedgerow.client.node import EvaluationNode
     from hedgerow.evaluation.program import evaluate_ensemble
     from hedgerow.server.release import evaluation_context, run_evaluation
 

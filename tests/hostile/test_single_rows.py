@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
+from hedgerow.client.admission import NodeSetup, check_own_plan
 from hedgerow.client.budget import RESERVED, BudgetBook
 from hedgerow.client.node import Node
-from hedgerow.client.node_run import NodeSetup, check_own_plan
+from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStore
+from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.flower import site

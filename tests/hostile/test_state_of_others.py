@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.store import NodeStore
+from hedgerow.client.state import NodeStore
 from hedgerow.errors import EnvironmentFault
 from hedgerow.server.journal import Journal
 

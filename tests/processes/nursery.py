@@ -31,9 +31,9 @@ from typing import Any
 import hedgerow.cli.coordinator
 import hedgerow.cli.evaluate_sites
 import hedgerow.cli.node
-import hedgerow.client.run
+import hedgerow.client.node_session
 from hedgerow.cli.main import main
-from hedgerow.client.warm_up import warm_up
+from hedgerow.client.node import warm_up
 from hedgerow.protocol.messages import MessageKind, RoundRequest, decode
 from hedgerow.server.journal import Journal
 
@@ -49,7 +49,7 @@ def strike(wanted: dict[str, Any]) -> None:
 
 def strike_node(wanted: dict[str, Any]) -> None:
     """Wrap the node's loop: it is struck before it handles a message, or after it has handed its answers over."""
-    handle, seen = hedgerow.client.run.handle, [0]
+    handle, seen = hedgerow.client.node_session.handle, [0]
     kind = MessageKind[wanted["kind"]]
 
     def struck(session: Any, uplink: Any, event: Any) -> None:
@@ -63,7 +63,7 @@ def strike_node(wanted: dict[str, Any]) -> None:
         if is_it and wanted["moment"] == "after":
             strike(wanted)
 
-    hedgerow.client.run.handle = struck
+    hedgerow.client.node_session.handle = struck
 
 
 def _round_of(message: bytes) -> int | None:

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from experiments.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
+from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node_session import NodeSession, handle
 from hedgerow.client.policy import Policy
-from hedgerow.client.run import handle
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStore
+from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes

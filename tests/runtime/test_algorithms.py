@@ -16,13 +16,12 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.cli.inputs import signing_key, signing_roster
+from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import NodeSetup
+from hedgerow.client.node import SamplingSource, SeededSampling
+from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import Policy
-from hedgerow.client.run import run_node
-from hedgerow.client.sampling import SamplingSource, SeededSampling
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStore
+from hedgerow.client.state import NodeStore
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan

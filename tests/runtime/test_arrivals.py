@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hedgerow.client.arrivals import ArrivalFolder, ArrivalsOfRun
-from hedgerow.client.sampling import SamplingSource, SeededSampling
+from hedgerow.client.node import SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
@@ -298,3 +298,12 @@ def test_tables_are_read_as_a_sites_own(factory: ModuleType, tmp_path: Path) -> 
     assert np.array_equal(rows.codes, expected.codes) and np.array_equal(rows.labels, expected.labels)
     with pytest.raises(UsageError):
         source.check(factory.make_plan())
+
+
+def test_a_folder_lists_what_can_be_read(tmp_path: Path) -> None:
+    """The endings are those of any table of a site; what is still being written begins with a point."""
+    endings = ("csv", "csv.gz", "parquet", "pq", "PQ")
+    for name in (*(f"table.{ending}" for ending in endings), ".table.csv", "table.txt"):
+        (tmp_path / name).touch()
+    listed = ArrivalFolder(tmp_path, lambda path, plan: None).names()  # type: ignore[arg-type,return-value]
+    assert listed == sorted(f"table.{ending}" for ending in endings)

@@ -17,7 +17,7 @@ from hedgerow.cli.node import book_file, book_of, note_book
 from hedgerow.client import budget
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.policy import Policy
-from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan

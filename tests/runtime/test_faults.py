@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
@@ -164,7 +164,7 @@ def test_a_restored_backup_is_refused_and_the_node_enrols_anew(
 def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
     federate: Builder, crash: type[BaseException], monkeypatch: pytest.MonkeyPatch, n_crashes: int
 ) -> None:
-    """Of an answer only the manifest's hash is on the disk; of three sites all are needed, and the sum is the same."""
+    """The step of the answer is on the disk; it is sent after the restart. Of three sites all are needed."""
     federation = federate(3)
     victim = federation.parties["site-1"]
     save, counts = NodeStore.save, {"answers": 0, "crashes": 0}
@@ -172,7 +172,7 @@ def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
     def dying(self: NodeStore, run_id: bytes, step: NodeStep) -> None:
         save(self, run_id, step)
         if self.folder == victim.folder and step.answered is not None:
-            assert step.participant is None
+            assert step.participant is not None
             counts["answers"] += 1
             if counts["crashes"] < n_crashes:
                 counts["crashes"] += 1
@@ -181,7 +181,7 @@ def test_a_node_that_dies_before_its_answer_leaves_gives_it_afterwards(
     monkeypatch.setattr(NodeStore, "save", dying)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
-    assert not victim.failures and victim.is_done and counts["answers"] > counts["crashes"] == n_crashes
+    assert not victim.failures and victim.is_done and counts["answers"] >= counts["crashes"] == n_crashes
     assert all("site-1" in survivors for survivors in federation.session.run.survivors)
 
 

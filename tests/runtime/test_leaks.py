@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node
+from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica

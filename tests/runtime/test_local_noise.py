@@ -14,8 +14,7 @@ import pytest
 from scipy.stats import chi2
 
 from experiments.memory_network import Fate, Passing
-from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node
+from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
 from hedgerow.evaluation.program import evaluate_ensemble

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hedgerow.client.run import run_node
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStep, NodeStore
+from hedgerow.client.node_session import run_node
+from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError
-from hedgerow.protocol.messages import Refused, decode
 from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
-from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 
 if TYPE_CHECKING:
@@ -68,71 +64,23 @@ class Waits(ScriptedUplink):
         return self.seconds * len(self.waits)
 
 
-@pytest.fixture
-def unsettled(federate: Builder, monkeypatch: pytest.MonkeyPatch) -> tuple[NodeSession, list[bool]]:
-    """A session whose store is behind, and that notes when it is brought up to date."""
+def test_a_node_waits_no_longer_than_it_may(federate: Builder) -> None:
+    """It gives up when nothing was heard for as long as its patience, and reads what came meanwhile before that."""
     session = federate(3).parties["site-1"].session
     assert session is not None
-    settled: list[bool] = []
-    monkeypatch.setattr(NodeSession, "is_unsettled", property(lambda _: not settled))
-    monkeypatch.setattr(session, "settle", lambda: settled.append(True) or [])
-    return session, settled
-
-
-def test_a_second_after_an_answer_the_store_is_brought_up_to_date(unsettled: tuple[NodeSession, list[bool]]) -> None:
-    """Once; the loop wakes up for it and is then as quiet as before."""
-    session, settled = unsettled
     session.plan = None  # Its own idle timeout would count in place of the patience here.
     uplink = Waits(0.6, Connected(), None, None)
-    with pytest.raises(AggregationError):
+    with pytest.raises(AggregationError) as ended:
         run_node(session, uplink, uplink.clock, 1.7)
-    assert uplink.waits[:3] == [pytest.approx(wait) for wait in (1.7, 1.0, 0.4)]
-    assert len(settled) == 2, "The second is that of the loop's end."
+    assert ended.value.code == "coordinator-silent"
+    assert uplink.waits == [pytest.approx(wait) for wait in (1.7, 1.7, 1.1, 0.5)]
 
 
-def test_whoever_keeps_a_node_busy_does_not_put_that_off(unsettled: tuple[NodeSession, list[bool]]) -> None:
-    """A coordinator could say something twice a second, and have a slot's secrets lie on the disk for ever."""
-    session, settled = unsettled
-    uplink = Waits(0.6, *[Connected()] * 9, Disconnected(WireCode.ROSTER_MISMATCH.value, is_final=True))
-    with pytest.raises(WireRefusal):
-        run_node(session, uplink, uplink.clock, 60.0)
-    assert len(settled) == 2
-
-
-def test_a_node_that_ends_brings_its_store_up_to_date(unsettled: tuple[NodeSession, list[bool]]) -> None:
-    """Also when it ends with an error, or by its owner's hand, within that second."""
-    session, settled = unsettled
-    uplink = Waits(0.1, Disconnected(WireCode.ROSTER_MISMATCH.value, is_final=True))
-    with pytest.raises(WireRefusal):
-        run_node(session, uplink, uplink.clock, 60.0)
-    assert settled == [True]
-
-
-def test_a_session_that_has_answered_settles_also_when_it_refuses(federate: Builder) -> None:
-    """Until then only the counter tells of the answer; then nothing that opens the slot is left in the folder."""
-    federation = federate(3)
-    party = federation.parties["site-1"]
-    found: list[tuple[str, str]] = []
-
-    def settle(event: RunEvent) -> None:
-        if event.kind != "released" or party.session is None or party.store is None:
-            return
-        assert party.session.is_unsettled
-        before = party.store._counter.manifest
-        if event.round == 2:
-            # A message that is refused: the node stops, and its store is brought up to date all the same.
-            assert decode(party.session.receive(b"no message")[0]) == Refused(1, "malformed-message")
-        assert party.session.settle() == [] and not party.session.is_unsettled
-        found.append((before, party.store._counter.manifest))
-
-    federation.on_event = settle
-    with suppress(AggregationError):
-        federation.run()
-    assert len(found) == 2 and all(before and not after for before, after in found)
-
-
-def test_an_echo_is_written_with_its_step(federate: Builder, factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows it is a certificate, which a node that knows the manifest's hash alone could not answer."""
+@pytest.mark.parametrize("echo", [False, True])
+def test_an_answer_is_written_with_its_step(
+    federate: Builder, factory: Any, monkeypatch: pytest.MonkeyPatch, echo: bool
+) -> None:
+    """The round that is over and the state after it: one without the other would let the round be answered again."""
     written: list[bool] = []
     save = NodeStore.save
 
@@ -143,5 +91,5 @@ def test_an_echo_is_written_with_its_step(federate: Builder, factory: Any, monke
 
     monkeypatch.setattr(NodeStore, "save", noting)
     plan = factory.make_plan()
-    federate(4, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=True))).run()
+    federate(4, dataclasses.replace(plan, federation=dataclasses.replace(plan.federation, echo=echo))).run()
     assert written and all(written)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client import policy
-from hedgerow.client.node_run import require_moderate
+from hedgerow.client.admission import require_moderate
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.registry import resolve

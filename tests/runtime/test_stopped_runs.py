@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client.budget import LEFT, BudgetBook
-from hedgerow.client.session import leave
-from hedgerow.client.store import NodeStore
+from hedgerow.client.node_session import leave
+from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan

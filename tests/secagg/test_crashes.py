@@ -16,10 +16,10 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import setup_share_key
-from hedgerow.secagg.messages import Answer, ShareMessage, UnmaskRequest, manifest_hash
+from hedgerow.secagg.messages import Answer, ShareMessage
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.session import EpochSession
-from hedgerow.secagg.transitions import Code, State
+from hedgerow.secagg.transitions import Code
 
 
 class Disk:
@@ -96,62 +96,6 @@ def test_a_resend_is_identical(lab):
     lab.session.nodes["site-0"] = Participant.restore(lab.node(0).to_bytes(), lab.node(0).sequence)
     again = lab.answered(0, request)
     assert again.message == answer and not again.persist
-
-
-def reminded_lab(lab):
-    """Five nodes of which the first was started again with its masked vector and the hash of what it answered then.
-
-    Returns the request, the answer that it gave, and the aggregator.
-    """
-    aggregator = lab.collected()
-    before = lab.node(0)
-    request = lab.request(aggregator, 0, (0, 1, 2, 3, 4))
-    step = lab.answered(0, request)
-    restored = Participant.restore(before.to_bytes(), before.sequence)
-    lab.session.nodes["site-0"] = restored.reminded(step.persist[0].digest)
-    return request, step.message, aggregator
-
-
-def test_an_answer_is_given_again_from_the_hash_of_its_manifest(lab):
-    """The store writes no more when shares leave: the same shares follow from the state before."""
-    request, answer, _ = reminded_lab(lab)
-    again = lab.answered(0, request)
-    assert again.message == answer and again.persist[0].fact == "purpose-answered"
-    assert lab.answered(0, request).message == answer
-
-
-def test_no_other_manifest_is_answered_after_the_hash_of_the_first(lab):
-    """One for other survivors would give the other share of a secret: the node stops, and keeps both for its owner."""
-    request, _, aggregator = reminded_lab(lab)
-    other = lab.request(aggregator, 0, (0, 1, 2, 3))
-    step = lab.answered(0, other)
-    assert step.message is None and step.complaints[0].reason is Code.SECOND_MANIFEST
-    assert step.state.evidence[0] == manifest_hash(UnmaskRequest.from_bytes(request).manifest)
-    assert step.state.evidence[1] == UnmaskRequest.from_bytes(other).manifest
-    require_refusal(lambda: lab.answered(0, request), Code.STOPPED)
-
-
-def test_a_reminded_node_masks_neither_the_slot_nor_the_purpose_again(lab):
-    """It may go on with the next purpose only; also when its state is written in between."""
-    _, _, aggregator = reminded_lab(lab)
-    state = lab.node(0)
-    for found in (state, Participant.restore(state.to_bytes(), state.sequence)):
-        lab.session.nodes["site-0"] = found
-        require_refusal(lambda: lab.masked(0, aggregator), Code.SLOT_REUSED)
-        require_refusal(lambda: lab.masked(0, lab.open("tree-1")), Code.PURPOSE_ANSWERED)
-    assert lab.masked(0, lab.open("tree-2"))
-
-
-def test_only_a_masked_vector_can_have_been_answered(lab):
-    """A counter that tells of an answer beside another step was not written by this store."""
-    lab.collected()
-    masked = lab.node(0)
-    assert masked.state is State.VECTOR_MASKED
-    ready = Lab().node(0)
-    echoing = Lab(n_nodes=4, wishes=Wishes(0, has_echo=True))
-    echoing.collected()
-    for unfit in (ready, echoing.node(0), masked.reminded(bytes(32))):
-        require_refusal(lambda unfit=unfit: unfit.reminded(bytes(32)), Code.CORRUPT_STATE)
 
 
 def test_a_restored_backup_cannot_mask_or_answer_again(lab):

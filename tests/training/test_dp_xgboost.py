@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling, SystemSampling
+from hedgerow.client.node import Node, SeededSampling, SystemSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.losses.tables import SCORE_UNIT

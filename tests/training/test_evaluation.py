@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node
+from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.estimates import auc, mean_of, ratio, regression_estimates

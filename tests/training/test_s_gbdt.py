@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling, SystemSampling, seeded_samplings
+from hedgerow.client.node import Node, SeededSampling, SystemSampling, seeded_samplings
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError, PrivacyError, UsageError
 from hedgerow.local.evaluation import evaluate_federated

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SeededSampling
+from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node
+from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.errors import PlanError, RemoteProtocolError
 from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.local.forecast import dry_run

@@ -16,7 +16,6 @@ from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster
 
 DEFAULT_MODEL = "model.json"
-_ENDINGS = (".csv.gz", ".csv", ".parquet", ".pq")
 
 
 def read_plan(path: str) -> Plan:
@@ -69,7 +68,10 @@ def _site(argument: str) -> tuple[str, Path]:
     if equals and name and os.sep not in name and path and not Path(argument).exists():
         return name, Path(path)
     file = Path(argument)
-    ending = next((ending for ending in _ENDINGS if file.name.lower().endswith(ending)), "")
+    # Not at the top: commands without a table need no pyarrow.
+    from hedgerow.data.sources import ENDINGS
+
+    ending = next((ending for ending in ENDINGS if file.name.lower().endswith(ending)), "")
     return file.name[: len(file.name) - len(ending)] or file.name, file
 
 

@@ -15,8 +15,8 @@ from hedgerow.cli.inputs import read_policy
 from hedgerow.cli.node import book_of
 from hedgerow.cli.output import note, number, print_facts, print_json
 from hedgerow.client.budget import ACCEPTED, RESERVED, BudgetBook, BudgetLine, InvitationLine
-from hedgerow.client.session import close_reserved
-from hedgerow.client.store import NodeStore
+from hedgerow.client.node_session import close_reserved
+from hedgerow.client.state import NodeStore
 from hedgerow.errors import EnvironmentFault, UsageError
 
 _LEAST_DIGITS = 8

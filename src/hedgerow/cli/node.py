@@ -17,20 +17,20 @@ from pathlib import Path
 from hedgerow.cli.evaluate_sites import score_facts
 from hedgerow.cli.inputs import address_of, left_out_text, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
-from hedgerow.client.arrivals import ArrivalFolder
-from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import (
+from hedgerow.client.admission import (
     NodeSetup,
     check_own_plan,
     no_held_out_rows,
     no_training_rows,
+    read_early,
     require_declared_rows,
 )
+from hedgerow.client.arrivals import ArrivalFolder
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node import warm_up
+from hedgerow.client.node_session import NodeSession, leave, run_node
 from hedgerow.client.policy import Policy
-from hedgerow.client.run import run_node
-from hedgerow.client.session import NodeSession, leave
-from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import read_early, warm_up
+from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
 from hedgerow.data.sources import column_names, read_sql_records
 from hedgerow.data.units import ContributionReport, RowsLeftOut

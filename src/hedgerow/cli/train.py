@@ -12,7 +12,7 @@ from pathlib import Path
 from hedgerow.cli.inputs import left_out_text, listed, named_sites, new_model, read_plan
 from hedgerow.cli.output import note, print_facts, print_json, warn, wrapped
 from hedgerow.cli.progress import TrainingProgress, status
-from hedgerow.client.sampling import seeded_samplings
+from hedgerow.client.node import seeded_samplings
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.data.units import ContributionReport
 from hedgerow.local.training import check_sites, train, without_secure_aggregation

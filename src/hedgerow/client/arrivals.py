@@ -17,13 +17,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
+from hedgerow.data.sources import ENDINGS
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.plan.plan import Plan
 from hedgerow.storage.database import Database
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
 ReadTable = Callable[[Path, Plan], SiteData]
 
 
@@ -65,7 +64,7 @@ class ArrivalFolder:
                 remedy="Make the folder, or leave --arrivals out.",
                 code="arrivals-folder",
             ) from fault
-        return sorted(name for name in found if name.endswith(SUFFIXES) and not name.startswith("."))
+        return sorted(name for name in found if name.lower().endswith(ENDINGS) and not name.startswith("."))
 
 
 class ArrivalsOfRun:
@@ -169,9 +168,3 @@ def _changed(name: str) -> DataError:
         remedy="Put the file back as it was; write new ones elsewhere, and move them here when they are whole.",
         code="arrival-changed",
     )
-
-
-def expect_arrivals(node: object, source: ArrivalFolder | None, run: tuple[Plan, Database, bytes, bool]) -> None:
-    """Let a node that trains look into its owner's folder of arrivals, if there is one; `run` as `ArrivalsOfRun`."""
-    if source is not None and isinstance(node, Node):
-        node.expect(ArrivalsOfRun(source, *run))

@@ -181,6 +181,16 @@ class BudgetBook:
                 code="budget-lost",
             )
 
+    def require_reserved(self, run_id: bytes) -> None:
+        """Raises PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
+
+        A settled line is never charged again, so nothing more may leave, however it was settled.
+        """
+        self.require_runs([run_id])
+        status = self.status_of(run_id)
+        if status is not None and status != RESERVED:
+            raise closed_run(status)
+
     def spent(self, data_set: str, delta: float) -> float:
         """The epsilon of all runs of a data set together, reserved ones included."""
         return _epsilon((event for line in self.lines(data_set) for event in line.events), delta)

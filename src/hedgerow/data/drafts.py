@@ -1,14 +1,9 @@
-"""A plan as the text of its TOML file.
+"""Draft a plan from a table's header and types: the text behind ``hedgerow plan init``.
 
-What a table's columns hold: numbers or text, and, when the owner says that this is public, which.
-
-Only `hedgerow plan init` uses this; training never derives anything public from data.
-
-Draft a plan from a table's header and types: the text behind ``hedgerow plan init``.
-
-Types, bounds, categories, classes and the number of records are public inputs, so a draft leaves them open for a person
-to fill in from a code book; the types that the cells suggest are comments, which say nothing until they are confirmed.
-Only when the owner says that all this is public already is it read off the file.
+First stands how a plan is written as TOML, then what a table's columns hold, then the draft. Types, bounds, categories,
+classes and the number of records are public inputs, so a draft leaves them open for a person to fill in from a code
+book; the types that the cells suggest are comments, which say nothing until they are confirmed. Only when the owner
+says that all this is public already is it read off the file. Training never derives anything public from data.
 """
 
 from __future__ import annotations

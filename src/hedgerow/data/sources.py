@@ -1,14 +1,14 @@
-"""Read a site's table in chunks, in bounded memory: CSV, gzipped CSV and Parquet, told apart by the file's ending.
+"""Read a site's table in chunks, in bounded memory: from a file, or from a database.
 
-CSV is UTF-8 with commas, a header, and double quotes where needed. Columns that the plan does not name are not decoded.
-Empty lines are skipped. A missing value is an empty field or one of `columns.MISSING_WORDS`.
+Files are CSV, gzipped CSV and Parquet, told apart by the file's ending (`ENDINGS`). CSV is UTF-8 with commas, a header,
+and double quotes where needed. Columns that the plan does not name are not decoded. Empty lines are skipped. A missing
+value is an empty field or one of `columns.MISSING_WORDS`.
+
+A database is named by any SQLAlchemy URL and asked with one SELECT. What it says of a failure may quote rows, or the
+password in the URL, so only the kind of the failure is passed on.
 
 What is wrong with the table (no header, a column that is missing, a damaged file) is an error. What is wrong with one
 row is an error too, or, where rows that do not fit are counted, leaves that row out and changes no other one.
-
-Read a site's table from a database: any SQLAlchemy URL and one SELECT, in chunks.
-
-What the database says of a failure may quote rows or the password in the URL, so none of it is passed on but its kind.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from hedgerow.plan.plan import Plan
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
+ENDINGS = CSV_ENDINGS + PARQUET_ENDINGS
+"""Of the files that are read."""
 
 _BLOCK_BYTES = 4 * 2**20
 _LARGER_BLOCKS = (64 * 2**20, 2**30)
@@ -136,7 +138,7 @@ def _opened(path: str | os.PathLike[str]) -> tuple[Path, bool]:
     """The path, and whether it is a CSV; refused when it cannot be opened, has no bytes or an unknown ending."""
     file = Path(path)
     name = file.name.lower()
-    if not name.endswith(CSV_ENDINGS + PARQUET_ENDINGS):
+    if not name.endswith(ENDINGS):
         raise data_errors.unknown_format(str(file))
     try:
         with open(file, "rb") as stream:
@@ -378,7 +380,7 @@ def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str 
         raise data_errors.empty(source)
 
 
-SOURCE = "The query's result"
+_QUERY = "The query's result"
 
 
 def read_sql_records(
@@ -389,11 +391,11 @@ def read_sql_records(
     Args:
         url: as SQLAlchemy takes it: "postgresql+psycopg://user@host/database", "sqlite:///file.db".
         query: one SELECT whose columns are named as in the plan; others are ignored. Order it by a key: which rows of
-            a unit are used must not depend on the database's mood.
+            a unit are used must not depend on the order in which the database happens to give them.
         left_out: where rows that do not fit are counted, as `records_from_columns` does; None refuses the first.
 
     Raises:
-        DataError: code "data-sql" when the database refuses; else as `reading.read_records`.
+        DataError: code "data-sql" when the database refuses; else as `read_records`.
         EnvironmentFault: code "missing-extra" when SQLAlchemy, or the database's own driver, is not installed.
     """
     try:
@@ -413,7 +415,7 @@ def read_sql_records(
             first_row = 1
             for rows in result.partitions(chunk_rows):
                 columns: dict[str, Any] = {name: [row[at[name]] for row in rows] for name in names}
-                yield records_from_columns(columns, plan, source=SOURCE, first_row=first_row, left_out=left_out)
+                yield records_from_columns(columns, plan, source=_QUERY, first_row=first_row, left_out=left_out)
                 first_row += len(rows)
     except (NoSuchModuleError, ModuleNotFoundError) as absent:
         raise _missing_driver(getattr(absent, "name", None)) from None
@@ -441,10 +443,10 @@ def _keep_odd_bytes(connection: Any, _: object) -> None:
 def _positions(names: tuple[str, ...], present: list[str]) -> dict[str, int]:
     for name in names:
         if present.count(name) > 1:
-            raise data_errors.duplicate_column(SOURCE, name)
+            raise data_errors.duplicate_column(_QUERY, name)
     missing = [name for name in names if name not in present]
     if missing:
-        raise data_errors.missing_columns(SOURCE, missing, present)
+        raise data_errors.missing_columns(_QUERY, missing, present)
     return {name: present.index(name) for name in names}
 
 

@@ -1,6 +1,7 @@
-"""A site's records as the plan sees them: one array per feature, the labels, the identifiers of the privacy unit.
+"""A site's records as the plan sees them, and how many of them one unit of privacy may add.
 
-The unit of privacy: bound how many rows one unit (a patient, a customer) adds within a site.
+`records_from_columns` makes `Records` of a table's columns: one array per feature, the labels, and the identifiers of
+the unit of privacy (a patient, a customer). `bound_contribution` then leaves rows out.
 
 The noise hides any one unit only if each unit adds at most ``max_rows_per_unit`` rows, so this runs before training.
 Which rows stay is decided per unit from nothing but the key, the identifier and the order of that unit's own rows:

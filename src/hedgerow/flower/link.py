@@ -2,7 +2,7 @@
 
 Flower starts a new process for every message, perhaps on the other side of a restart. So a request is noted before it
 is worked on and its reply before it leaves: a repeated request gets the same bytes again, and one whose process ended
-in between is answered with "lost", after which the coordinator greets the node anew, as after a broken connection.
+in between is answered with "lost", after which the coordinator greets the node again, as after a broken connection.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hedgerow.client.admission import NodeSetup, asked_by
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.continuation import kept, take_up
-from hedgerow.client.node_run import NodeSetup, asked_by
-from hedgerow.client.session import NodeSession
-from hedgerow.client.store import NodeStore
+from hedgerow.client.node_session import NodeSession
+from hedgerow.client.state import NodeStore
 from hedgerow.errors import DataError, HedgerowError
 from hedgerow.flower.envelope import (
     KEY_BYTES,
@@ -91,8 +90,13 @@ class LinkStore:
 class FlowerNode:
     """A site's node that lives for one request.
 
-    Args: identity, roster: the site's, from its own files; setup: what the node's owner gives it; folder: its own, for
-        its states; budget: the budget book's file; report: is told of a failure in full, for the owner's eyes.
+    Args:
+        identity: the site's, from its own file, as `roster`.
+        roster: the roster that the site has pinned.
+        setup: what the node's owner gives it.
+        folder: the node's own, for its states.
+        budget: the budget book's file.
+        report: takes a failure in full, for the owner's eyes.
     """
 
     def __init__(
@@ -141,9 +145,7 @@ class FlowerNode:
             return self._lost(request)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
         messages = (
-            unpack(request.body)
-            if request.kind is Kind.GREETING
-            else unseal(keys.to_node, request.body, request.head)
+            unpack(request.body) if request.kind is Kind.GREETING else unseal(keys.to_node, request.body, request.head)
         )
         store.save(link)
         answers, link.kept = self._work(messages, link, is_greeting=request.kind is Kind.GREETING)
@@ -169,10 +171,9 @@ class FlowerNode:
             if session.set_aside is not None and is_greeting:
                 self._report(session.set_aside)
             answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
-            answers += session.settle()
             if session.failure is not None:
                 self._report(session.failure)
-            return answers, kept(session)
+            return answers, session.kept()
 
     def _greet(self, session: NodeSession, messages: list[bytes]) -> list[bytes]:
         """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
@@ -189,7 +190,7 @@ class FlowerNode:
 
     @staticmethod
     def _go_on(session: NodeSession, messages: list[bytes], content: bytes) -> list[bytes]:
-        take_up(session, content)
+        session.take_up(content)
         return [answer for message in messages for answer in session.receive(message)]
 
     @contextmanager
@@ -210,4 +211,3 @@ class FlowerNode:
     def _envelope(self, kind: Kind, request: Envelope, key: bytes, body: bytes = b"") -> Envelope:
         name = self._identity.public.name
         return Envelope(kind, name, request.link, request.number, key, request.digest, body)
-

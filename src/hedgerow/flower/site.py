@@ -28,11 +28,11 @@ from hedgerow.cli.node import (
     with_rows_read,
 )
 from hedgerow.cli.output import note
+from hedgerow.client.admission import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node_run import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
+from hedgerow.client.node import warm_up
 from hedgerow.client.policy import Policy
-from hedgerow.client.store import NodeStore
-from hedgerow.client.warm_up import warm_up
+from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, PolicyRefusal
 from hedgerow.flower import require_version

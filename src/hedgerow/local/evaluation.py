@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.client.evaluation_node import EvaluationNode
+from hedgerow.client.node import EvaluationNode
 from hedgerow.data.site_data import SiteData
 from hedgerow.evaluation.estimates import CalibrationCurve, Estimate, Evaluation
 from hedgerow.evaluation.program import N_EXCHANGES, evaluate_ensemble

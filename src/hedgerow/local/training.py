@@ -15,8 +15,7 @@ from math import isqrt
 
 import numpy as np
 
-from hedgerow.client.node import Node
-from hedgerow.client.sampling import SamplingSource
+from hedgerow.client.node import Node, SamplingSource
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
 from hedgerow.methods.registry import program_for, resolve

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from hedgerow.errors import RemoteProtocolError
+from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
@@ -22,6 +23,9 @@ from hedgerow.trees.ensemble import Ensemble
 
 # No sum within the plan, and no noise but with a chance below 10^-300, is larger than this many times its bound.
 _BEYOND = 64
+_N_REHEARSED = 3
+_LARGEST_REHEARSED = 1 << 22
+"""Entries of an answer: nodes refuse to hold more, so such a run is not begun in memory before they are asked."""
 
 
 class Replica:
@@ -202,3 +206,25 @@ def _no_release(why: str) -> RemoteProtocolError:
         remedy="Compare the versions and the plans' digests; keep the journal as evidence.",
         code="release-unfit",
     )
+
+
+def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:
+    """Carry out the first exchanges of a task with sums of zero, so that its code is loaded; nothing of it is kept.
+
+    A task that cannot be carried out is not refused here, but where the other parties hear of it.
+
+    Args:
+        task: of a plan whose trees' seed is fixed, or any seed but the run's own.
+        answer: what this party does with each query.
+    """
+    try:
+        if isinstance(task, TrainingTask) and task.settings.largest_length(task.plan) > _LARGEST_REHEARSED:
+            return
+        replica = Replica(task)
+        for _ in range(_N_REHEARSED):
+            if replica.query is None:
+                return
+            answer(replica.query)
+            replica.feed(np.zeros(replica.query.release_length, dtype=np.int64))
+    except HedgerowError:
+        return

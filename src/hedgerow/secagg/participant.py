@@ -1,9 +1,8 @@
 """The node's side of the aggregations of one epoch: mask a vector, then answer one manifest, once for each purpose.
 
 A node persists "slot used" before its masked vector leaves, and "purpose answered" before its shares leave; a resend
-is byte for byte what was sent before, unless the store has kept of an answer only what it was to. Nothing is answered
-on trust: the node recomputes and compares everything that the coordinator says, and whatever differs is refused with a
-code of the transition table.
+is byte for byte what was sent before. Nothing is answered on trust: the node recomputes and compares everything that
+the coordinator says, and what differs is refused with a code of the transition table.
 
 Stored states are opened only by the newest key. A database keeps what it has replaced for a while, in its log and in
 free pages. So every state is stored under a key of its own. The keys follow one another one way, and the caller keeps
@@ -79,7 +78,7 @@ class OpenSlot:
     """The slot a node is in: what it sent, and what it may send again.
 
     `digest` is the hash of the only manifest that is answered in this slot, empty before there is one; `manifest` is
-    that manifest as the coordinator signed it, where it is still known.
+    that manifest as the coordinator signed it.
     """
 
     context: RoundContext
@@ -184,13 +183,13 @@ class Participant:
         if self.open is None or manifest.context.slot != self.open.context.slot:
             raise refuse(Code.OUT_OF_ORDER, "The manifest is for a slot that is not open.", "coordinator")
         digest = manifest_hash(asked.manifest)
-        if self.open.manifest or self.open.digest not in (b"", digest):
+        if self.open.digest:
             return self._repeat_or_stop(asked.manifest, digest)
         wants_echo = self.view.guarantees.has_echo
         state = advance(
             Party.NODE,
             self.state,
-            Event.SAME_MANIFEST if self.open.digest else Event.MANIFEST,
+            Event.MANIFEST,
             State.MANIFEST_ECHOED if wants_echo else State.SHARES_ANSWERED,
         )
         check_manifest(manifest, self.view, self.node, self.open.context, self.open.purpose, self.open.header_hash)
@@ -231,19 +230,6 @@ class Participant:
         following = replace(self, state=state, sequence=self.sequence + 1)
         record = Record("manifest-confirmed", following.sequence, self.open.context.slot, self.open.purpose)
         return Step(following, self.open.answer, (record,))
-
-    def reminded(self, manifest: bytes) -> Participant:
-        """Returns this state, as it was when it masked its last vector, after it answered the manifest of this hash.
-
-        An answer follows from the state before it and the request. So a store may keep the hash alone when shares
-        leave: that manifest is answered again, with shares of the same kinds, and no other. What is kept as evidence of
-        another is then the first one's hash. Raises OwnMistake CORRUPT_STATE.
-        """
-        if self.open is None or self.state is not State.VECTOR_MASKED or self.view.guarantees.has_echo:
-            raise refuse(Code.CORRUPT_STATE, "The answer that the counter tells of does not fit.")
-        state = advance(Party.NODE, self.state, Event.REMINDER)
-        answered = replace(self.open, digest=manifest)
-        return replace(self, state=state, open=answered, purposes=self.purposes | {answered.purpose})
 
     def to_bytes(self) -> bytes:
         """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
@@ -345,7 +331,7 @@ class Participant:
             state = advance(Party.NODE, self.state, Event.SAME_MANIFEST)
             return Step(self, opened.echo if state is State.MANIFEST_ECHOED else opened.answer)
         state = advance(Party.NODE, self.state, Event.OTHER_MANIFEST)
-        first = opened.manifest or opened.digest if opened is not None else b""
+        first = b"" if opened is None else opened.manifest
         following = replace(self, state=state, sequence=self.sequence + 1, evidence=(first, signed_manifest))
         record = Record("stopped", following.sequence, digest=digest)
         return Step(following, None, (record,), (refuse(Code.SECOND_MANIFEST, peer="coordinator"),))

@@ -97,7 +97,6 @@ class State(StrEnum):
     READY = "ready"
     VECTOR_MASKED = "vector-masked"
     MANIFEST_ECHOED = "manifest-echoed"
-    MANIFEST_KNOWN = "manifest-known"
     SHARES_ANSWERED = "shares-answered"
     STOPPED = "stopped"
     # Aggregator, set-up.
@@ -127,7 +126,6 @@ class Event(StrEnum):
     MANIFEST = "manifest"
     SAME_MANIFEST = "the same manifest again"
     OTHER_MANIFEST = "a second, different manifest"
-    REMINDER = "started again after an answer"
     ECHO_CERTIFICATE = "echo certificate"
     KEY_BUNDLE = "key bundle"
     NONCE = "nonce"
@@ -183,20 +181,17 @@ TRANSITIONS: tuple[Move, ...] = (
          (*_LISTED, Code.NOT_READY, Code.NOT_ACKNOWLEDGED, Code.COHORT_TOO_SMALL, Code.DIFFERENT_VIEW)),
     # The node answers aggregations. An unanswered slot is burned by a later one.
     *(Move(_N, state, _E.ROUND_SPEC, _S.VECTOR_MASKED, "masked vector", _SPEC)
-      for state in (_S.READY, _S.VECTOR_MASKED, _S.MANIFEST_ECHOED, _S.MANIFEST_KNOWN, _S.SHARES_ANSWERED)),
+      for state in (_S.READY, _S.VECTOR_MASKED, _S.MANIFEST_ECHOED, _S.SHARES_ANSWERED)),
     Move(_N, _S.VECTOR_MASKED, _E.SAME_SPEC, _S.VECTOR_MASKED, "the same masked vector", (Code.SLOT_REUSED,)),
     Move(_N, _S.VECTOR_MASKED, _E.MANIFEST, _S.SHARES_ANSWERED, "unmasking shares", _MANIFEST),
     Move(_N, _S.VECTOR_MASKED, _E.MANIFEST, _S.MANIFEST_ECHOED, "echo", _MANIFEST),
     Move(_N, _S.MANIFEST_ECHOED, _E.SAME_MANIFEST, _S.MANIFEST_ECHOED, "the same echo"),
     Move(_N, _S.MANIFEST_ECHOED, _E.ECHO_CERTIFICATE, _S.SHARES_ANSWERED, "unmasking shares",
          (*_LISTED, Code.TOO_FEW_ECHOES, Code.OTHER_MANIFEST)),
-    # A node that was started again may know of its answer only which manifest it was to.
-    Move(_N, _S.VECTOR_MASKED, _E.REMINDER, _S.MANIFEST_KNOWN, "", (Code.CORRUPT_STATE,)),
-    Move(_N, _S.MANIFEST_KNOWN, _E.SAME_MANIFEST, _S.SHARES_ANSWERED, "the same shares", _MANIFEST),
     Move(_N, _S.SHARES_ANSWERED, _E.SAME_MANIFEST, _S.SHARES_ANSWERED, "the same shares"),
     Move(_N, _S.SHARES_ANSWERED, _E.ECHO_CERTIFICATE, _S.SHARES_ANSWERED, "the same shares", (Code.OTHER_MANIFEST,)),
     *(Move(_N, state, _E.OTHER_MANIFEST, _S.STOPPED, "", (Code.SECOND_MANIFEST, Code.STOPPED))
-      for state in (_S.MANIFEST_ECHOED, _S.MANIFEST_KNOWN, _S.SHARES_ANSWERED)),
+      for state in (_S.MANIFEST_ECHOED, _S.SHARES_ANSWERED)),
     # The aggregator sets an epoch up.
     Move(_A, _S.COLLECTING_KEYS, _E.KEY_BUNDLE, _S.COLLECTING_KEYS, "",
          (*_LISTED, Code.CONTRADICTION, Code.DIFFERENT_VIEW)),

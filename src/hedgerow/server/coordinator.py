@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
-from hedgerow.methods.rehearsal import rehearse
+from hedgerow.methods.replica import rehearse
 from hedgerow.plan.plan import Federation
 from hedgerow.protocol.messages import (
     Done,

@@ -1,44 +1,29 @@
-"""A node in a run, without a socket or a clock: a message goes in, messages to be sent come out.
+"""A node, without a socket or a clock: a message goes in, messages to be sent come out; and the loop around it.
 
-The node runs its own replica of the program, so it computes every query itself and masks only what it expects. What
-must survive a crash is in the store before a message is returned. A fault that ends the node's part is kept in
-`failure`, told to the coordinator as a code word, and told to the owner in full.
+`NodeSession` speaks the protocol: greetings, invitations, and the end of a run. What a run's own messages do is in
+`NodeRun`. What must survive a crash is in the store before a message is returned. A fault that ends the node's part is
+kept in `failure`, sent to the coordinator as a code word, and shown to the owner in full.
 """
 
 from __future__ import annotations
 
-from hedgerow.client.arrivals import expect_arrivals
-from hedgerow.client.budget import (
-    ACCEPTED,
-    CLOSED,
-    FINISHED,
-    LEFT,
-    MOST_UNUSED_DRAWS,
-    RESERVED,
-    STOPPED,
-    BudgetBook,
-    closed_run,
-)
-from hedgerow.client.evaluation_node import EvaluationNode
-from hedgerow.client.node import Node
-from hedgerow.client.node_run import (
-    NodeRun,
+from collections.abc import Callable
+
+from hedgerow.client.admission import (
     NodeSetup,
     answering_node,
     asked_by,
     check_task,
+    require_draws_left,
     require_known_model,
     require_same_plan,
     task_of,
 )
-from hedgerow.client.store import JOINING, OPEN, NodeStep, NodeStore, StoredRun
-from hedgerow.errors import (
-    AggregationError,
-    DataError,
-    HedgerowError,
-    PolicyRefusal,
-    RemoteProtocolError,
-)
+from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.node import EvaluationNode, Node
+from hedgerow.client.node_run import NodeRun
+from hedgerow.client.state import JOINING, OPEN, NodeStore, StoredRun
+from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import Task, digest_of_model
@@ -66,17 +51,19 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import NodeState, require_expected
-from hedgerow.secagg.encoding import Kind
+from hedgerow.protocol.wire.refusals import WireRefusal, known
 from hedgerow.secagg.enrolment import Enrolment
-from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
-from hedgerow.secagg.transitions import Code, State, refuse
-from hedgerow.secagg.view import Cohort, EpochView
+from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
+
+_LONGEST_WAIT = 60.0
+_LEAST_WAIT = 1.0
+"""If the time to give up came while this process did not run, what the coordinator sent meanwhile is read first."""
 
 
 class NodeSession:
-    """One node; made anew after a restart, when it goes on from what its store holds.
+    """One node. After a restart, a new session goes on from what the store holds.
 
     Raises PolicyRefusal (code "budget-lost") for a budget book without the runs that the store knows of.
 
@@ -92,7 +79,6 @@ class NodeSession:
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
         _serve(store, book, setup.site)
         self._setup, self._store, self._book = setup, store, book
-        self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
@@ -143,21 +129,6 @@ class NodeSession:
         except HedgerowError as fault:
             return self._stop(fault)
 
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether `settle` has something to do."""
-        run = self._run
-        return run is not None and run.participant is not None and self._store.is_behind(run.participant)
-
-    def settle(self) -> list[bytes]:
-        """What to send when nobody waits for this node: nothing, as long as its store can be brought up to date."""
-        try:
-            if self.is_unsettled:
-                self._store.settle(self._require_run().run_id, self._require_participant())
-        except HedgerowError as fault:
-            return self._stop(fault)
-        return []
-
     # What a message does -----------------------------------------------------------------------------------------
 
     def _react(self, message: Message) -> list[Message]:
@@ -165,17 +136,10 @@ class NodeSession:
             case Invitation() | EvaluationInvitation():
                 return self._asked(message)
             case Payload(MessageKind.ORIGIN, content):
-                return self._originate(content)
-            case Payload(MessageKind.ENROL, content):
-                return self._enrol(content)
-            case Payload(MessageKind.SETUP, content):
-                return self._set_up(content)
-            case RoundRequest():
-                return self._answer_round(message)
-            case Payload(MessageKind.UNMASK, content):
-                return self._unmask(content)
-            case Payload(MessageKind.CERTIFICATE, content):
-                return self._confirm(content)
+                self._require_run().originate(content)
+            case Payload() | RoundRequest():
+                self.state, answer = self._require_run().take(message)
+                return [] if answer is None else [answer]
             case Finished() | Salvaged():
                 return self._finish(message)
             case Stop(code):
@@ -202,7 +166,7 @@ class NodeSession:
     def _end(self, status: str) -> None:
         """Close the run in the budget book and in the store: it is never taken up again."""
         run = self._require_run()
-        run.participant = None
+        run.leave_epoch()
         self._book.settle(run.run_id, self._store.spent(run.run_id), status)
         self._store.close_run(run.run_id, status)
         self.state = NodeState.FINISHED if status == FINISHED else NodeState.STOPPED
@@ -228,8 +192,9 @@ class NodeSession:
         run = self._run
         if run is not None and run.run_id == run_id:
             require_same_plan(task, run.task)
-            self._require_draws_left(task, is_drawn=task.plan.has_joint_structure and run.origin is None)
-            run.enrolment, run.participant = None, None
+            if task.plan.has_joint_structure and run.origin is None:
+                require_draws_left(self._store, self._book, task.plan)
+            run.leave_epoch()
         else:
             self._join(run_id, task)
         self.state = NodeState.INVITED
@@ -249,11 +214,11 @@ class NodeSession:
             )
         check_task(task, self._setup)
         require_known_model(task, self._setup.models | self._store.models())
-        is_open = task.plan.has_joint_structure and self._store.origin_of(run_id) is None
-        self._require_draws_left(task, is_drawn=is_open)
+        if task.plan.has_joint_structure and self._store.origin_of(run_id) is None:
+            require_draws_left(self._store, self._book, task.plan)
         if status == OPEN:
             raise closed_run(OPEN)
-        replica = Replica(task)
+        Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
         policy = self._setup.policy
         self._store.note_joining(run_id, task, NO_HASH)
         # Whatever else is reserved for this node will not go on: a node is in one run at a time.
@@ -272,13 +237,10 @@ class NodeSession:
             self._book.settle(run_id, self._store.charge(run_id), LEFT)
             self._store.close_run(run_id, LEFT)
             raise
-        answered = set(self._store.open_run(run_id, task, data_digest))
-        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, bool(answered)))
-        past = self._store.attempt_of(run_id), answered, set[tuple[int, Cohort]]()
-        n_sites, last_masked = len(self._setup.roster.sites), self._store.last_masked(run_id)
-        self._run = NodeRun(run_id, task, node, replica, n_sites, *past, last_masked)
-        self._run.take_origin(self._store.origin_of(run_id))
-        self.plan = task.plan
+        self._store.open_run(run_id, task, data_digest)
+        stored = self._store.load()
+        if stored is not None:
+            self._resume(stored, node)
 
     def _take_up(self, stored: StoredRun) -> None:
         """Go on with the run in the store, or set it aside when its owner has decided otherwise; raises DataError."""
@@ -321,191 +283,16 @@ class NodeSession:
 
     def _resume(self, stored: StoredRun, node: Node | EvaluationNode) -> None:
         """Rebuild scores and state from the store."""
-        task, run_id = stored.task, stored.run_id
-        replica, facts = Replica(task), (set(stored.answered), set(stored.masked))
-        is_lost = stored.fault is not None
-        expect_arrivals(node, self._setup.arrivals, (task.plan, self._store.database, run_id, is_lost))
-        n_sites, last_masked = len(self._setup.roster.sites), self._store.last_masked(run_id)
-        run = NodeRun(run_id, task, node, replica, n_sites, stored.attempt, *facts, last_masked)
-        run.take_origin(stored.origin)
-        for release in stored.releases:
-            run.feed(release)
-        run.participant = stored.participant
-        self._run, self.plan, self._lost = run, task.plan, stored.fault
-        if run.participant is not None:
-            self.state = _STATES.get(run.participant.state, NodeState.WAITING)
+        self._run = NodeRun(self._setup, (self._store, self._book), stored, node)
+        self.plan, self._lost = stored.task.plan, stored.fault
+        if self._run.participant is not None:
+            self.state = self._run.state
 
-    def _enrol(self, parameters: bytes) -> list[Message]:
-        run = self._require_run()
-        proposed = EpochParameters.from_bytes(parameters)
-        run.require_fitting(proposed)
-        self._require_draws_left(run.task, is_drawn=run.draws_in(proposed))
-        step = Enrolment.begin(self._context, parameters, self._setup.entropy, run.attempt)
-        self._store.save_attempt(run.run_id, proposed.attempt)
-        run.attempt, run.participant, run.enrolment = proposed.attempt, None, step.state
-        self.state = NodeState.ENROLLING
-        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
-
-    def _set_up(self, content: bytes) -> list[Message]:
-        run = self._require_run()
-        enrolment = run.enrolment
-        if enrolment is None:
-            raise refuse(Code.OUT_OF_ORDER, "No set-up is under way.", "coordinator")
-        kind = content[4] if len(content) > 4 else 0
-        if kind == Kind.READY_LIST:
-            ready = enrolment.finish(self._context, content).state
-            origin = run.origin_in(ready.view)
-            run.participant, run.enrolment = ready, None
-            self._store.save(run.run_id, NodeStep(participant=run.participant, origin=origin))
-            run.take_origin(origin)
-            self.state = NodeState.WAITING
-            return []
-        if kind == Kind.KEY_LIST:
-            step = enrolment.reveal(self._context, content)
-            if run.draws_in(enrolment.parameters):
-                # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
-                self._book.note_draw(run.task.plan.digest, run.run_id, enrolment.parameters.attempt)
-        elif kind == Kind.NONCE_LIST:
-            step = enrolment.share(self._context, content, self._setup.entropy)
-        else:
-            step = enrolment.acknowledge(self._context, content)
-        run.enrolment = step.state
-        return [_payload(MessageKind.SETUP_ANSWER, step.message)]
-
-    def _require_draws_left(self, task: Task, *, is_drawn: bool) -> None:
-        """Raises PolicyRefusal (code "seed-drawn-too-often") where this node's nonces have drawn often and for nothing.
-
-        A run that is given up before a vector is masked costs nothing, so a coordinator with colluders could begin
-        runs until it likes the seed. Runs in which this node has masked are paid for, and not counted.
-
-        Args: is_drawn: whether nonces draw anything in what this node is asked to take part in.
-        """
-        digest = task.plan.digest
-        if not is_drawn:
-            return
-        n_unused = sum(not self._store.spent(run_id) for run_id in self._book.draws(digest))
-        if n_unused >= MOST_UNUSED_DRAWS:
-            raise PolicyRefusal(
-                f"In {n_unused} set-ups of the plan {task.plan.name!r} this node has helped to draw a seed, and each "
-                "of these runs was given up before any vector of it was masked.",
-                cause="The coordinator or its network fails often; or it begins runs until it likes the seed.",
-                remedy="Ask the coordinator's operator why. To let the seed be drawn again: "
-                f"hedgerow ledger BOOK --allow-draws {digest[:12]}",
-                code="seed-drawn-too-often",
-            )
-
-    def _originate(self, record: bytes) -> list[Message]:
-        """Take note of the seed that others drew before this node came.
-
-        Raises Refusal for what they did not sign, RemoteProtocolError where this node knows of another.
-        """
-        run, policy = self._require_run(), self._context.policy
-
-        def require(roster: Roster, parameters: EpochParameters) -> None:
-            if roster != self._context.roster or parameters.run_id != run.run_id:
-                raise refuse(Code.ROSTER_MISMATCH, "The seed was drawn in another run.", "coordinator")
-            if not 1 <= parameters.attempt <= MAX_ATTEMPTS:
-                raise refuse(Code.STALE_ATTEMPT, f"The seed is of attempt {parameters.attempt}.", "coordinator")
-            run.require_fitting(parameters)
-            policy.require(parameters, len(roster.sites))
-
-        view = EpochView.from_record(record, require)
-        policy.require(view.parameters, view.guarantees.n_nodes)
-        run.require_origin(view)
-        origin = run.origin_in(view)
-        self._store.save(run.run_id, NodeStep(origin=origin))
-        run.take_origin(origin)
-        return []
-
-    # Rounds ------------------------------------------------------------------------------------------------------
-
-    def _answer_round(self, request: RoundRequest) -> list[Message]:
-        run = self._require_run()
-        participant = self._require_participant()
-        run.require_structure(request.structure_seed)
-        fresh = run.take_releases(request.round, request.releases)
-        query = run.replica.query
-        if query is None:
-            raise refuse(Code.PURPOSE_UNEXPECTED, "The program asks nothing any more.", "coordinator")
-        if request.round in run.answered:
-            raise refuse(Code.PURPOSE_ANSWERED, peer="coordinator")
-        self._setup.policy.check_query(query)
-        self._require_reserved(run.run_id)
-        step, noise = run.mask(self._setup, self._context, participant, query, request.signed_spec)
-        if step.persist or fresh:
-            spent = (request.round, noise.event)
-            cohort = run.cohort_of(participant.view)
-            self._store.save(run.run_id, NodeStep(step.state, fresh, spent=spent, masked=cohort))
-        run.participant = step.state
-        self.state = NodeState.MASKED
-        return [_payload(MessageKind.UPLOAD, step.message)]
-
-    def _require_reserved(self, run_id: bytes) -> None:
-        """Raises PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line the book has settled.
-
-        A line that is settled is never charged again, so nothing more may leave, however the run was settled.
-        """
-        self._book.require_runs([run_id])
-        status = self._book.status_of(run_id)
-        if status is not None and status != RESERVED:
-            raise closed_run(status)
-
-    def _unmask(self, content: bytes) -> list[Message]:
-        run = self._require_run()
-        step = self._require_participant().unmask(self._context, content)
-        answered = next((record.digest for record in step.persist if record.fact == "purpose-answered"), None)
-        if answered is not None:
-            # An answer follows from the step before it; what follows an echo needs the echo's own.
-            state = None if step.state.state is State.SHARES_ANSWERED else step.state
-            self._store.save(run.run_id, NodeStep(state, answered=(run.replica.n_releases, answered)))
-            run.answered.add(run.replica.n_releases)
-        elif step.persist:
-            self._store.save(run.run_id, NodeStep(step.state))
-        run.participant = step.state
-        if step.state.state is State.STOPPED:
-            raise step.complaints[0]
-        if step.state.state is State.MANIFEST_ECHOED:
-            self.state = NodeState.ECHOED
-            return [_payload(MessageKind.ECHO, step.message)]
-        self.state = NodeState.WAITING
-        return [_payload(MessageKind.ANSWER, step.message)]
-
-    def _confirm(self, content: bytes) -> list[Message]:
-        run = self._require_run()
-        step = self._require_participant().confirm(content)
-        if step.persist:
-            self._store.save(run.run_id, NodeStep(step.state))
-        run.participant = step.state
-        self.state = NodeState.WAITING
-        return [_payload(MessageKind.ANSWER, step.message)]
-
-    def _require_participant(self) -> Participant:
-        run = self._require_run()
-        if run.participant is None:
-            raise refuse(Code.OUT_OF_ORDER, "No epoch is ready.", "coordinator")
-        return run.participant
+    # The end ---------------------------------------------------------------------------------------------------------
 
     def _finish(self, message: Finished | Salvaged) -> list[Message]:
         run = self._require_run()
-        run.require_structure(message.structure_seed)
-        fresh = run.take_releases(message.n_releases, message.releases)
-        if isinstance(message, Salvaged):
-            if not (run.plan.federation.salvage and run.replica.end_early()):
-                raise RemoteProtocolError(
-                    "The coordinator ends the run early with a model, and the plan or the releases give none.",
-                    cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                    remedy="Do not use the coordinator's result; compare the versions.",
-                    code="not-salvageable",
-                )
-            self.salvaged = Salvage(message.code, message.n_releases, run.task.n_exchanges)
-        if run.replica.query is not None or run.replica.result_digest() != message.result_digest:
-            raise RemoteProtocolError(
-                "The coordinator's result is not the one that its releases make.",
-                cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                remedy="Do not use the coordinator's result; compare the versions.",
-                code="model-differs",
-            )
-        self._store.save(run.run_id, NodeStep(releases=fresh))
+        self.salvaged = run.finish(message)
         if isinstance(run.replica.result, Evaluation):
             self.evaluation = run.replica.result
         else:
@@ -513,6 +300,112 @@ class NodeSession:
             self._store.keep_model(digest_of_model(run.replica.result))
         self._end(FINISHED)
         return [Done(message.result_digest)]
+
+    # From one process to the next ------------------------------------------------------------------------------------
+
+    def kept(self) -> bytes:
+        """What the store does not hold and the next message may need, for engines with a process for every message.
+
+        It holds the secrets of a set-up that is under way, and belongs in a private file; empty when there are none.
+        """
+        if self.state is NodeState.STOPPED:
+            # It has refused and said why; what the coordinator still sends on this connection is not for it.
+            return self.state.value.encode()
+        run = self._run
+        if self.state not in (NodeState.INVITED, NodeState.ENROLLING) or run is None:
+            return b""
+        return self.state.value.encode() + b" " + (b"" if run.enrolment is None else run.enrolment.to_bytes())
+
+    def take_up(self, content: bytes) -> None:
+        """Go on where the process before this one was, on the same connection: what `kept` gave there.
+
+        Raises:
+            OwnMistake: CORRUPT_STATE when it cannot be read.
+        """
+        word, _, enrolment = content.partition(b" ")
+        run = self._run
+        if content == NodeState.STOPPED.value.encode():
+            self.state = NodeState.STOPPED
+            return
+        if not content or run is None or run.participant is not None:
+            return
+        self.state = NodeState(word.decode())
+        run.enrolment = Enrolment.latest(enrolment) if enrolment else None
+
+
+# The loop ------------------------------------------------------------------------------------------------------------
+
+
+def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
+    """Take one event in, and send what it calls for.
+
+    Raises the node's failure after it was told to the coordinator.
+
+    A message that finds the link down is not kept: after a reconnection both sides say where they stand.
+    """
+    if isinstance(event, Connected):
+        answers = session.connected()
+    elif isinstance(event, Disconnected):
+        answers = []
+        if event.is_final and session.state is not NodeState.FINISHED:
+            raise WireRefusal(known(event.reason))
+    else:
+        answers = session.receive(event)
+    for answer in answers:
+        uplink.send(answer)
+    if session.failure is not None:
+        raise session.failure
+
+
+def run_node(
+    session: NodeSession,
+    uplink: Uplink,
+    clock: Callable[[], float],
+    patience: float,
+    observer: Callable[[Connected | Disconnected], None] | None = None,
+) -> Ensemble | Evaluation:
+    """Take part until the run is over.
+
+    Args:
+        session: a new session, or one that its store brought back.
+        uplink: to the coordinator; the caller closes it.
+        clock: seconds, from any beginning, that never go back: ``time.monotonic``.
+        patience: seconds without any message after which the node gives up; the plan's own idle timeout counts as
+            soon as the node has a plan.
+        observer: is told whenever the connection comes or goes.
+
+    Returns:
+        The model, or what the evaluation found, as this node's own replica made it.
+
+    Raises:
+        HedgerowError: what it refused, or why the run ended.
+    """
+    last = clock()
+    while session.state is not NodeState.FINISHED:
+        limit = patience if session.plan is None else session.plan.federation.idle_timeout
+        wait = min(_LONGEST_WAIT, last + limit - clock())
+        event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
+        if event is None:
+            if clock() - last >= limit:
+                raise AggregationError(
+                    f"Nothing was heard of the coordinator for {limit:.0f} s.",
+                    cause="It is down, or cannot be reached from here.",
+                    remedy="Start the node again when the coordinator is there: it goes on where it was.",
+                    code="coordinator-silent",
+                )
+            continue
+        if not isinstance(event, Disconnected):
+            last = clock()
+        if observer is not None and isinstance(event, Connected | Disconnected):
+            observer(event)
+        handle(session, uplink, event)
+    result = session.ensemble or session.evaluation
+    if result is None:
+        raise AggregationError("The run ended without a model.", code="no-model")
+    return result
+
+
+# The store and the budget book together --------------------------------------------------------------------------
 
 
 def leave(store: NodeStore, book: BudgetBook, site: str) -> bytes | None:
@@ -602,10 +495,3 @@ def _reconcile(store: NodeStore, book: BudgetBook) -> None:
         elif status not in (None, OPEN, JOINING):
             # It was about to be joined again, or had just ended.
             book.settle(run_id, store.charge(run_id), status or LEFT)
-
-
-_STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
-
-
-def _payload(kind: MessageKind, content: bytes | None) -> Payload:
-    return Payload(kind, content or b"")

@@ -1,24 +1,33 @@
-"""A node's own state of its run, on its own disk: written before anything is sent that depends on it.
+"""A node's memory of its runs, in two files of its own folder.
 
-Beside the database stands a small counter file: the last step, the last round masked, the last answered or released,
-and the hash of the manifest that was answered since that step. It is written after the database and before the message
-leaves. A database that is older than its counter was restored from a backup: its slots may have been used, so it is
-never resumed, and no round up to the counter is masked again.
+`node.db` is a database. It holds which runs the node has been in, and how the open one stands. `counter.json` is one
+line that is overwritten in place. It holds how far the database has come, and the key that opens its last step.
 
-SQLite keeps what was replaced in its log and in free pages, and with it the keys of past slots. So a step is encrypted
-under a key that follows one way from the step's before it. Only the last one is kept: in the counter file, in place of
-the one before. A database without its counter is closed, and one with it opens at the last step only.
+Every step is kept in the same order:
 
-What an epoch fixes is written once, when it is ready; a step is a few kilobytes. A masked vector costs two writes that
-wait for the disk, and neither can be saved: the database's, or a node that lost power would use a slot again; the
-counter's, or a database restored after that would pass for the newest. Shares cost one: what they are follows from the
-step before and the request, so the manifest's hash in the counter is enough to answer it again, and no other. The whole
-step is written when nobody waits for it.
+1. The database is written: the new state, the releases received, what a masked vector costs.
+2. The counter is written: the number of the step, and its key.
+3. The message that belongs to the step is sent.
+
+Each write waits for the disk, so both files know of all that was sent. A crash before 1 changes nothing. After a crash
+between 1 and 2 the counter is one step behind; nothing was sent, and `load` brings the counter up to date. After a
+crash between 2 and 3 the node sends the same bytes when it is asked again.
+
+Any other difference means that a file was lost, or restored from a backup. The one-time keys in an old database may
+have been used already, so the node does not resume from it: it enrols in a new epoch. It also answers no round again
+that either file knows of. For this, both files hold the last round that is over.
+
+Every step is encrypted under a key of its own, which follows one way from the key of the step before. SQLite leaves
+replaced rows in its log and in free pages for a while, and their keys are gone: only the counter has one, the newest.
+What an epoch fixes is written once, when it is ready; a step is a few kilobytes.
+
+When a run begins, the counter is written first: a database without its counter would be taken for a restored one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.client.counter import EVERY_ROUND, Counter, CounterFile
+from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, event_to_json
@@ -59,12 +68,94 @@ create table if not exists sites (name text primary key)
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION, OPEN, JOINING = 6, "open", "joining"
+_VERSION = 7
+OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6
-"""At which two events are compared; which of two Gaussian events is the dearer one does not depend on it."""
+"""At which two events are compared; which of two Gaussian events costs more does not depend on it."""
 _LOST_ROUND = -1
 """Stands among the rounds that were paid for when a database was older than its counter, or lost."""
+_COUNTER_BYTES = 512
+"""A sector: what a disk writes at once."""
+EVERY_ROUND = 2**31
+"""Stands for the last round masked where that is not known, as in a new counter beside an old database."""
+_sync = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+
+
+@dataclass
+class Counter:
+    """What the counter file says.
+
+    Attributes:
+        run_id: of the run that it speaks of, in hexadecimal digits, as `key`.
+        attempt: of the epoch.
+        sequence: of the last step in the database.
+        answered: the last round whose shares have left, or that was released; -1 for none.
+        masked: the last round masked; -1 for none.
+        key: of the last step in the database.
+    """
+
+    run_id: str = ""
+    attempt: int = 0
+    sequence: int = 0
+    answered: int = -1
+    masked: int = -1
+    key: str = field(default="", repr=False)
+
+    @property
+    def last_barred(self) -> int:
+        """The last round whose sum may have been opened, where no database says in which epoch it was masked."""
+        return self.answered if self.masked == EVERY_ROUND else max(self.answered, self.masked)
+
+
+class CounterFile:
+    """The counter file, open for writing from the first write on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def read(self) -> Counter:
+        """What it says, or a new counter where there is no file; raises EnvironmentFault for one that is damaged."""
+        try:
+            content = json.loads(self._path.read_text(encoding="ascii"))
+            attempt, sequence, answered, masked = (
+                int(content[name]) for name in ("attempt", "sequence", "answered", "masked")
+            )
+            key = bytes.fromhex(content["key"]).hex()
+            return Counter(str(content["run_id"]), attempt, sequence, answered, masked, key)
+        except FileNotFoundError:
+            return Counter()
+        except (OSError, ValueError, KeyError, TypeError) as fault:
+            raise EnvironmentFault(
+                f"{self._path} cannot be read.",
+                cause="It was damaged or edited, or an earlier version of Hedgerow wrote it.",
+                remedy="Move the whole folder away, but keep the budget book; the node then takes part in new runs.",
+                code="database-damaged",
+            ) from fault
+
+    def write(self, counter: Counter) -> None:
+        """On the disk when this returns; raises EnvironmentFault."""
+        # In place and of one length: nothing but its content changes, so the content is all that has to reach the disk.
+        line = json.dumps(vars(counter)).ljust(_COUNTER_BYTES).encode("ascii")
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600)
+            os.pwrite(self._descriptor, line, 0)
+            _sync(self._descriptor)
+        except OSError as fault:
+            raise EnvironmentFault(
+                f"{self._path} could not be written: {fault.strerror or fault}.",
+                cause="The disk is full, or the folder may not be written to.",
+                remedy="Free some space and start again: nothing was lost.",
+                code="disk-full",
+            ) from fault
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +166,7 @@ class NodeStep:
         participant: the state of secure aggregation after the step, or None when the step did not change it.
         releases: releases received, by round.
         spent: the round that a masked vector is about to be sent for, and what its release costs.
-        answered: the round whose shares are about to be sent, and the hash of the manifest that they answer. Without
-            `participant`, they are those that follow from the step written last.
+        answered: the round whose shares are about to be sent.
         origin: digest of the epoch whose nonces seed the trees in this run for good, and the seed.
         masked: the epoch in which the vector of `spent` is about to be sent.
     """
@@ -84,7 +174,7 @@ class NodeStep:
     participant: Participant | None = None
     releases: tuple[tuple[int, IntVector], ...] = ()
     spent: tuple[int, Event] | None = None
-    answered: tuple[int, bytes] | None = None
+    answered: int | None = None
     origin: tuple[bytes, int] | None = None
     masked: Cohort | None = None
 
@@ -125,12 +215,9 @@ class NodeStore:
     folder: Path
     database: Database = field(init=False)
     _counter: Counter = field(init=False)
-    _sequence: int = field(init=False, default=0)
     _epoch: bytes = field(init=False, default=b"")
     """Digest of the epoch that the database holds, and the purposes answered in it."""
     _purposes: frozenset[str] = field(init=False, default=frozenset())
-    _key: str = field(init=False, repr=False, default="")
-    """Of the step that the database holds; the counter has it too, or the one before."""
     _counter_file: CounterFile = field(init=False)
     _barred: int = field(init=False, default=-1)
     """The last round that must not be answered again, as `load` or `open_run` found it in either file."""
@@ -245,9 +332,9 @@ class NodeStore:
         self._start(replace(known, attempt=attempt, sequence=0, answered=barred))
 
     def _start(self, counter: Counter) -> None:
-        """There is no step yet; those to come are stored under keys that nobody had before."""
-        self._sequence, self._epoch, self._purposes, self._key = 0, b"", frozenset(), secrets.token_hex(32)
-        self._write_counter(replace(counter, key=self._key, manifest=""))
+        """There is no step yet; those to come are stored under new keys."""
+        self._epoch, self._purposes = b"", frozenset()
+        self._write_counter(replace(counter, key=secrets.token_hex(32)))
 
     def save(self, run_id: bytes, step: NodeStep) -> None:
         """Write one step; when this returns, the message that belongs to it may be sent."""
@@ -263,47 +350,31 @@ class NodeStore:
             statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
         if step.origin is not None:
             statements.append(("insert into origins values (?, ?, ?)", (run_id, *step.origin)))
-        sequence, key = self._sequence, self._key
-        if step.participant is not None:
-            # From the counter's key and not from this one's: a step that the counter did not reach is written again.
-            sequence, key = step.participant.sequence, _following(self._counter.key)
-            statements += self._statements_of(run_id, step.participant, (key, self._over(step)))
+        participant, counter = step.participant, self._counter
+        if participant is not None:
+            # From the key in the counter: a step that the counter did not reach is written again under the same key.
+            counter = self._counted(run_id, step, participant.sequence)
+            statements += self._statements_of(run_id, participant, counter)
         if statements:
             self.database.write(*statements)
-        self._sequence, self._key = sequence, key
-        if step.participant is not None:
-            self._epoch, self._purposes = step.participant.view.digest, step.participant.purposes
-        if step.participant is not None or step.answered is not None:
-            self._count(run_id, step)
+        if participant is not None:
+            self._epoch, self._purposes = participant.view.digest, participant.purposes
+            self._write_counter(counter)
 
-    def is_behind(self, participant: Participant) -> bool:
-        """Whether only the counter tells of this step."""
-        return participant.sequence > self._sequence
-
-    def settle(self, run_id: bytes, participant: Participant) -> None:
-        """Write such a step; what opened its slot is then on the disk no more."""
-        if self.is_behind(participant):
-            self.save(run_id, NodeStep(participant))
-
-    def _count(self, run_id: bytes, step: NodeStep) -> None:
-        """Note in the counter what the database holds now, and what is over."""
+    def _counted(self, run_id: bytes, step: NodeStep, sequence: int) -> Counter:
+        """What the counter is to say after a step that changed the participant."""
         known = self._counter
-        manifest = known.manifest if step.participant is None else ""
-        if step.answered is not None and step.participant is None:
-            manifest = step.answered[1].hex()
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
-        place = (known.attempt, self._sequence)
-        self._write_counter(Counter(run_id.hex(), *place, self._over(step), masked, self._key, manifest))
+        return Counter(run_id.hex(), known.attempt, sequence, self._over(step), masked, _following(known.key))
 
     def _over(self, step: NodeStep) -> int:
         """The last round that is over with this step; both files tell of it, for one of them may be lost."""
         # A round that was released is over, whether or not this node was asked to help to open its sum.
         over = [self._counter.answered, *(number for number, _ in step.releases)]
-        return max(over if step.answered is None else [*over, step.answered[0]])
+        return max(over if step.answered is None else [*over, step.answered])
 
-    def _statements_of(self, run_id: bytes, participant: Participant, kept: tuple[str, int]) -> list[Statement]:
+    def _statements_of(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
         """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
-        key, barred = kept
         statements: list[Statement] = []
         known = self._purposes
         if self._epoch != participant.view.digest:
@@ -312,17 +383,17 @@ class NodeStore:
             statements.append(("delete from purposes where run_id = ?", (run_id,)))
         for purpose in sorted(participant.purposes - known):
             statements.append(("insert into purposes values (?, ?)", (run_id, purpose)))
-        sequence = participant.sequence
-        state = locked(bytes.fromhex(key), participant.step_bytes(), run_id, sequence, secrets.token_bytes)
-        values = (sequence, state, barred, run_id)
+        key, sequence = bytes.fromhex(counter.key), participant.sequence
+        state = locked(key, participant.step_bytes(), run_id, sequence, secrets.token_bytes)
+        values = (sequence, state, counter.answered, run_id)
         statements.append(("update steps set sequence = ?, step = ?, barred = ? where run_id = ?", values))
         return statements
 
     def spent(self, run_id: bytes) -> list[Event] | None:
         """What the rounds of a run have cost in which this node sent a masked vector; None when that was lost.
 
-        A round that was begun anew may have had other noise the second time. Whichever of the two sums was opened, only
-        one was, for the sites answer a purpose once; so the dearer one is charged.
+        A round that was begun a second time may have had other noise then. Only one of the two sums was opened, for
+        the sites answer a purpose once; so the more expensive one is charged.
         """
         rows = self.database.rows("select round, event from spent where run_id = ? order by round", (run_id,))
         if any(number == _LOST_ROUND for number, _ in rows):
@@ -330,7 +401,7 @@ class NodeStore:
         attempts: dict[int, list[Event]] = {}
         for number, text in rows:
             attempts.setdefault(number, []).append(event_from_dict(json.loads(text)))
-        return [_dearest(events) for events in attempts.values()]
+        return [_most_expensive(events) for events in attempts.values()]
 
     def keep_model(self, digest: bytes) -> None:
         """Note that this node helped to make the model of this digest."""
@@ -356,8 +427,7 @@ class NodeStore:
             ("delete from releases where run_id = ?", (run_id,)),
         )
         if self.knows(run_id):
-            self._key = ""
-            self._write_counter(replace(self._counter, key="", manifest=""))
+            self._write_counter(replace(self._counter, key=""))
 
     def load(self) -> StoredRun | None:
         """The run that is open, if any."""
@@ -369,14 +439,14 @@ class NodeStore:
         if not rows:
             if self._counter.key:
                 # A crash kept `close_run` from the last thing that it does.
-                self._write_counter(replace(self._counter, key="", manifest=""))
+                self._write_counter(replace(self._counter, key=""))
             return None
         run_id, task, data_digest, attempt, sequence, epoch, step, barred = rows[-1]
         masked = self.database.rows("select round, cohort from masked where run_id = ?", (run_id,))
-        participant, fault = None, None
+        participant, key, fault = None, "", None
         self._barred = max(barred, self._counter.answered) if self.knows(run_id) else barred
         try:
-            participant = self._restore(run_id, (epoch, step), (attempt, sequence))
+            participant, key = self._restore(run_id, (epoch, step), (attempt, sequence))
         except OwnMistake as mistake:
             # Without its traceback, whose frames hold the step that was refused, secrets and all.
             fault = mistake.with_traceback(None)
@@ -386,11 +456,10 @@ class NodeStore:
             last = self._counter.last_barred if self.knows(run_id) else -1
             self._barred = max(self._barred, last, *(number for number, _ in masked))
             self.database.write(("update steps set barred = ? where run_id = ?", (self._barred, run_id)))
-        self._sequence = sequence
         if self.knows(run_id):
             reached = replace(self._counter, answered=self._barred)
             if participant is not None and (attempt, sequence) != (reached.attempt, reached.sequence):
-                reached = replace(reached, attempt=attempt, sequence=sequence, key=self._key, manifest="")
+                reached = replace(reached, attempt=attempt, sequence=sequence, key=key)
             if reached != self._counter:
                 self._write_counter(reached)
         return StoredRun(
@@ -401,8 +470,8 @@ class NodeStore:
 
     def _restore(
         self, run_id: bytes, parts: tuple[bytes | None, bytes | None], step: tuple[int, int]
-    ) -> Participant | None:
-        """Raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
+    ) -> tuple[Participant | None, str]:
+        """The participant after its last step, and that step's key; raises OwnMistake ROLLED_BACK or CORRUPT_STATE."""
         is_counted = self._counter.run_id == run_id.hex()
         # A crash between the two files leaves the counter one step behind; nothing was sent then.
         counted = (self._counter.attempt, self._counter.sequence)
@@ -410,14 +479,13 @@ class NodeStore:
             raise refuse(Code.ROLLED_BACK, f"It is step {step} of (attempt, step), the counter says {counted}.")
         epoch, state = parts
         if epoch is None or state is None:
-            return None
+            return None, ""
         purposes = [row[0] for row in self.database.rows("select purpose from purposes where run_id = ?", (run_id,))]
-        self._key = self._counter.key if step == counted else _following(self._counter.key)
-        opened = unlocked(bytes.fromhex(self._key), state, run_id, step[1])
+        key = self._counter.key if step == counted else _following(self._counter.key)
+        opened = unlocked(bytes.fromhex(key), state, run_id, step[1])
         participant = Participant.restore_parts(epoch, opened, purposes, step[1])
         self._epoch, self._purposes = participant.view.digest, participant.purposes
-        is_answered = step == counted and self._counter.manifest
-        return participant.reminded(bytes.fromhex(self._counter.manifest)) if is_answered else participant
+        return participant, key
 
     def _releases(self, run_id: bytes) -> tuple[IntVector, ...]:
         rows = self.database.rows("select content from releases where run_id = ? order by round", (run_id,))
@@ -433,7 +501,7 @@ class NodeStore:
         self._counter = counter
 
 
-def _dearest(events: Sequence[Event]) -> Event:
+def _most_expensive(events: Sequence[Event]) -> Event:
     """The event that costs most by itself."""
     if len(events) == 1:
         return events[0]
