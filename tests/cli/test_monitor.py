@@ -98,6 +98,14 @@ def test_how_a_run_ended() -> None:
     assert over.is_over and "GIVEN UP: too-few-sites" in "".join(drawn(over, 80))
 
 
+def test_the_hang_up_at_the_end_does_not_hide_how_it_ended() -> None:
+    """The last report and the end of its stream may come together."""
+    view = view_of(replace(REPORT, phase="over"))
+    view.take(Disconnected("connection-lost"))
+    text = "".join(drawn(view, 80))
+    assert "FINISHED" in text and "NO CONNECTION" not in text
+
+
 def test_events_are_shown_once() -> None:
     """After a new connection the last events come again; a new process counts from one."""
     view = view_of()

@@ -58,7 +58,7 @@ def test_the_policy_to_begin_with_accepts_the_plan_to_begin_with() -> None:
 @pytest.mark.parametrize("words", commands_of(DOCUMENT), ids=" ".join)
 def test_every_command_is_one_that_hedgerow_knows(words: list[str]) -> None:
     """A command with an option that does not exist would fail on the operator's machine."""
-    assert build_parser().parse_args(words).module.startswith("hedgerow.cli.")
+    assert build_parser().parse_args(words).function is not None
 
 
 def shared_settings(unit: str) -> list[str]:
@@ -87,8 +87,9 @@ def test_every_code_word_of_the_incident_list_exists() -> None:
     incidents = DOCUMENT.split("## Incidents")[1]
     words = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", incidents))
     assert len(words) > 12
-    rooms = ("client", "server", "storage", "transport", "protocol", "src/hedgerow/cli", "src/hedgerow/flower")
-    sources = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).glob("*.py"))
+    rooms = ("client", "server", "storage", "transport", "protocol", "cli", "flower")
+    files = [path for room in rooms for path in (ROOT / "src" / "hedgerow" / room).glob("*.py")]
+    sources = "".join(path.read_text(encoding="utf-8") for path in files)
     known = {code.value for code in (*WireCode, *Code)} | set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources))
     assert words <= known
 

@@ -223,6 +223,8 @@ class MonitorView:
     def take(self, event: Connected | Disconnected | Told) -> None:
         """Take note of what was received."""
         if isinstance(event, Disconnected):
+            if self.is_over:
+                return  # The coordinator hangs up at the end.
             since = self._clock() if self._gone is None else self._gone[0]
             self._gone = since, event.reason
             return
