@@ -109,7 +109,7 @@ def test_a_killed_node_charges_its_records_as_if_it_had_not_been(federate: Build
     decided = resolve(plan)
     calm, program = Node("site-2", federation.data["site-2"], plan, decided), program_for(plan, decided)
     query = next(program)
-    for release in coordinator._releases:
+    for release in coordinator.run.releases:
         calm.finish(query)
         try:
             query = program.send(release)
