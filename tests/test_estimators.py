@@ -144,7 +144,7 @@ def test_data_frames_with_categories() -> None:
     )
     y = np.where(colour == "red", "yes", "no")
     model = DPGBDTClassifier(
-        n_records=300,
+        n_records=n,
         bounds={"size": (-3, 3)},
         categories={"colour": ["red", "green", "blue"], "open": [False, True], 3: [1, 2, 3]},
         classes=["no", "yes"],
