@@ -210,7 +210,7 @@ def test_the_compiled_loop_follows_its_specification(sigma: int, seed: int) -> N
     except _EndOfStreamError:
         pass
     out = np.zeros(len(expected), dtype=np.int64)
-    filled, _ = kernels.fill_discrete_gaussian(np.frombuffer(content, dtype=np.uint8), sigma, out, 0)
+    filled, _ = kernels.fill(np.frombuffer(content, dtype=np.uint8), False, sigma, out, 0)
     assert filled == len(expected) > 0
     assert out.tolist() == expected
 
@@ -220,12 +220,12 @@ def test_the_size_of_requests_does_not_change_the_draws(piece: int) -> None:
     """Protects against the bias of cut-off draws: a stream in small pieces gives the same draws as in one."""
     content = np.frombuffer(random.Random(3).randbytes(20_000), dtype=np.uint8)
     whole = np.zeros(300, dtype=np.int64)
-    assert kernels.fill_discrete_gaussian(content, 1000, whole, 0)[0] == 300
+    assert kernels.fill(content, False, 1000, whole, 0)[0] == 300
     pieces = np.zeros(300, dtype=np.int64)
     filled = start = end = 0
     while filled < 300:
         end += piece
-        filled, used = kernels.fill_discrete_gaussian(content[start:end], 1000, pieces, filled)
+        filled, used = kernels.fill(content[start:end], False, 1000, pieces, filled)
         start += used
     assert pieces.tolist() == whole.tolist()
 
@@ -263,9 +263,9 @@ def _stream_with_k(k: int) -> np.ndarray:
 def test_the_largest_deviate_fits_and_a_larger_one_is_an_error() -> None:
     """Protects int64: 511 sigma of the largest sigma is exact, and a stream that drives k beyond is refused."""
     out = np.zeros(1, dtype=np.int64)
-    filled, _ = kernels.fill_discrete_gaussian(_stream_with_k(kernels.LARGEST_K), kernels.LARGEST_SIGMA, out, 0)
+    filled, _ = kernels.fill(_stream_with_k(kernels.LARGEST_K), False, kernels.LARGEST_SIGMA, out, 0)
     j = int.from_bytes(b"\x01" * 7, "little") % 2**53
     assert filled == 1
     assert out[0] == -(511 * 2**53 + j)
-    filled, _ = kernels.fill_discrete_gaussian(_stream_with_k(kernels.LARGEST_K + 1), kernels.LARGEST_SIGMA, out, 0)
+    filled, _ = kernels.fill(_stream_with_k(kernels.LARGEST_K + 1), False, kernels.LARGEST_SIGMA, out, 0)
     assert filled == -1

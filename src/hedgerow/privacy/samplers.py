@@ -199,36 +199,6 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
     return 1, -value if sign == 1 else value, position
 
 
-@numba.njit(cache=True)
-def fill_discrete_gaussian(stream: Stream, sigma: int, out: npt.NDArray[np.int64], start: int) -> tuple[int, int]:
-    """Fill out[start:] with independent draws from N_Z(0, sigma²) until it is full or the stream ends.
-
-    Args:
-        stream: (n,) uint8, uniform random bytes.
-        sigma: 1 <= sigma <= 2^53, grid units.
-        out: (length,) int64, written from `start` on.
-        start: how many entries are filled already.
-
-    Returns:
-        (entries filled in total, bytes used up); bytes from there on must be given again, with more behind them.
-        A negative first number says that a k above LARGEST_K was drawn, which no sound byte source ever does.
-    """
-    position = 0
-    filled = start
-    while filled < out.size:
-        accepted, value, after = attempt_discrete_gaussian(stream, position, sigma)
-        if accepted < 0:
-            return -1, position
-        if after == END_OF_STREAM:
-            break
-        # A refused attempt is complete: its bytes are spent, and the next attempt is independent of it.
-        position = after
-        if accepted == 1:
-            out[filled] = value
-            filled += 1
-    return filled, position
-
-
 # The discrete Laplace, and choices ------------------------------------------------------------------------------------
 
 
@@ -281,16 +251,32 @@ def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple
 
 
 @numba.njit(cache=True)
-def fill_discrete_laplace(stream: Stream, scale: int, out: npt.NDArray[np.int64], start: int) -> tuple[int, int]:
-    """Fill out[start:] as `fill_discrete_gaussian` does: (entries filled in total, or -1; bytes used up)."""
+def fill(stream: Stream, is_laplace: bool, size: int, out: npt.NDArray[np.int64], start: int) -> tuple[int, int]:
+    """Fill out[start:] with independent draws of one kind of noise until it is full or the stream ends.
+
+    Args:
+        stream: (n,) uint8, uniform random bytes.
+        is_laplace: the discrete Laplace, or else the discrete Gaussian.
+        size: the noise's sigma or scale, 1 <= size <= 2^53, grid units.
+        out: (length,) int64, written from `start` on.
+        start: how many entries are filled already.
+
+    Returns:
+        (entries filled in total, bytes used up); bytes from there on must be given again, with more behind them.
+        A negative first number says that a draw was beyond its kind's limit, which no sound byte source ever does.
+    """
     position = 0
     filled = start
     while filled < out.size:
-        accepted, value, after = attempt_discrete_laplace(stream, position, scale)
+        if is_laplace:
+            accepted, value, after = attempt_discrete_laplace(stream, position, size)
+        else:
+            accepted, value, after = attempt_discrete_gaussian(stream, position, size)
         if accepted < 0:
             return -1, position
         if after == END_OF_STREAM:
             break
+        # A refused attempt is complete: its bytes are spent, and the next attempt is independent of it.
         position = after
         if accepted == 1:
             out[filled] = value
@@ -326,21 +312,20 @@ class _Sampler:
     """What tells one kind of noise from another.
 
     Attributes:
-        fill: the kernel: takes (bytes, size of the noise, out, entries filled), fills `out` on, and returns how many
-            entries are filled now, below 0 for a draw beyond `limit`, and how many bytes it used.
+        is_laplace: as `fill` takes it.
         bytes_per_draw, uniforms_per_draw: what an average draw uses: single bytes, and integers below the size.
         limit: what no draw from random bytes exceeds, in words.
     """
 
-    fill: Callable[[npt.NDArray[np.uint8], int, npt.NDArray[np.int64], int], tuple[int, int]]
+    is_laplace: bool
     bytes_per_draw: int
     uniforms_per_draw: int
     limit: str
 
 
 # What an average draw uses was measured: 12 bytes, and 6 uniform integers.
-_GAUSSIAN = _Sampler(fill_discrete_gaussian, bytes_per_draw=14, uniforms_per_draw=7, limit="511 standard deviations")
-_LAPLACE = _Sampler(fill_discrete_laplace, bytes_per_draw=12, uniforms_per_draw=4, limit="256 scales")
+_GAUSSIAN = _Sampler(is_laplace=False, bytes_per_draw=14, uniforms_per_draw=7, limit="511 standard deviations")
+_LAPLACE = _Sampler(is_laplace=True, bytes_per_draw=12, uniforms_per_draw=4, limit="256 scales")
 
 
 def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
@@ -433,7 +418,7 @@ def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) 
         wanted = (length - filled) * (sampler.bytes_per_draw + sampler.uniforms_per_draw * width)
         request = max(min(max(wanted, SMALLEST_REQUEST), _LARGEST_REQUEST), stream.size)
         stream = np.concatenate([stream, _request_bytes(random_bytes, request)])
-        filled, used = sampler.fill(stream, size, out, filled)
+        filled, used = fill(stream, sampler.is_laplace, size, out, filled)
         if filled < 0:
             raise _unsound(f"The byte source gave a value beyond {sampler.limit}.")
         stream = stream[used:]
