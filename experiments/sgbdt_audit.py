@@ -26,8 +26,9 @@ from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
+from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, Query, SampledLeafSums
-from hedgerow.server.release import Releaser, event_of
+from hedgerow.server.release import Releaser
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def audit_sampled(plan: Plan, n_runs: int, fault: str = "none", confidence: floa
 
 def _gain(query: Query, known: IntVector, vector: IntVector, released: IntVector) -> tuple[float, float]:
     own = vector.astype(np.float64)
-    shift = float((released - known).astype(np.float64) @ own - own @ own / 2) / event_of(query)[1] ** 2
+    shift = float((released - known).astype(np.float64) @ own - own @ own / 2) / noise_of(query).central_sigma ** 2
     return shift, query.sampling_rate if isinstance(query, SampledLeafSums) else 1.0
 
 

@@ -14,7 +14,7 @@ import hedgerow.secagg
 from experiments import secagg_cost
 from experiments.secagg_lab import Lab, seeded_entropy
 from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.session import Drops, EpochSession
+from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Code, Refusal
 
 SITES = [f"site-{i}" for i in range(5)]
@@ -55,14 +55,6 @@ def test_a_site_that_is_silent_at_set_up_is_out_and_the_rest_go_on():
     spec = session.spec("p", (VectorSpec("v", 2, 32, 5, 25),))
     release = session.aggregate(spec, {site: {"v": np.array([1, 2])} for site in SITES})
     assert release.sums["v"].tolist() == [4, 8] and release.survivors == (0, 1, 3, 4)
-
-
-def test_one_vector_is_one_call():
-    """The short form for engines: arrays by site in, one array out, dropouts left out."""
-    session = EpochSession(SITES, 1, seeded_entropy(1))
-    values = {site: np.array([i, -i]) for i, site in enumerate(SITES)}
-    total = session.aggregate_vector("p", VectorSpec("v", 2, 32, 9, 45), values, drops=Drops(vectors=["site-4"]))
-    assert total.dtype == np.int64 and total.tolist() == [6, -6]
 
 
 def test_an_epoch_ends_with_its_slots():

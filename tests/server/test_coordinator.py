@@ -18,8 +18,9 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import LeafSums, Query
-from hedgerow.server.release import PlainAggregation, Releaser, event_of, run_program
+from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import Program
 
 
@@ -33,7 +34,8 @@ def test_a_release_is_the_sum_and_the_noise_of_its_event(factory: ModuleType) ->
     releaser = Releaser(noise)
     total = np.arange(query.length)
     released = releaser.release(query, total)
-    event, sigma = event_of(query)
+    drawn = noise_of(query)
+    event, sigma = drawn.event, drawn.central_sigma
     assert noise.asked == [(sigma, query.length, str(query.purpose))]
     np.testing.assert_array_equal(released - total, SeededNoise(3).sample(sigma, query.length, str(query.purpose)))
     (recorded,) = releaser.ledger

@@ -45,7 +45,6 @@ from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
-BUDGET_FILE = "budget.db"
 LOG_FILE = "flower.log"
 _LOG_BYTES = 1 << 20
 """One that is longer is kept as flower.old, in the place of the one before."""

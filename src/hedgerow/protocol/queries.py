@@ -322,18 +322,6 @@ class ErrorMoments(Query):
     unit: int
 
 
-def describe(query: Query) -> dict[str, Any]:
-    """The public facts of a query, for logs and ledgers."""
-    return {
-        "purpose": str(query.purpose),
-        "kind": query.purpose.kind,
-        "length": query.length,
-        "bound": query.bound,
-        "sensitivity_squared": query.sensitivity_squared,
-        "noise_multiplier": query.noise_multiplier,
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class LinearRows:
     """How a record's codes become its row of integers: a constant, then one entry per feature.

@@ -197,23 +197,6 @@ class EpochSession:
                 self._keep(site, step.state, step.message, messages)
         return self._deliver(aggregator, messages).release()[1]
 
-    def aggregate_vector(
-        self,
-        purpose: str,
-        vector: VectorSpec,
-        values: Mapping[str, Integers],
-        *,
-        model: bytes = NO_MODEL,
-        drops: Drops | None = None,
-    ) -> Integers:
-        """Returns the sum (int64, shape (length,)) of one vector over the sites that did not drop out.
-
-        Args: values: int64 arrays by site. For several vectors in a slot, or distributed noise, see `aggregate`.
-        """
-        spec = self.spec(purpose, (vector,), model)
-        vectors = {site: {vector.vector_id: value} for site, value in values.items()}
-        return self.aggregate(spec, vectors, drops=drops).sums[vector.vector_id]
-
     def _asked(self, aggregator: Aggregator, gone: Collection[str], mute: Collection[str]) -> list[str]:
         """Returns the sites that are asked for shares: the fewest, and all when one of those does not answer."""
         present = {self.nodes[site].node: site for site in self._present(gone)}

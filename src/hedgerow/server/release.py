@@ -22,7 +22,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.events import Event, UnnoisedEvent
+from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
@@ -174,12 +174,6 @@ def entry_of(
 
 def _sensitivity(query: Query) -> float:
     return float(query.pure.sensitivity) if isinstance(query, PureQuery) else math.sqrt(query.sensitivity_squared)
-
-
-def event_of(query: Query) -> tuple[Event, int]:
-    """What a query's release costs when the coordinator adds the noise, and that noise's standard deviation."""
-    noise = noise_of(query)
-    return noise.event, noise.central_sigma
 
 
 @dataclass(frozen=True)

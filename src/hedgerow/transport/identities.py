@@ -42,7 +42,6 @@ from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.plan.fields import read_toml, require_plain
 
 KEY_BYTES = 32
-PROOF_BYTES = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PROOF_DOMAIN = b"hedgerow/identity/1/"
 # RFC 5280, 4.1.2.5: this date means that there is no end.

@@ -84,10 +84,6 @@ class PinnedRoster:
         """The site of this name."""
         return next((site for site in self.sites if site.name == name), None)
 
-    def site_by_certificate(self, certificate_sha256: bytes) -> PublicIdentity | None:
-        """The site that this certificate is pinned for."""
-        return next((site for site in self.sites if site.certificate_sha256 == certificate_sha256), None)
-
     def monitor(self, name: str) -> PublicIdentity | None:
         """The monitor of this name."""
         return next((monitor for monitor in self.monitors if monitor.name == name), None)
