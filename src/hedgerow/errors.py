@@ -13,34 +13,41 @@
     └── EnvironmentFault                        10   the machine refused: disk, memory, network, a missing extra
 
 An error carries three sentences for a person: what happened, the likely cause, and what to do. ``code`` is a stable
-word for machines; the process ends with ``exit_code``.
+word for machines; the process ends with ``exit_code``. All sentences stand in one table, `errors.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar
 
 
 class HedgerowError(Exception):
     """Base of all errors of this package.
 
+    Its sentences are those of its entry in `errors.toml`, under the name of its class. They name the file, row, column,
+    field or peer by the values that are given. A text that is no entry's name is taken for `what` itself; then `cause`
+    and `remedy` may be among the values.
+
     Args:
-        what: what happened, as one sentence; names the file, row, column, field or peer.
-        cause: the likely cause, or "" when `what` says it already.
-        remedy: what the reader can do now.
-        code: a stable kebab-case word for machines; the class's own when not given.
+        entry: the name of the entry.
+        code: a stable kebab-case word for machines; the entry's own when not given.
+        values: what the entry's sentences name in braces; `{code}` need not be given.
     """
 
     exit_code: ClassVar[int] = 1
     default_code: ClassVar[str] = "error"
 
-    def __init__(self, what: str, *, cause: str = "", remedy: str = "", code: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.cause = cause
-        self.remedy = remedy
-        self.code = code or self.default_code
+    def __init__(self, entry: str, /, *, code: str | None = None, **values: object) -> None:
+        super().__init__(entry)
+        row = _table().get(type(self).__name__, {}).get(entry)
+        if row is None:
+            row = _unlisted(entry, self.default_code, values)
+        self.code = code or row.get("code", entry)
+        self.what, self.cause, self.remedy = (
+            _filled(row.get(part, ""), {"code": self.code, **values}) for part in ("what", "cause", "remedy")
+        )
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.what, self.cause, self.remedy) if part)
@@ -125,6 +132,48 @@ class EnvironmentFault(HedgerowError):
 
     exit_code = 10
     default_code = "environment"
+
+
+Row = Mapping[str, str]
+"""An entry of the table: `what`; `cause` and `remedy` where they are not empty; `code` where it is not the name."""
+
+
+@cache
+def entries() -> Mapping[str, Mapping[str, Row]]:
+    """The table of errors, read from the installation once: the entries by class and name."""
+    # An ordinary start makes no error, and is faster without.
+    import tomllib
+    from importlib import resources
+
+    return tomllib.loads(resources.files("hedgerow").joinpath("errors.toml").read_text(encoding="utf-8"))
+
+
+def _table() -> Mapping[str, Mapping[str, Row]]:
+    try:
+        return entries()
+    except (OSError, ImportError):
+        # No free file may be left, which may be the very error that is being made: its name has to do.
+        return {}
+
+
+def _unlisted(text: str, default_code: str, values: Mapping[str, object]) -> Row:
+    """The row of an error that the table does not list: its text, or a name and what was given with it."""
+    given = [f"{name}: {value}." for name, value in values.items() if name not in ("cause", "remedy")]
+    row = {
+        "what": text,
+        "cause": " ".join([str(values.get("cause", "")), *given]).strip(),
+        "remedy": str(values.get("remedy", "")),
+        "code": default_code if " " in text else text,
+    }
+    return {name: part.replace("{", "{{").replace("}", "}}") for name, part in row.items()}
+
+
+def _filled(sentence: str, values: Mapping[str, object]) -> str:
+    """The sentence with its values; as it stands when one is missing or does not fit, which tests exclude."""
+    try:
+        return sentence.format_map(values)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return sentence
 
 
 OPTIONAL: Mapping[str, tuple[str, str]] = {

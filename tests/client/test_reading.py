@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.data import faults as data_errors
 from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, identifiers, numbers
 from hedgerow.data.faults import Place
 from hedgerow.data.sources import column_names, read_records
@@ -354,8 +353,3 @@ def test_header_names_are_trimmed(write_file: WriteFile) -> None:
     assert column_names(write_file("a.csv", b"age, sex ,sick\n1,f,no\n")) == ["age", "sex", "sick"]
 
 
-def test_every_code_is_distinct() -> None:
-    """Machines tell faults apart by their codes alone, so no two may share one."""
-    codes = [value for name, value in vars(data_errors).items() if name.isupper() and isinstance(value, str)]
-    assert len(codes) == len(set(codes)) == 17
-    assert all(code.startswith("data-") for code in codes)

@@ -37,8 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hedgerow.data import faults as data_errors
-from hedgerow.data.faults import Place
+from hedgerow.data.faults import Place, shown
 from hedgerow.errors import DataError
 
 UNKNOWN = -1
@@ -91,10 +90,10 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     found, undecodable, bad = (_numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects)(typed)
 
     def error_at(index: int) -> DataError:
-        return _error_of_cell(place, index, typed, data_errors.wrong_type)
+        return _error_of_cell(place, index, typed, _not_a_number)
 
-    unfit(undecodable, data_errors.ENCODING, error_at)
-    unfit(bad & ~undecodable, data_errors.WRONG_TYPE, error_at)
+    unfit(undecodable, "data-encoding", error_at)
+    unfit(bad & ~undecodable, "data-wrong-type", error_at)
     return found
 
 
@@ -126,11 +125,11 @@ def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.
 
     def error_at(index: int) -> DataError:
         if texts.ambiguous[texts.codes[index]]:
-            return data_errors.unit_ambiguous(place, index, _value_at(typed, index))
-        return data_errors.unit_missing(place, index)
+            return DataError("data-unit-ambiguous", place=place.at(index), value=shown(_value_at(typed, index)))
+        return DataError("data-unit-missing", place=place.at(index))
 
     _report_unreadable(texts, typed, place, unfit)
-    unfit(((absent | texts.ambiguous) & ~texts.unreadable)[texts.codes], data_errors.UNIT_MISSING, error_at)
+    unfit(((absent | texts.ambiguous) & ~texts.unreadable)[texts.codes], "data-unit-missing", error_at)
     distinct = [_narrow(text or "") for text in canonical.to_pylist()]
     return np.array(distinct or [""], dtype=np.str_)[texts.codes] if len(texts.codes) else np.empty(0, dtype=np.str_)
 
@@ -166,9 +165,9 @@ def value_at(column: Any, index: int) -> object:
 
 
 def _report_unreadable(texts: _Texts, typed: Any, place: Place, unfit: Unfit) -> None:
-    code = data_errors.ENCODING if isinstance(typed, pa.Array) else data_errors.WRONG_TYPE
+    code = "data-encoding" if isinstance(typed, pa.Array) else "data-wrong-type"
     rows = texts.unreadable[texts.codes]
-    unfit(rows, code, lambda index: _error_of_cell(place, index, typed, data_errors.unreadable))
+    unfit(rows, code, lambda index: _error_of_cell(place, index, typed, _not_a_kind))
 
 
 # Columns ------------------------------------------------------------------------------------------------------------
@@ -284,15 +283,24 @@ def _value_at(typed: Any, index: int) -> object:
 
 
 def _error_of_cell(
-    place: Place, index: int, typed: Any, otherwise: Callable[[Place, int, object], DataError]
+    place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]
 ) -> DataError:
     """That the cell's bytes are not UTF-8, or what the caller says of its value."""
     value = typed[index]
     if isinstance(typed, pa.Array):
         value = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
     if isinstance(value, bytes) and _of_bytes(value) is _UNREADABLE:
-        return data_errors.encoding(place.source, place.first_row + index)
-    return otherwise(place, index, _value_at(typed, index))
+        return DataError("data-encoding", source=place.source, where=f"data row {place.first_row + index}")
+    return otherwise(place.at(index), _value_at(typed, index))
+
+
+def _not_a_number(place: str, value: object) -> DataError:
+    has_comma = isinstance(value, str) and "," in value
+    return DataError("data-decimal-comma" if has_comma else "data-wrong-type", place=place, value=shown(value))
+
+
+def _not_a_kind(place: str, value: object) -> DataError:
+    return DataError("data-cell-type", place=place, value=shown(value), type=type(value).__name__)
 
 
 def _flags(array: Any) -> Flags:
@@ -312,7 +320,7 @@ def _numbers_of_typed(column: Any, place: Place) -> NDArray[np.float64]:
         # By way of text: Arrow's own conversion rounds in another way for other scales.
         column = pc.cast(column, pa.string())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise data_errors.wrong_column_type(place, str(kind))
+        raise DataError("data-column-type", source=place.source, column=place.column, found=kind)
     return _as_floats(column)
 
 
@@ -412,7 +420,7 @@ def _texts(typed: Any, place: Place) -> _Texts:
         typed = typed.cast(pa.string())
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not (_is_text(typed.type) or _is_moment(kind) or any(is_kind(kind) for is_kind in known)):
-        raise data_errors.wrong_column_type(place, str(kind))
+        raise DataError("data-column-type", source=place.source, column=place.column, found=kind)
     unreadable = np.zeros(len(typed), dtype=np.bool_)
     if _is_text(typed.type):
         typed, unreadable = _decoded(typed)

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from hedgerow.data import columns as encoders
-from hedgerow.data import faults as data_errors
-from hedgerow.data.faults import Place
+from hedgerow.data.faults import Place, has_semicolons, listed
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
@@ -177,18 +176,19 @@ def draft_plan(
     names = column_names(path)
     for name in names:
         if name and names.count(name) > 1:
-            raise data_errors.duplicate_column(os.fspath(path), name)
+            raise DataError("data-duplicate-column", source=path, column=name)
     if label not in names:
-        raise data_errors.missing_label(os.fspath(path), label, names)
+        raise DataError(
+            "data-semicolons" if has_semicolons(names) else "data-no-label-column",
+            source=path,
+            missing=repr(label),
+            present=listed(names),
+        )
     usable = [name for name in names if _is_usable(name)]
     summaries = summarise(path, usable)
     outcome = summaries.pop(label)
     if not summaries:
-        raise UsageError(
-            f"{os.fspath(path)} has no column besides the label {label!r}.",
-            remedy="Give a table with at least one column to predict from.",
-            code="usage-no-features",
-        )
+        raise UsageError("usage-no-features", path=path, label=label)
     sections = [
         _top(bounds_are_public),
         _privacy(epsilon, delta, n_records),

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.data import faults as data_errors
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
@@ -62,11 +61,7 @@ def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
         DataError: when the records were read without labels.
     """
     if records.label is None:
-        raise DataError(
-            "The records carry no label.",
-            remedy="Read them with their label's column; only predictions do without.",
-            code="data-label-missing",
-        )
+        raise DataError("data-no-label")
     if plan.label.type == "regression":
         return scaled_label(records.label, plan.label)
     return records.label.astype(np.int32)
@@ -99,7 +94,7 @@ def site_rows_from_records(
         if records.unit is not None:
             units.append(records.unit)
     if left_out is None and not sum(map(len, labels)):
-        raise data_errors.empty("The site")
+        raise DataError("data-empty", source="The site")
     if not codes:
         codes, labels = [np.empty((grid.n_features, 0), dtype=grid.dtype)], [np.empty(0, dtype=np.int32)]
         units = [np.empty(0, dtype=np.str_)]
@@ -108,12 +103,7 @@ def site_rows_from_records(
     if plan.privacy.unit == "record":
         return SiteRows(data, None, unfit)
     if sum(map(len, units)) != data.n_records or not units:
-        raise DataError(
-            "The records carry no identifier, so rows per unit cannot be bounded.",
-            cause=f"The plan protects all rows of one {plan.privacy.unit!r} together.",
-            remedy="Read them with the column that privacy.unit names.",
-            code="data-unit-missing",
-        )
+        raise DataError("data-no-unit")
     return SiteRows(data, np.concatenate(units), unfit)
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as arrow_parquet
 
-from hedgerow.data import faults as data_errors
+from hedgerow.data.faults import file_error, missing_columns
 from hedgerow.data.units import Records, RowsLeftOut, count_left_out, needed_columns, records_from_columns
 from hedgerow.errors import DataError, EnvironmentFault, missing_extra
 from hedgerow.plan.plan import Plan
@@ -65,7 +65,7 @@ def read_records(
             then, nor one to begin with. None refuses the first of them, and a table without rows.
 
     Raises:
-        DataError: see `data_errors` for every cause and its code.
+        DataError: docs/errors.md lists every cause and its code.
     """
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     batches = read_columns(path, names, chunk_rows=chunk_rows, left_out=left_out)
@@ -103,10 +103,10 @@ def read_columns(
     present, n_skipped = _csv_header(file) if is_csv else (_parquet_header(file), 0)
     for name in names:
         if present.count(name) > 1:
-            raise data_errors.duplicate_column(str(file), name)
+            raise DataError("data-duplicate-column", source=file, column=name)
     missing = [name for name in names if name not in present]
     if missing:
-        raise data_errors.missing_columns(str(file), missing, present)
+        raise missing_columns(str(file), missing, present)
     if is_csv:
         batches = _csv_batches(file, (present, n_skipped), names, left_out)
     else:
@@ -139,14 +139,14 @@ def _opened(path: str | os.PathLike[str]) -> tuple[Path, bool]:
     file = Path(path)
     name = file.name.lower()
     if not name.endswith(ENDINGS):
-        raise data_errors.unknown_format(str(file))
+        raise DataError("data-unknown-format", path=file)
     try:
         with open(file, "rb") as stream:
             first = stream.read(1)
     except OSError as error:
-        raise data_errors.file_error(str(file), error) from None
+        raise file_error(str(file), error) from None
     if not first:
-        raise data_errors.empty(str(file))
+        raise DataError("data-empty", source=file)
     return file, name.endswith(CSV_ENDINGS)
 
 
@@ -162,9 +162,9 @@ def _csv_header(file: Path) -> tuple[list[str], int]:
     stream = io.StringIO(text, newline="")
     n_rows, names = next(((count, row) for count, row in enumerate(csv.reader(stream), start=1) if row), (0, []))
     if not names:
-        raise data_errors.empty(str(file))
+        raise DataError("data-empty", source=file)
     if any("\udc80" <= character <= "\udcff" for name in names for character in name):
-        raise data_errors.encoding(str(file), 0)
+        raise DataError("data-encoding", source=file, where="the header")
     return [name.strip() for name in names], n_rows
 
 
@@ -177,11 +177,11 @@ def _first_bytes(file: Path) -> bytes:
         with gzip.open(file, "rb") as packed:
             return packed.read(_HEADER_BYTES)
     except EOFError:
-        raise data_errors.truncated(str(file)) from None
+        raise DataError("data-truncated", source=file) from None
     except (gzip.BadGzipFile, zlib.error):
-        raise data_errors.corrupt(str(file), "gzip") from None
+        raise DataError("data-corrupt", source=file, kind="gzip") from None
     except OSError as error:
-        raise data_errors.file_error(str(file), error) from None
+        raise file_error(str(file), error) from None
 
 
 class _parquet_errors:
@@ -195,7 +195,7 @@ class _parquet_errors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
-            raise data_errors.corrupt(self.source, "Parquet") from None
+            raise DataError("data-corrupt", source=self.source, kind="Parquet") from None
 
 
 def _parquet_batches(file: Path, names: Sequence[str], chunk_rows: int) -> Iterator[tuple[Any, ...]]:
@@ -243,7 +243,7 @@ def _csv_batches(
             raise _csv_error(str(file), error) from None
         ragged.check()
         if left_out is not None:
-            count_left_out(left_out, data_errors.RAGGED_ROW, ragged.n_rows)
+            count_left_out(left_out, "data-ragged-row", ragged.n_rows)
         return
 
 
@@ -266,10 +266,15 @@ class _RaggedRows:
         # Not splitlines, which takes a form feed inside a cell for the end of a line.
         has_swallowed_lines = text.count('"') % 2 == 1 and re.search("[\r\n]", text.strip("\r\n")) is not None
         if self._fault is None and len(text) > _BLOCK_BYTES and has_swallowed_lines:
-            self._fault = data_errors.long_row(self._source, _BLOCK_BYTES // 2**20)
+            self._fault = DataError("data-long-row", source=self._source, megabytes=_BLOCK_BYTES >> 20)
         elif self._fault is None and (self._is_strict or has_swallowed_lines):
-            place = (row.number - self._n_skipped, row.expected_columns, row.actual_columns)
-            self._fault = data_errors.ragged_row(self._source, *place)
+            self._fault = DataError(
+                "data-ragged-row",
+                source=self._source,
+                row=row.number - self._n_skipped,
+                found=row.actual_columns,
+                expected=row.expected_columns,
+            )
         return "skip" if self._fault is None else "error"
 
     def check(self) -> None:
@@ -358,14 +363,14 @@ def _csv_error(source: str, error: Exception) -> DataError:
     """Arrow's message may quote the whole row, so nothing of it is passed on."""
     message = str(error)
     if "straddl" in message:
-        return data_errors.long_row(source, _BLOCK_BYTES // 2**20)
+        return DataError("data-long-row", source=source, megabytes=_BLOCK_BYTES >> 20)
     if "Truncated" in message:
-        return data_errors.truncated(source)
+        return DataError("data-truncated", source=source)
     if "zlib" in message:
-        return data_errors.corrupt(source, "gzip")
+        return DataError("data-corrupt", source=source, kind="gzip")
     if isinstance(error, OSError) and error.errno is not None:
-        return data_errors.file_error(source, error)
-    return data_errors.corrupt(source, "CSV")
+        return file_error(source, error)
+    return DataError("data-corrupt", source=source, kind="CSV")
 
 
 def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str | None) -> Iterator[tuple[Any, ...]]:
@@ -377,7 +382,7 @@ def _rechunked(batches: Iterator[tuple[Any, ...]], chunk_rows: int, source: str 
         for start in range(0, n_rows, chunk_rows):
             yield tuple(column.slice(start, chunk_rows) for column in batch)
     if not seen and source is not None:
-        raise data_errors.empty(source)
+        raise DataError("data-empty", source=source)
 
 
 _QUERY = "The query's result"
@@ -420,12 +425,7 @@ def read_sql_records(
     except (NoSuchModuleError, ModuleNotFoundError) as absent:
         raise _missing_driver(getattr(absent, "name", None)) from None
     except SQLAlchemyError as fault:
-        raise DataError(
-            f"The database did not give the rows ({type(fault).__name__}).",
-            cause="The URL, the password or the query is wrong, or the database cannot be reached.",
-            remedy="Try the same query with the database's own client.",
-            code="data-sql",
-        ) from None
+        raise DataError("data-sql", fault=type(fault).__name__) from None
 
 
 def _keep_odd_bytes(connection: Any, _: object) -> None:
@@ -443,18 +443,13 @@ def _keep_odd_bytes(connection: Any, _: object) -> None:
 def _positions(names: tuple[str, ...], present: list[str]) -> dict[str, int]:
     for name in names:
         if present.count(name) > 1:
-            raise data_errors.duplicate_column(_QUERY, name)
+            raise DataError("data-duplicate-column", source=_QUERY, column=name)
     missing = [name for name in names if name not in present]
     if missing:
-        raise data_errors.missing_columns(_QUERY, missing, present)
+        raise missing_columns(_QUERY, missing, present)
     return {name: present.index(name) for name in names}
 
 
 def _missing_driver(module: str | None) -> EnvironmentFault:
     """Without a module's name it is the URL's own beginning that SQLAlchemy does not know."""
-    return EnvironmentFault(
-        f"The database's driver is not installed{f': {module}' if module else ''}.",
-        cause="The URL names the driver, as in postgresql+psycopg://; a name may also be misspelled.",
-        remedy=f"Install it: pip install {module}" if module else "Install the driver, or mend the URL's beginning.",
-        code="missing-extra",
-    )
+    return EnvironmentFault("database-driver", module=module) if module else EnvironmentFault("database-driver-unknown")

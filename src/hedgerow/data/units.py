@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
-from hedgerow.data import faults as data_errors
-from hedgerow.data.faults import Place
+from hedgerow.data.faults import Place, missing_columns, shown
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature, Label, Plan
 
@@ -38,7 +37,7 @@ LabelColumn = NDArray[np.int32] | NDArray[np.float64]
 
 
 RowsLeftOut = dict[str, int]
-"""How many rows did not fit and were left out, by the code of `data_errors` that says why.
+"""How many rows did not fit and were left out, by the code of the error that says why.
 
 Each is an exact count of private rows: for the site's own operator, never for a peer.
 """
@@ -120,10 +119,10 @@ def records_from_columns(
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     missing = [name for name in names if name not in columns]
     if missing:
-        raise data_errors.missing_columns(source, missing, [str(name) for name in columns])
+        raise missing_columns(source, missing, [str(name) for name in columns])
     lengths = {len(columns[name]) for name in names}
     if len(lengths) != 1:
-        raise data_errors.different_lengths(source)
+        raise DataError("data-lengths", source=source)
 
     def place(name: str) -> Place:
         return Place(source, name, first_row)
@@ -171,7 +170,7 @@ def concatenate(records: Iterable[Records]) -> Records:
     """
     parts = list(records)
     if not parts:
-        raise data_errors.empty("the site's data")
+        raise DataError("data-empty", source="the site's data")
     if len(parts) == 1:
         return parts[0]
     labels: list[NDArray[Any]] = [part.label for part in parts if part.label is not None]
@@ -193,18 +192,22 @@ def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit)
 
 
 def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> LabelColumn:
+    def missing(index: int) -> DataError:
+        return DataError("data-label-missing", place=place.at(index))
+
     if label.type == "regression":
         values = encoders.numbers(column, place, unfit)
-        unfit(np.isnan(values), data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
+        unfit(np.isnan(values), "data-label-missing", missing)
         return np.clip(values, label.min, label.max)
     indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
 
     def outside(index: int) -> DataError:
-        return data_errors.label_outside(place, index, encoders.value_at(column, index))
+        value = encoders.value_at(column, index)
+        return DataError("data-label-outside", place=place.at(index), value=shown(value))
 
     is_missing = indices == encoders.MISSING
-    unfit(is_missing, data_errors.LABEL_MISSING, lambda index: data_errors.label_missing(place, index))
-    unfit(indices == encoders.UNKNOWN, data_errors.LABEL_OUTSIDE, outside)
+    unfit(is_missing, "data-label-missing", missing)
+    unfit(indices == encoders.UNKNOWN, "data-label-outside", outside)
     return indices
 
 
@@ -222,7 +225,7 @@ class ContributionReport:
         n_units_limited: identifiers that had more rows than the bound.
         n_rows: rows that fit the plan.
         n_dropped: of these, rows left out because their unit had more than the bound.
-        unfit: rows left out because they do not fit the plan, by the code of `data_errors` that says why.
+        unfit: rows left out because they do not fit the plan, by the code of the error that says why.
     """
 
     n_units: int
@@ -243,11 +246,7 @@ def bound_contribution(records: Records, max_rows_per_unit: int, key: bytes) -> 
     """
     if records.unit is None:
         if max_rows_per_unit != 1:
-            raise DataError(
-                "The records carry no identifier, so rows per unit cannot be bounded.",
-                remedy="Read them with the column that privacy.unit names.",
-                code="data-unit-missing",
-            )
+            raise DataError("data-no-unit")
         return records, ContributionReport(records.n_records, 0, records.n_records, 0)
     kept, report = rows_within_bound(records.unit, max_rows_per_unit, key)
     return (records.take(kept) if report.n_dropped else records), report

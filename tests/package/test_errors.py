@@ -1,0 +1,107 @@
+"""The table of errors against the places that raise them: every name, every value, no entry without a place."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hedgerow import errors
+from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, entries
+
+PACKAGE = Path(errors.__file__).parent
+CLASSES = {
+    found
+    for path in PACKAGE.rglob("*.py")
+    for found in re.findall(r"^class (\w+)\((?:\w+Error|HedgerowError)[,)]", path.read_text(encoding="utf-8"), re.M)
+} - set(vars(builtins)) | {"HedgerowError"}
+PARTS = {"code", "what", "cause", "remedy"}
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    """Every place that makes one of our errors."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES:
+            yield node
+
+
+def names(given: ast.expr) -> list[str]:
+    """The entries that a call may name: a word, or one of two; none where a variable holds it."""
+    if isinstance(given, ast.IfExp):
+        return [*names(given.body), *names(given.orelse)]
+    return [given.value] if isinstance(given, ast.Constant) else []
+
+
+def placeholders(row: dict[str, str]) -> set[str]:
+    """The names in an entry's sentences, without the one that is always there."""
+    fields = (name for part in PARTS - {"code"} for _, name, *_ in string.Formatter().parse(row.get(part, "")))
+    return {name for name in fields if name is not None} - {"code"}
+
+
+# Rooms whose sentences still stand where they are raised.
+TO_COME = {
+    "cli", "client", "estimators", "evaluation", "flower", "local", "losses", "methods", "models", "plan", "privacy",
+    "protocol", "rounds", "secagg", "server", "storage", "training", "transport", "trees", "errors.py",
+}  # fmt: skip
+PLACES = {
+    f"{path.relative_to(PACKAGE)}:{call.lineno}": call for path in sorted(PACKAGE.rglob("*.py")) for call in calls(path)
+    if path.relative_to(PACKAGE).parts[0] not in TO_COME
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_names_its_entry_and_gives_its_values(place: str) -> None:
+    """The entry stands under the class that is raised, and its braces are exactly the values that are given."""
+    call = PLACES[place]
+    assert isinstance(call.func, ast.Name)
+    found = names(call.args[0])
+    given = {keyword.arg for keyword in call.keywords} - {"code"}
+    rows = [entries()[call.func.id][name] for name in found]
+    assert not found or set[str]().union(*map(placeholders, rows)) == given
+
+
+def test_entries_are_whole() -> None:
+    """Sentences end as sentences do, and a code is a word."""
+    for kind, rows in entries().items():
+        for name, row in rows.items():
+            assert set(row) <= PARTS and row["what"], f"{kind}.{name}"
+            assert all(row[part].strip() == row[part] != "" for part in row), f"{kind}.{name}"
+            assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.get("code", name)), f"{kind}.{name}"
+            assert row.get("code") != name, f"{kind}.{name}: its code is its name"
+
+
+def test_codes_of_data_begin_alike() -> None:
+    """Rows that are left out are counted under them, beside others."""
+    assert all(row.get("code", name).startswith("data-") for name, row in entries()["DataError"].items())
+
+
+def test_the_sentences_take_their_values() -> None:
+    fault = DataError("data-duplicate-column", source="a.csv", column="age")
+    assert fault.what == "a.csv: two columns are called 'age'."
+    assert fault.code == "data-duplicate-column" and fault.exit_code == 4
+    assert str(fault) == f"{fault.what} {fault.cause} {fault.remedy}"
+
+
+def test_what_the_table_lacks_is_still_said() -> None:
+    """A text of a caller's own, a name that is misspelled, a value that is missing: no second error hides the first."""
+    own = HedgerowError("The {cat} sat.", cause="It was tired.", remedy="Let it sleep.")
+    assert str(own) == "The {cat} sat. It was tired. Let it sleep." and own.code == "error"
+    misspelled = DataError("data-wrog-type", place="{here}")
+    assert str(misspelled) == "data-wrog-type place: {here}." and misspelled.code == "data-wrog-type"
+    assert DataError("data-wrong-type", place="here").cause == "The value is {value}."
+
+
+def test_no_table_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a free file the table cannot be read; the error is made nevertheless."""
+
+    def refused() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(errors, "entries", refused)
+    fault = EnvironmentFault("too-few-files", soft=64)
+    assert str(fault) == "too-few-files soft: 64." and (fault.code, fault.exit_code) == ("too-few-files", 10)
