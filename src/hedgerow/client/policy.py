@@ -34,9 +34,9 @@ from hedgerow.plan.fields import (
     integer,
     number,
     one_of,
+    quoted,
     read_section,
     read_toml,
-    refuse,
     text,
 )
 from hedgerow.plan.plan import Plan
@@ -55,8 +55,7 @@ def _plan_digests(value: object, path: str) -> tuple[str, ...]:
     digests = tuple(digest.lower() for digest in distinct_texts(value, path))
     for digest in digests:
         if re.fullmatch("[0-9a-f]{64}", digest) is None:
-            remedy = "`hedgerow privacy PLAN` prints a plan's digest."
-            raise refuse(path, digest, "digests of plans, 64 hexadecimal digits each", remedy)
+            raise PlanError("policy-digests", path=path, found=quoted(digest))
     return digests
 
 

@@ -116,13 +116,9 @@ def declared_features(table: Table, names: Sequence[str], declaration: Declarati
     """
     categories = _by_name(declaration.categories, names, "categories")
     if declaration.bounds is None:
-        raise _bounds_missing()
+        raise UsageError("bounds-missing")
     if isinstance(declaration.bounds, str) and not declaration.from_data:
-        raise UsageError(
-            f"bounds={declaration.bounds!r} is not known.",
-            remedy='Give (min, max) per feature, or bounds="data" for a model without a guarantee.',
-            code="bounds",
-        )
+        raise UsageError("bounds-unknown", bounds=declaration.bounds)
     bounds = {} if declaration.from_data else _bounds_by_name(declaration.bounds, names, categories)
     features = []
     for index, name in enumerate(names):
@@ -184,21 +180,15 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise UsageError(
-            f"{parameter} is of type {type(given).__name__}.",
-            remedy=f"Give {parameter} as a dictionary from a feature's name or position to its value.",
-            code=parameter,
-        )
+        raise UsageError("feature-values-type", code=parameter, parameter=parameter, type=type(given).__name__)
     found = {}
     for key, value in given.items():
         position = isinstance(key, int | np.integer) and not isinstance(key, bool) and 0 <= key < len(names)
         name = names[int(key)] if position and key not in names else key
         if name not in names:
+            features = ", ".join([*map(str, names[:12]), *(["..."] if len(names) > 12 else [])])
             raise UsageError(
-                f"{parameter} names the feature {key!r}, which X does not have.",
-                cause=f"The features are: {', '.join(map(str, names[:12]))}{', ...' if len(names) > 12 else ''}.",
-                remedy=f"Correct or remove it in {parameter}.",
-                code=parameter,
+                "feature-values-unknown", code=parameter, parameter=parameter, feature=key, features=features
             )
         found[str(name)] = value
     return found
@@ -210,20 +200,12 @@ def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, 
     else:
         pairs = list(bounds)
         if len(pairs) != len(names):
-            raise UsageError(
-                f"bounds has {len(pairs)} entries, but X has {len(names)} features.",
-                remedy="Give one (min, max) per feature, None for a categorical one.",
-                code="bounds",
-            )
+            raise UsageError("bounds-number", n_pairs=len(pairs), n_names=len(names))
         by_name = dict(zip(names, pairs, strict=True))
     absent = [name for name in names if name not in categories and by_name.get(name) is None]
     if absent:
-        raise UsageError(
-            f"bounds lacks {', '.join(map(repr, absent[:8]))}{' and others' if len(absent) > 8 else ''}.",
-            cause="Bounds are public inputs: reading them off private data would leak it.",
-            remedy="Give (min, max) for each numeric feature, and categories={feature: [...]} for the others.",
-            code="bounds",
-        )
+        lacking = ", ".join(map(repr, absent[:8])) + (" and others" if len(absent) > 8 else "")
+        raise UsageError("bounds-absent", lacking=lacking)
     return {name: _pair(by_name[name], name) for name in names if name not in categories}
 
 
@@ -231,9 +213,7 @@ def _pair(value: Any, name: str) -> tuple[float, float]:
     try:
         low, high = (float(bound) for bound in value)
     except (TypeError, ValueError):
-        raise UsageError(
-            f"bounds of {name!r} are {value!r}.", remedy="Give two numbers, (min, max).", code="bounds"
-        ) from None
+        raise UsageError("bounds-of-feature", name=name, value=value) from None
     return low, high
 
 
@@ -243,15 +223,6 @@ def _plain(values: Any) -> list[Any]:
 
 def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _bounds_missing() -> UsageError:
-    return UsageError(
-        "bounds is not given.",
-        cause="Trees split within public bounds; reading them off private data would leak it.",
-        remedy='Give bounds=[(min, max), ...] from a code book, or bounds="data" for a model without a guarantee.',
-        code="bounds",
-    )
 
 
 DEFAULT_DELTA = 1e-6
@@ -362,12 +333,7 @@ class PrivateTrees(BaseEstimator):
             return plain(self.n_records)
         if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
             return n_rows
-        raise UsageError(
-            "n_records is not given.",
-            cause="The model file holds it, and an exact count tells whether one more record was there.",
-            remedy="Give a public or round number, n_records=10_000; it decides how many trees are made by default.",
-            code="n-records",
-        )
+        raise UsageError("n-records")
 
     def _randomness(self) -> tuple[int, NoiseSource]:
         """The seed of the structure, and the noise: the operating system's, unless `random_state` is given."""
@@ -401,19 +367,11 @@ def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict
         return {"site": SiteData(codes, labels)}
     shape = getattr(sites, "shape", (len(sites),))
     if shape != (len(labels),):
-        raise DataError(
-            f"sites has the shape {shape}, but there are {len(labels)} rows.",
-            remedy="Give one site's name per row.",
-            code="data-lengths",
-        )
+        raise DataError("data-sites-shape", shape=shape, n_labels=len(labels))
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
     names = texts_of_cells(sites, Place("sites", "sites", 0))
     if None in names:
-        raise DataError(
-            "sites has a row without a site's name.",
-            remedy="Give one site's name per row, or leave such rows out.",
-            code="data-site-missing",
-        )
+        raise DataError("data-site-missing")
     distinct, number = np.unique(np.array(names, dtype=object), return_inverse=True)
     rows = [np.flatnonzero(number == index) for index in range(len(distinct))]
     return {str(name): SiteData(codes[:, own], labels[own]) for name, own in zip(distinct, rows, strict=True)}

@@ -123,27 +123,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         if self.classes is not None:
             classes, declared = _read_classes(self.classes)
             if kind and declared != kind:
-                raise UsageError(
-                    f"classes holds {declared}s, and y holds {kind}s.",
-                    cause='1 and "1" are different labels; nothing is converted.',
-                    remedy="Give classes=[...] of the same type as y.",
-                    code="classes",
-                )
+                raise UsageError("classes-type", declared=declared, kind=kind)
         elif isinstance(self.bounds, str) and self.bounds == FROM_DATA:
             classes = np.unique(y)
         else:
-            raise UsageError(
-                "classes is not given.",
-                cause="Which classes exist is a public input: a rare one, read off private labels, tells of somebody.",
-                remedy='Give classes=[...], or bounds="data" for a model without a guarantee.',
-                code="classes",
-            )
+            raise UsageError("classes-missing")
         if len(classes) < 2:
             raise DataError(
-                f"There must be at least two classes, and there is {len(classes)} class.",
-                cause="Every label is the same." if self.classes is None else "",
-                remedy="Give all the classes that may occur as classes=[...].",
-                code="data-one-class",
+                "data-one-class" if self.classes is None else "data-one-class-declared", n_classes=len(classes)
             )
         return classes
 
@@ -211,17 +198,11 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         y, kind = _read_labels(y)
         y = within_floats(y)
         if kind not in ("", "number"):
-            raise DataError(
-                f"y holds {kind}s, and a regression needs numbers.",
-                remedy="Convert the labels, or use DPGBDTClassifier.",
-                code="data-label-type",
-            )
+            raise DataError("data-label-not-number", kind=kind)
         table, y = self._table_and_label(X, y)
         values = np.asarray(y, dtype=np.float64)
         if not np.isfinite(values).all():
-            raise DataError(
-                "y contains NaN or infinity.", remedy="Remove rows without a label.", code="data-label-missing"
-            )
+            raise DataError("data-label-not-finite")
         low, high = self._declared_label_bounds(values)
         self._train(table, values, {"type": "regression", "min": low, "max": high}, sites)
         return self
@@ -235,12 +216,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             return float(low), float(high)
         if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
             return finite_range(y)
-        raise UsageError(
-            "label_bounds is not given.",
-            cause="The range of the label is a public input: reading it off private labels would leak the extremes.",
-            remedy='Give label_bounds=(min, max), or bounds="data" for a model without a guarantee.',
-            code="label-bounds",
-        )
+        raise UsageError("label-bounds")
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predicted values, float64 [n]."""
@@ -270,21 +246,10 @@ def _read_labels(y: Any) -> tuple[Any, str]:
         missing = np.flatnonzero([is_missing(value) for value in values])
         kinds = {_kind_of(value): value for value in values}
     if len(missing):
-        raise DataError(
-            f"y contains NaN or another missing value (y[{missing[0]}]).",
-            cause="A record without a label cannot be trained on.",
-            remedy="Remove rows without a label.",
-            code="data-label-missing",
-        )
+        raise DataError("data-label-absent", row=missing[0])
     if len(kinds) > 1 or None in kinds:
         names = sorted({type(value).__name__ for value in kinds.values()})
-        raise DataError(
-            f"y holds values of the type{'s' if len(names) > 1 else ''} {', '.join(names)}.",
-            # The first words are those that scikit-learn's checks look for.
-            cause="Complex data not supported." if "complex128" in names else "Labels are all numbers, texts or dates.",
-            remedy="Convert them to one of these kinds.",
-            code="data-label-type",
-        )
+        raise DataError("data-label-complex" if "complex128" in names else "data-label-type", types=", ".join(names))
     return values if isinstance(values, np.ndarray) else np.asarray(values), next(iter(kinds)) or ""
 
 
@@ -294,12 +259,7 @@ def _read_classes(classes: Any) -> tuple[NDArray[Any], str]:
     kinds = {_kind_of(value) for value in values or [None]}
     kind = kinds.pop()
     if values is None or kinds or kind is None or any(is_missing(value) for value in values):
-        raise UsageError(
-            f"classes is {classes!r}.",
-            cause="It must list numbers, texts or dates, of one kind and none of them missing.",
-            remedy='Give the list of all classes that may occur, for example classes=["no", "yes"].',
-            code="classes",
-        )
+        raise UsageError("classes-kind", classes=classes)
     return np.unique(np.asarray(values)), kind
 
 
@@ -334,10 +294,5 @@ def _class_indices(y: Any, classes: NDArray[Any]) -> NDArray[np.int32]:
     outside = indices < 0
     if np.any(outside):
         first = int(np.argmax(outside))
-        raise DataError(
-            f"y[{first}] is none of the declared classes.",
-            cause=f"The value is {shown(y[first])}.",
-            remedy="Remove or correct such rows, or list the class in classes=[...].",
-            code="data-label-outside",
-        )
+        raise DataError("data-label-undeclared", first=first, value=shown(y[first]))
     return indices.astype(np.int32)

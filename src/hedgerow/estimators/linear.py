@@ -77,7 +77,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
 
     def _train(self, table: Any, y: Any, label: Mapping[str, Any], sites: Any) -> None:
         if label["type"] == "multiclass":
-            raise _two_classes_only(len(label["classes"]))
+            raise UsageError("classes-binary", count=len(label["classes"]))
         super()._train(table, y, label, sites)
 
 
@@ -108,13 +108,3 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         n_jobs: int | None = None,
     ) -> None:
         keep_parameters(self, locals())
-
-
-def _two_classes_only(count: int) -> UsageError:
-    # The words are those that scikit-learn's checks look for.
-    return UsageError(
-        f"Only binary classification is supported. There are {count} classes.",
-        cause="A boosted linear model has one score.",
-        remedy="Use DPGBDTClassifier, or one model per class with a share of epsilon each.",
-        code="classes",
-    )

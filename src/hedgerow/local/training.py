@@ -197,19 +197,9 @@ def check_sampling(
 ) -> None:
     """Raise UsageError for seeded samples under noise that claims a guarantee, or a stream for another algorithm."""
     if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
-        raise UsageError(
-            "The samples come from a seed, but the noise does not.",
-            cause="Whoever knows who was drawn sees full releases; the report would promise more than holds.",
-            remedy="Draw samples from the operating system (leave `sampling` out), or seed the noise as well.",
-            code="sampling-seeded",
-        )
+        raise UsageError("sampling-seeded")
     if arrivals and plan.model.algorithm != "s-gbdt":
-        raise UsageError(
-            f'Rows cannot come while a run of the algorithm "{plan.model.algorithm}" goes on.',
-            cause="Only S-GBDT keeps an account for each record.",
-            remedy='Set model.algorithm to "s-gbdt", or train once all rows are there.',
-            code="stream-unsupported",
-        )
+        raise UsageError("stream-unsupported", algorithm=plan.model.algorithm)
 
 
 def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, noise: NoiseSource) -> Aggregation:
@@ -220,12 +210,7 @@ def build_aggregation(plan: Plan, nodes: Sequence[Answering], n_exchanges: int, 
     """
     is_distributed = plan.privacy.noise == "distributed"
     if is_distributed and len(nodes) < 2:
-        raise UsageError(
-            'The plan wants the sites to add the noise (privacy.noise = "distributed"), but there is only one site.',
-            cause="A single site's masked sum is its own vector: there is nobody to hide it among.",
-            remedy='Set privacy.noise to "server", or take more sites.',
-            code="too-few-sites",
-        )
+        raise UsageError("one-site")
     if is_distributed or (plan.federation.secure_aggregation and len(nodes) >= SMALLEST_MASKED_COHORT):
         return MaskedAggregation(nodes, plan, n_exchanges, os.urandom, noise)
     return PlainAggregation(nodes)
@@ -245,9 +230,4 @@ def check_sites(plan: Plan, n_sites: int) -> None:
     """Raise UsageError when fewer sites take part than the plan asks for."""
     wanted = plan.federation.min_sites
     if n_sites < wanted:
-        raise UsageError(
-            f"{n_sites} site(s) take part, but the plan asks for at least {wanted} (federation.min_sites).",
-            cause="A sum over few sites says much about each of them.",
-            remedy="Give the tables of more sites, or agree on a plan with a smaller federation.min_sites.",
-            code="too-few-sites",
-        )
+        raise UsageError("too-few-sites", n_sites=n_sites, wanted=wanted)

@@ -112,13 +112,7 @@ def check_units(*units: float) -> None:
     """Raise PlanError unless units of 1.0 of a gradient, of a Hessian, and of what else must have one are possible."""
     if min(units) >= 1 and max(units) <= LARGEST_UNIT:
         return
-    raise PlanError(
-        f"model.joint_clip with model.hessian_scale: 1.0 of a statistic would have {min(units):.3g} to "
-        f"{max(units):.3g} integer units; between 1 and {LARGEST_UNIT} are possible.",
-        cause="A clip far from the size of the statistics, or a scale far from 1, leaves no integers to count in.",
-        remedy='Set both to "auto", or model.joint_clip to 0.01 to 2 and model.hessian_scale to 0.1 to 10.',
-        code="plan-field",
-    )
+    raise PlanError("plan-joint-clip", low=min(units), high=max(units), most=LARGEST_UNIT)
 
 
 @lru_cache(maxsize=8)

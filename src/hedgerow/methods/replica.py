@@ -139,11 +139,11 @@ class Replica:
         query = self.query
         fits = query is not None and release.shape == (query.release_length,) and release.dtype == np.int64
         if self._program is None or query is None or not fits:
-            raise _no_release("one came that nothing was asked for, or of another length")
+            raise RemoteProtocolError("release-unfit", why="one came that nothing was asked for, or of another length")
         largest = max(int(release.max()), -int(release.min()))
         # The noise is worked out only for a release that is beyond any sum without it.
         if largest > self._limit(query, 0.0) and largest > self._limit(query, noise_of(query).sigma):
-            raise _no_release("its numbers are beyond any sum over the plan's records")
+            raise RemoteProtocolError("release-unfit", why="its numbers are beyond any sum over the plan's records")
         hasher = hashlib.sha256(self.history)
         for part in (str(query.purpose).encode(), release.astype("<i8").tobytes()):
             hasher.update(len(part).to_bytes(8, "big") + part)
@@ -197,15 +197,6 @@ def _digest_of(history: bytes, ensemble: Ensemble) -> bytes:
         hasher.update(f"|{array.shape}|".encode())
         hasher.update(array.tobytes())
     return hasher.digest()
-
-
-def _no_release(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"A release cannot be used: {why}.",
-        cause="The coordinator runs another version or another plan, or does not follow the protocol.",
-        remedy="Compare the versions and the plans' digests; keep the journal as evidence.",
-        code="release-unfit",
-    )
 
 
 def rehearse(task: Task, answer: Callable[[Query], object] = lambda query: None) -> None:

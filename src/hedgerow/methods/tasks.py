@@ -107,17 +107,14 @@ class EvaluationTask:
         if not self.noise:
             object.__setattr__(self, "noise", "local" if is_local else "distributed")
         if self.noise not in (("local",) if is_local else ("server", "distributed")):
-            raise PrivacyError(
-                f"An evaluation of this model cannot have {self.noise!r} noise.",
-                cause="Costs of noise for each record and of noise for each sum cannot be added up.",
-                remedy='Ask for "distributed" or "server"; for a plan with local noise, for "local".',
-                code="noise-mode-unsupported",
-            )
+            raise PrivacyError("noise-mode-unsupported", noise=self.noise)
         if self.epsilon != float("inf"):
             check_epsilon(self.epsilon)
         check_delta(self.delta)
         if self.plan.has_joint_structure:
-            raise _unreadable("Its plan does not say from which seed the trees were made.")
+            raise RemoteProtocolError(
+                "model-unreadable", why="Its plan does not say from which seed the trees were made."
+            )
 
     @cached_property
     def run_plan(self) -> Plan:
@@ -135,7 +132,7 @@ class EvaluationTask:
         try:
             table = read_json(self.model)
         except ValueError as fault:
-            raise _unreadable("It is no JSON.") from fault
+            raise RemoteProtocolError("model-unreadable", why="It is no JSON.") from fault
         return ensemble_from_dict(table, self.plan)
 
     @property
@@ -192,15 +189,6 @@ def ensemble_bytes(ensemble: Ensemble) -> bytes:
 def digest_of_model(ensemble: Ensemble) -> bytes:
     """32 bytes by which a node knows a model again when it is asked to evaluate it: `EvaluationTask.model_digest`."""
     return hashlib.sha256(ensemble_bytes(ensemble)).digest()
-
-
-def _unreadable(why: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"The coordinator's model cannot be read. {why}",
-        cause="It is of another version, or no model.",
-        remedy="Install the same version of Hedgerow on both sides.",
-        code="model-unreadable",
-    )
 
 
 def task_to_text(task: Task) -> str:

@@ -155,12 +155,7 @@ def _objective(plan: Plan, ensemble: Ensemble) -> tuple[dict[str, Any], _Affine]
     squared = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
     if ensemble.link == PROBABILITY:
         if ensemble.n_outputs > 1:
-            raise ModelError(
-                "XGBoost cannot hold averaging trees with three classes or more.",
-                cause="Their class shares are divided by their sum, which no objective of XGBoost does.",
-                remedy='Train with weight_update = "newton" or "gradient", or serve this model with Hedgerow.',
-                code="export-unsupported",
-            )
+            raise ModelError("export-averaging")
         return squared, _Affine(clip=(0.0, 1.0))
     low, high = plan.label.min, plan.label.max
     if low is None or high is None:  # a validated plan has both
@@ -177,23 +172,12 @@ def _check_exactness(ensemble: Ensemble) -> None:
     smallest_normal = np.finfo(np.float32).tiny
     for feature in ensemble.grid.features:
         if np.any((feature.edges != 0) & (np.abs(feature.edges) < smallest_normal)):
-            raise ModelError(
-                "A threshold is too close to zero for XGBoost, which may read it as zero.",
-                cause="The bounds of a feature are tiny numbers, below 1e-38.",
-                remedy="Give that feature in another unit and train again, or serve this model with Hedgerow.",
-                code="export-unsupported",
-            )
+            raise ModelError("export-threshold")
     if ensemble.fitted is None:
         return
     largest = int(np.abs(ensemble.fitted.values.astype(np.int64)).max(axis=1).sum(axis=0).max())
     if largest >= EXACT_UNITS:
-        raise ModelError(
-            f"Scores of this model may reach {largest / SCORE_UNIT:.0f}; from {EXACT_UNITS // SCORE_UNIT} on, "
-            "XGBoost's single precision rounds them.",
-            cause="The plan allows very large leaf values, by leaf_clip, learning_rate or the number of trees.",
-            remedy="Train with a smaller leaf_clip or learning_rate, or serve this model with Hedgerow.",
-            code="export-inexact",
-        )
+        raise ModelError("export-inexact", largest=largest / SCORE_UNIT, most=EXACT_UNITS // SCORE_UNIT)
 
 
 def _all_trees(ensemble: Ensemble, affine: _Affine) -> tuple[list[dict[str, Any]], list[int]]:
@@ -316,12 +300,7 @@ def check_xgboost_file(model: Predictor, path: Path, seed: int = 0) -> float:
     )
     difference = largest_difference(model, matrix, booster.predict(data))
     if not difference <= TOLERANCE:
-        raise ModelError(
-            f"XGBoost {xgboost.__version__} predicts otherwise than this model, by {difference:.3g}.",
-            cause="This version of XGBoost reads the file in another way.",
-            remedy="Use XGBoost 2.1 to 3.3, and report this to the maintainers.",
-            code="export-differs",
-        )
+        raise ModelError("export-differs", version=xgboost.__version__, difference=difference)
     return difference
 
 

@@ -41,7 +41,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.results import Salvage
 from hedgerow.trees.binning import CodeArray
-from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict, invalid, newer
+from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 
 Columns = Mapping[str, Any]
 """Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
@@ -179,11 +179,7 @@ class Model:
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""
         if self.plan.label.type == "regression":
-            raise ModelError(
-                "A regression has no class probabilities.",
-                remedy="Ask for predictions, or train on a label with classes.",
-                code="no-probabilities",
-            )
+            raise ModelError("no-probabilities")
         return self.ensemble.probabilities(codes)
 
     def decision_scores_codes(self, codes: CodeArray) -> NDArray[np.float64]:
@@ -286,41 +282,38 @@ def _model_at(path: Path, remedy: str) -> Model | None:
 
 
 def _in_the_way(path: Path, remedy: str) -> UsageError:
-    return UsageError(
-        f"{path} exists already, and may hold releases that the new model does not count.",
-        cause="It is another model, or has been evaluated since. Written over, what it has cost would be forgotten.",
-        remedy=remedy or "Give another name, --out MODEL, or move the file away first.",
-        code="model-exists",
-    )
+    remedy = remedy or "Give another name, --out MODEL, or move the file away first."
+    return UsageError("model-exists", path=path, remedy=remedy)
 
 
 def label_bounds(plan: Plan) -> tuple[float, float]:
     """The public bounds of a regression's label."""
     if plan.label.min is None or plan.label.max is None:
-        raise invalid("its plan has no bounds for the label")
+        raise ModelError("model-invalid", fault="its plan has no bounds for the label")
     return plan.label.min, plan.label.max
 
 
 def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     sites, created_with = content.get("sites"), content.get("created_with")
     if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
-        raise invalid("its sites are not a list of names")
+        raise ModelError("model-invalid", fault="its sites are not a list of names")
     if not isinstance(created_with, str):
-        raise invalid("it does not say which version wrote it")
+        raise ModelError("model-invalid", fault="it does not say which version wrote it")
     try:
         plan = _plan_from_dict(content.get("plan"))
         ledger = Ledger.from_json(json.dumps(content.get("ledger")))
         report = _report_of(content.get("report"), plan, ledger, exact=exact)
     except (PlanError, PrivacyError) as fault:
-        damaged = invalid(fault.what.rstrip("."))
+        # What is wrong with a part is wrong with the file, in the part's own words.
+        what = fault.what.rstrip(".")
         if fault.code == "plan-newer-version":
-            damaged.code, damaged.remedy = "model-newer-version", fault.remedy
+            raise ModelError("model-newer-plan", fault=what) from fault
         if fault.code == "report-untrue":
-            damaged.code, damaged.cause, damaged.remedy = "model-report-untrue", fault.cause, fault.remedy
-        raise damaged from fault
+            raise ModelError("model-report-untrue", fault=what) from fault
+        raise ModelError("model-invalid", fault=what) from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
     if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in ledger):
-        raise invalid("it has trees, and its ledger no release that they could be made from")
+        raise ModelError("model-invalid", fault="it has trees, and its ledger no release that they could be made from")
     salvaged = _salvage_of(content.get("salvaged"), ledger)
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
 
@@ -330,12 +323,14 @@ def _salvage_of(told: Any, ledger: Ledger) -> Salvage | None:
     if told is None:
         return None
     if not isinstance(told, dict) or {part.name for part in fields(Salvage)} != told.keys():
-        raise invalid("it does not say how much of its run was salvaged")
+        raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
     code, used, planned = told["code"], told["n_used"], told["n_planned"]
     if not isinstance(code, str) or type(used) is not int or type(planned) is not int or not 1 <= used <= planned:
-        raise invalid("it does not say how much of its run was salvaged")
+        raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
     if used > len(ledger):
-        raise invalid(f"it is said to be of {used} releases, and its ledger has {len(ledger)}")
+        raise ModelError(
+            "model-invalid", fault=f"it is said to be of {used} releases, and its ledger has {len(ledger)}"
+        )
     return Salvage(code, used, planned)
 
 
@@ -352,7 +347,7 @@ def _jsonable(epsilon: float) -> float | str:
 
 def _plan_from_dict(table: Any) -> Plan:
     if not isinstance(table, dict):
-        raise invalid("it has no plan")
+        raise ModelError("model-invalid", fault="it has no plan")
     privacy = table.get("privacy")
     if isinstance(privacy, dict) and privacy.get("epsilon") == _INFINITE:
         table = {**table, "privacy": {**privacy, "epsilon": math.inf}}
@@ -362,21 +357,35 @@ def _plan_from_dict(table: Any) -> Plan:
 def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
     """The report that follows from plan and ledger; raises PrivacyError or ModelError if `told` does not fit it."""
     if not isinstance(told, dict):
-        raise invalid("it has no privacy report")
+        raise ModelError("model-invalid", fault="it has no privacy report")
     if told.get("n_releases") != len(ledger):
-        raise invalid(f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}")
+        raise ModelError(
+            "model-invalid",
+            fault=f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}",
+        )
     if [release.round for release in ledger] != list(range(len(ledger))):
-        raise invalid("its ledger's releases are not numbered from 0 to the last: some are missing, or out of order")
+        raise ModelError(
+            "model-invalid",
+            fault="its ledger's releases are not numbered from 0 to the last: some are missing, or out of order",
+        )
     for release in ledger:
         if release.purpose.split("/")[:2] != [str(release.round), release.kind]:
-            raise invalid(f"its ledger's release {release.purpose!r} is entered as another round or kind")
+            raise ModelError(
+                "model-invalid", fault=f"its ledger's release {release.purpose!r} is entered as another round or kind"
+            )
         if not isinstance(release.event, _EVENTS_OF[plan.model.algorithm]):
-            raise invalid(f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have")
+            raise ModelError(
+                "model-invalid",
+                fault=f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have",
+            )
     context = PrivacyContext.of(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
     if not is_evaluated and told.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
         value, planned = told.get("epsilon_requested"), plan.privacy.epsilon
-        raise invalid(f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}")
+        raise ModelError(
+            "model-invalid",
+            fault=f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}",
+        )
     # What neither plan nor ledger knows: flags that old ledgers do not have.
     context = replace(
         context,
@@ -419,21 +428,16 @@ def read_content(path: Path) -> dict[str, Any]:
     """
     content = _parse(_read(path), path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ModelError(
-            f"{path} is JSON, but no Hedgerow model.",
-            cause="It may be an exported XGBoost model, a plan or a report.",
-            remedy="Give the file that `hedgerow train` wrote with --out.",
-            code="model-wrong-kind",
-        )
+        raise ModelError("model-wrong-kind", path=path)
     try:
         require_plain(content)
     except ValueError as fault:
-        raise invalid(str(fault)) from None
+        raise ModelError("model-invalid", fault=str(fault)) from None
     version = content.get("version")
     if type(version) is not int or version < 1:
-        raise invalid("its version is not a whole number above 0")
+        raise ModelError("model-invalid", fault="its version is not a whole number above 0")
     if version > FILE_VERSION:
-        raise newer(f"model file {path}", version, FILE_VERSION)
+        raise ModelError("model-newer-version", part=f"model file {path}", found=version, newest=FILE_VERSION)
     return content
 
 
@@ -445,12 +449,7 @@ def check_checksum(content: dict[str, Any]) -> None:
     """
     rest = {name: value for name, value in content.items() if name != "checksum"}
     if content.get("checksum") != hashlib.sha256(canonical_bytes(rest)).hexdigest():
-        raise ModelError(
-            "The model file's content does not match its checksum.",
-            cause="It was edited by hand, or changed on its way here.",
-            remedy="Take a fresh copy from where the model was trained.",
-            code="model-checksum",
-        )
+        raise ModelError("model-checksum")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -473,10 +472,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as fault:
         full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         raise EnvironmentFault(
-            f"{path} could not be written: {fault.strerror or fault}.",
-            cause="The disk or the account's quota is full." if full else "",
-            remedy="Free some space or write elsewhere." if full else "Choose a folder that you may write to.",
-            code="disk-full" if full else "file-not-written",
+            "model-disk-full" if full else "model-not-written", path=path, fault=fault.strerror or fault
         ) from fault
 
 
@@ -484,24 +480,11 @@ def _read(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError as fault:
-        raise ModelError(
-            f"There is no model file {path}.",
-            remedy="Check the path, or train a model first.",
-            code="model-not-found",
-        ) from fault
+        raise ModelError("model-not-found", path=path) from fault
     except OSError as fault:
-        raise EnvironmentFault(
-            f"{path} could not be read: {fault.strerror or fault}.",
-            remedy="Give a file that you may read.",
-            code="file-not-read",
-        ) from fault
+        raise EnvironmentFault("file-not-read", path=path, fault=fault.strerror or fault) from fault
     if not data:
-        raise ModelError(
-            f"The model file {path} is empty.",
-            cause="A copy was interrupted, or the disk was full when it was copied.",
-            remedy="Copy the file again.",
-            code="model-empty",
-        )
+        raise ModelError("model-empty", path=path)
     return data
 
 
@@ -511,25 +494,11 @@ def _parse(data: bytes, path: Path) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as fault:
         if text.startswith("{") and (fault.pos >= len(text) or fault.msg.startswith("Unterminated")):
-            raise ModelError(
-                f"The model file {path} breaks off after {len(data)} bytes.",
-                cause="A copy or a download was interrupted.",
-                remedy="Copy the file again.",
-                code="model-truncated",
-            ) from fault
-        raise _not_json(path, str(fault)) from fault
+            raise ModelError("model-truncated", path=path, n_bytes=len(data)) from fault
+        raise ModelError("model-not-json", path=path, detail=str(fault)) from fault
     except (ValueError, RecursionError) as fault:
-        raise _not_json(path, str(fault)) from fault
+        raise ModelError("model-not-json", path=path, detail=str(fault)) from fault
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _not_json(path: Path, detail: str) -> ModelError:
-    return ModelError(
-        f"{path} is not JSON ({detail}).",
-        cause="It is not a model file, or it is compressed.",
-        remedy="Give the file that `hedgerow train` wrote with --out.",
-        code="model-not-json",
-    )

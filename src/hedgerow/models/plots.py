@@ -312,10 +312,6 @@ def save_figure(pyplot: ModuleType, figure: Any, path: str | Path) -> None:
     try:
         figure.savefig(path, facecolor="white")
     except OSError as fault:
-        raise EnvironmentFault(
-            f"{path} could not be written: {fault.strerror or fault}.",
-            remedy="Choose a folder that exists, with space left.",
-            code="file-not-written",
-        ) from fault
+        raise EnvironmentFault("picture-not-written", path=path, fault=fault.strerror or fault) from fault
     finally:
         pyplot.close(figure)

@@ -114,18 +114,17 @@ Check = Callable[[Any, str], Any]
 Section = TypeVar("Section")
 
 
-def refuse(path: str, found: object, expected: str, remedy: str = "") -> PlanError:
+def refuse(path: str, found: object, expected: str) -> PlanError:
     """The error for one field: `path` is its dotted name, `found` the offending value."""
+    return PlanError("plan-field", path=path, found=quoted(found), expected=expected)
+
+
+def quoted(found: object) -> str:
+    """An offending value as a person may see it, and no more of it than a line holds."""
     # A part is enough, and Python writes no integer of many digits out.
     found = found if not isinstance(found, int) or abs(found) <= LARGEST else f"{found.bit_length()} bits"
     said = shown(repr(found))
-    if len(said) > 60:
-        said = said[:57] + "..."
-    return PlanError(
-        f"{path}: {said} is not allowed; expected {expected}.",
-        remedy=remedy or f"Set {path} to {expected}.",
-        code="plan-field",
-    )
+    return said if len(said) <= 60 else said[:57] + "..."
 
 
 def integer(low: int, high: int, *also: str) -> Check:
@@ -198,7 +197,7 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
     words = tuple(as_text(item) for item in value)
     if len(set(words)) != len(words):
         twice = next(word for word in words if words.count(word) > 1)
-        raise refuse(path, twice, "distinct values", f"Remove the repeated {twice!r} from {path}.")
+        raise PlanError("plan-repeated-value", path=path, found=quoted(twice))
     return words
 
 
@@ -229,20 +228,11 @@ def read_section(section: type[Section], table: object, path: str) -> Section:
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     for name in table:
         if name not in fields:
-            raise PlanError(
-                f"{path}.{name}: there is no such field.",
-                cause="It may be misspelled, or belong to another section.",
-                remedy=f"The fields of {path} are: {', '.join(fields)}.",
-                code="plan-unknown-field",
-            )
+            raise PlanError("plan-unknown-field", path=path, name=name, fields=", ".join(fields))
     values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in table and table[name] is not None:
             values[name] = field.metadata["check"](table[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING:
-            raise PlanError(
-                f"{path}.{name} is missing.",
-                remedy=f"Add {name} to {path}: it has no default, because only you can know it.",
-                code="plan-missing-field",
-            )
+            raise PlanError("plan-missing-field", path=path, name=name)
     return section(**values)

@@ -98,13 +98,7 @@ def check_s_gbdt(plan: Plan) -> None:
     if plan.privacy.sites_per_unit != 1:
         raise refuse("privacy.sites_per_unit", plan.privacy.sites_per_unit, '1 with model.algorithm = "s-gbdt"')
     if section.leaf_rule == "static":
-        raise PlanError(
-            "s_gbdt.leaf_rule: static leaf noise is not federated.",
-            cause="It is noise on finished leaf values, quotients of exact sums, which at most a trusted coordinator "
-            "has; and a record moves a quotient by what the others' sum says, so no filter could charge it less.",
-            remedy='Use "paper", dynamic leaf noise; `experiments sgbdt` compares both in one place.',
-            code="static-leaf-noise",
-        )
+        raise PlanError("static-leaf-noise")
     if section.extra_rounds and not section.individual_filter:
         raise refuse("s_gbdt.extra_rounds", section.extra_rounds, "0 without s_gbdt.individual_filter")
     if section.closing_rounds and not section.extra_rounds:
@@ -245,7 +239,6 @@ def check_pure(plan: Any) -> None:
 
 PLAN_VERSION = 1
 MAX_CATEGORIES = 250
-_NOT_PLAIN = "Ask the party that wrote it, and take it from nobody who cannot say what it is for."
 MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 LEAST_SECONDS = 1.0
@@ -393,7 +386,7 @@ class Plan:
         try:
             require_plain(table)
         except ValueError as error:
-            raise PlanError(f"{error}.", remedy=_NOT_PLAIN, code="plan-field") from None
+            raise PlanError("plan-not-plain", error=error) from None
         _check_top_level(table)
         features = table.get("features")
         if not isinstance(features, list | tuple) or not features:
@@ -485,19 +478,15 @@ def parse_plan(toml_text: str) -> Plan:
     try:
         table = parse_toml(toml_text)
     except ValueError as error:
-        raise PlanError(
-            f"The plan is not valid TOML: {error}.",
-            remedy="Mend that line, or start from a fresh one with `hedgerow plan init`.",
-            code="plan-syntax",
-        ) from None
+        raise PlanError("plan-syntax", error=error) from None
     try:
         return Plan.from_dict(table)
     except PlanError as error:
         line = _waiting_line(toml_text, error.what)
         if line is None:
             raise
-        remedy = f"{error.remedy} Line {line} waits for it: write what is right there, without the # at its beginning."
-        raise PlanError(error.what, cause=error.cause, remedy=remedy, code=error.code) from None
+        error.remedy += f" Line {line} waits for it: write what is right there, without the # at its beginning."
+        raise
 
 
 def _waiting_line(toml_text: str, what: str) -> int | None:
@@ -527,23 +516,15 @@ def _plain(section: Any) -> dict[str, Any]:
 def _check_top_level(table: Mapping[str, Any]) -> None:
     version = table.get("version", None)
     if version is None:
-        raise PlanError("version is missing.", remedy=f"Add version = {PLAN_VERSION}.", code="plan-missing-field")
+        raise PlanError("plan-missing-version", newest=PLAN_VERSION)
     if isinstance(version, int) and version > PLAN_VERSION:
-        raise PlanError(
-            f"version: {version} is newer than {PLAN_VERSION}, the newest that this Hedgerow reads.",
-            remedy="Install a newer Hedgerow on this machine.",
-            code="plan-newer-version",
-        )
+        raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
     known = {"version", "name", "model", "privacy", "label", "features", "federation", *map(section_of, SECTIONS)}
     for name in table:
         if name not in known:
-            raise PlanError(
-                f"{name}: there is no such section.",
-                remedy=f"The sections of a plan are: {', '.join(sorted(known))}.",
-                code="plan-unknown-field",
-            )
+            raise PlanError("plan-unknown-section", name=name, sections=", ".join(sorted(known)))
 
 
 def check_consistency(plan: Plan) -> None:
@@ -594,11 +575,7 @@ def _check_timeouts(federation: Federation) -> None:
 def _check_feature(feature: Feature, path: str) -> None:
     if feature.is_categorical:
         if not feature.categories:
-            raise PlanError(
-                f"{path}.categories is missing.",
-                remedy="List the categories that may occur; they are public, so take them from a code book.",
-                code="plan-missing-field",
-            )
+            raise PlanError("plan-missing-categories", path=path)
         if len(feature.categories) > MAX_CATEGORIES:
             raise refuse(f"{path}.categories", len(feature.categories), f"at most {MAX_CATEGORIES} categories")
         if feature.min is not None or feature.max is not None:
@@ -612,12 +589,7 @@ def _check_feature(feature: Feature, path: str) -> None:
 def _check_bounds(low: float | None, high: float | None, path: str) -> None:
     for name, value in (("min", low), ("max", high)):
         if value is None:
-            raise PlanError(
-                f"{path}.{name} is missing.",
-                cause="Bounds are public inputs: reading them off private data would leak it.",
-                remedy=f"Give {name} from a code book or from common knowledge; values beyond it are clamped.",
-                code="plan-missing-field",
-            )
+            raise PlanError("plan-missing-bound", path=path, name=name)
     if low is not None and high is not None and not low < high:
         raise refuse(f"{path}.max", high, f"a number above min = {low:g}")
 

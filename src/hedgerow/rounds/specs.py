@@ -110,12 +110,7 @@ def require_words(query: Query, plan: Plan, variance: int, n_nodes: int) -> int:
     try:
         return expected_round(query, plan, mode_of(plan), variance, n_nodes, bytes(32)).vectors[0].width
     except Refusal as fault:
-        raise PlanError(
-            f"privacy.n_records: sums over {rows_of(plan):,} rows at {n_nodes} site(s) do not fit {WIDTHS[-1]} bits.",
-            cause="Room is kept for four times the declared rows, for each site's own sum, and for the noise.",
-            remedy="Declare fewer records or fewer rows per unit, or allow a larger privacy.epsilon.",
-            code="plan-sums-too-large",
-        ) from fault
+        raise PlanError("plan-sums-too-large", n_rows=rows_of(plan), n_nodes=n_nodes, n_bits=WIDTHS[-1]) from fault
 
 
 def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: int) -> int:

@@ -231,11 +231,7 @@ def preset_named(name: str) -> Preset:
         UsageError: there is none.
     """
     if name not in PRESETS:
-        raise UsageError(
-            f"There is no preset {name!r}.",
-            remedy=f"Known are: {', '.join(PRESETS)}.",
-            code="unknown-preset",
-        )
+        raise UsageError("unknown-preset", name=name, presets=", ".join(PRESETS))
     return PRESETS[name]
 
 

@@ -144,23 +144,18 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     """
     grid = build_grid(plan)
     if not isinstance(table, Mapping):
-        raise invalid("the ensemble is not a table of fields")
+        raise ModelError("model-invalid", fault="the ensemble is not a table of fields")
     version = _integer(table, "version", 1, INT32)
     if version > ENSEMBLE_VERSION:
-        raise newer("ensemble", version, ENSEMBLE_VERSION)
+        raise ModelError("model-newer-version", part="ensemble", found=version, newest=ENSEMBLE_VERSION)
     if table.get("link") != link_of(plan) or table.get("n_outputs") != plan.label.n_outputs:
-        raise invalid("the ensemble's kind of scores is not that of the plan's label")
+        raise ModelError("model-invalid", fault="the ensemble's kind of scores is not that of the plan's label")
     if table.get("grid_digest") != grid_digest(grid):
-        raise ModelError(
-            "The model's thresholds belong to another grid than the one its plan gives here.",
-            cause="The plan in the file was changed, or this version of Hedgerow cuts grids by another rule.",
-            remedy="Read the model with the version that wrote it.",
-            code="model-grid-changed",
-        )
+        raise ModelError("model-grid-changed")
     depth = _integer(table, "depth", 0, MAX_DEPTH)
     trees = table.get("trees")
     if not isinstance(trees, list) or bool(trees) != bool(depth):
-        raise invalid("the ensemble has no list of trees that fits its depth")
+        raise ModelError("model-invalid", fault="the ensemble has no list of trees that fits its depth")
     ensemble = Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
     if not trees:
         return ensemble
@@ -182,25 +177,6 @@ def grid_digest(grid: Grid) -> str:
 def single_as_decimal(value: np.float32) -> float:
     """The shortest decimal that single precision reads back as `value`: readable, and exact for a float32 parser."""
     return float(str(np.float32(value)))
-
-
-def invalid(what: str) -> ModelError:
-    """The error for content that no Hedgerow writes."""
-    return ModelError(
-        f"The model file is damaged: {what}.",
-        cause="It was edited by hand, or changed on its way here.",
-        remedy="Take a fresh copy from where the model was trained.",
-        code="model-invalid",
-    )
-
-
-def newer(part: str, found: int, known: int) -> ModelError:
-    """The error for a part of a file that a newer Hedgerow wrote."""
-    return ModelError(
-        f"The {part} has version {found}, newer than {known}, the newest that this Hedgerow reads.",
-        remedy="Install a newer Hedgerow on this machine.",
-        code="model-newer-version",
-    )
 
 
 def _trees_to_dicts(grid: Grid, fitted: FittedTrees, weights: NDArray[np.int64] | None) -> list[dict[str, Any]]:
@@ -249,7 +225,7 @@ def _weights(read: list[_TreeReader]) -> NDArray[np.int64] | None:
     parts = [reader.weights() for reader in read]
     present = [part for part in parts if part is not None]
     if present and len(present) != len(parts):
-        raise invalid("some trees have leaf weights and some have none")
+        raise ModelError("model-invalid", fault="some trees have leaf weights and some have none")
     return np.stack(present) if present else None
 
 
@@ -266,7 +242,7 @@ class _TreeReader:
 
     def __init__(self, grid: Grid, depth: int, n_outputs: int, number: int, table: object) -> None:
         if not isinstance(table, Mapping):
-            raise invalid(f"tree {number} is not a table of fields")
+            raise ModelError("model-invalid", fault=f"tree {number} is not a table of fields")
         self._grid, self._depth, self._n_outputs = grid, depth, n_outputs
         self._name, self._table = f"tree {number}", table
         self._n_nodes = 2**depth - 1
@@ -278,9 +254,9 @@ class _TreeReader:
         missing_left = self._integers("missing_left", self._n_nodes, 0, 1)
         thresholds, sets = self._table.get("thresholds"), self._table.get("sets")
         if not isinstance(thresholds, list) or len(thresholds) != self._n_nodes or not isinstance(sets, Mapping):
-            raise invalid(f"{self._name} has no thresholds or no sets")
+            raise ModelError("model-invalid", fault=f"{self._name} has no thresholds or no sets")
         if set(sets) != {str(node) for node, cut in enumerate(cuts) if cut == SET}:
-            raise invalid(f"the sets of {self._name} are not those of its nodes")
+            raise ModelError("model-invalid", fault=f"the sets of {self._name} are not those of its nodes")
         width = self._grid.n_codes
         goes_left = np.zeros((self._n_nodes, width), dtype=np.uint8)
         threshold = np.array(cuts, dtype=np.int32)
@@ -298,7 +274,9 @@ class _TreeReader:
                 goes_left[node, : cut + 1] = 1
                 goes_left[node, feature.missing_code :] = missing_left[node]
             if not consistent:
-                raise invalid(f"node {node} of {self._name} contradicts itself or its feature's grid")
+                raise ModelError(
+                    "model-invalid", fault=f"node {node} of {self._name} contradicts itself or its feature's grid"
+                )
         return TreeBatch(np.array([features], dtype=np.int32), goes_left[None], threshold[None])
 
     def values(self) -> NDArray[np.int32]:
@@ -318,39 +296,37 @@ class _TreeReader:
         unknown = [feature for feature in features if not 0 <= feature < self._grid.n_features]
         if unknown:
             raise ModelError(
-                f"{self._name.capitalize()} asks for feature {unknown[0]}, but the plan has features 0 to "
-                f"{self._grid.n_features - 1}.",
-                cause="The file was edited by hand, or its plan was exchanged.",
-                remedy="Take a fresh copy from where the model was trained.",
-                code="model-unknown-feature",
+                "model-unknown-feature",
+                tree=self._name.capitalize(),
+                feature=unknown[0],
+                last=self._grid.n_features - 1,
             )
         return features
 
     def _codes(self, codes: object, feature: FeatureGrid) -> list[int]:
         wrong = f"a set of {self._name} is not a list of ascending codes of a categorical feature"
         if not isinstance(codes, list) or not all(type(code) is int for code in codes):
-            raise invalid(wrong)
+            raise ModelError("model-invalid", fault=wrong)
         in_range = all(0 <= code < feature.n_codes for code in codes)
         if not feature.is_categorical or not in_range or codes != sorted(set(codes)):
-            raise invalid(wrong)
+            raise ModelError("model-invalid", fault=wrong)
         return codes
 
     def _integers(self, field: str, length: int, low: int, high: int, code: str = "model-invalid") -> list[int]:
         """A list of `length` integers in [low, high]; JSON's true, false and 1.0 are none."""
         numbers = self._table.get(field)
         if not isinstance(numbers, list) or len(numbers) != length or not all(type(item) is int for item in numbers):
-            raise invalid(f"{field} of {self._name} is not a list of {length} integers")
+            raise ModelError("model-invalid", fault=f"{field} of {self._name} is not a list of {length} integers")
         if numbers and not low <= min(numbers) <= max(numbers) <= high:
-            fault = invalid(f"{field} of {self._name} has a number outside {low} to {high}")
-            fault.code = code
-            raise fault
+            fault = f"{field} of {self._name} has a number outside {low} to {high}"
+            raise ModelError("model-invalid", code=code, fault=fault)
         return numbers
 
 
 def _integer(table: Mapping[str, Any], field: str, low: int, high: int) -> int:
     value = table.get(field)
     if type(value) is not int or not low <= value <= high:
-        raise invalid(f"{field} of the ensemble is not an integer from {low} to {high}")
+        raise ModelError("model-invalid", fault=f"{field} of the ensemble is not an integer from {low} to {high}")
     return value
 
 

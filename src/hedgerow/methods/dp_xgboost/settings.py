@@ -144,12 +144,7 @@ def _scales(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
 
     low, high = privacy.epsilon * 1e-6, privacy.epsilon
     if not keeps(low):
-        raise PrivacyError(
-            f"No noise was found that keeps epsilon = {privacy.epsilon!r}.",
-            cause="The promise is too extreme for the integer grid of this algorithm.",
-            remedy="Choose an epsilon between 0.001 and 100, or fewer trees.",
-            code="calibration-failed",
-        )
+        raise PrivacyError("calibration-failed-grid", epsilon=privacy.epsilon)
     # Accountants that use delta may allow a far larger sum.
     while high < 1e6 and keeps(high):
         low, high = high, 2 * high

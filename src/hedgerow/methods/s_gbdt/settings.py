@@ -171,11 +171,7 @@ def _calibrated(promise: _Promise) -> tuple[float, int]:
         low, high = high, 2 * high
         if high > 1e9:
             raise PrivacyError(
-                f"No noise was found that keeps epsilon = {promise.epsilon!r} at delta = {promise.delta!r} over "
-                f"{promise.n_rounds} rounds of samples.",
-                cause="The general bound never falls below that of its tail, and orders end at 8192.",
-                remedy='Choose a larger epsilon or delta, fewer rounds, or s_gbdt.bound = "tight".',
-                code="calibration-failed",
+                "calibration-failed-rounds", epsilon=promise.epsilon, delta=promise.delta, n_rounds=promise.n_rounds
             )
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
