@@ -132,12 +132,7 @@ def accountant_names() -> tuple[str, ...]:
 def get_accountant(name: str) -> Accountant:
     """The accountant of that name, ``gdp`` (the default everywhere), ``rdp``, ``pure``, ``pld``; PrivacyError else."""
     if name not in _ACCOUNTANTS:
-        raise PrivacyError(
-            f"There is no accountant named {name!r}.",
-            cause="The plan or the call misspells it.",
-            remedy=f"Use one of {', '.join(sorted(_ACCOUNTANTS))}.",
-            code="unknown-accountant",
-        )
+        raise PrivacyError("unknown-accountant", name=name, accountants=", ".join(sorted(_ACCOUNTANTS)))
     return _ACCOUNTANTS[name]
 
 

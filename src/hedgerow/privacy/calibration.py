@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hedgerow.errors import PrivacyError
-from hedgerow.privacy.accountants import Accountant, get_accountant
+from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, GaussianEvent
 from hedgerow.privacy.gdp import check_delta, check_epsilon, mu_of
 
@@ -36,12 +36,7 @@ class NoiseDemand:
 
     def __post_init__(self) -> None:
         if min(self.sensitivity_squared, self.length, self.count) < 1 or not 0 < self.weight < math.inf:
-            raise PrivacyError(
-                f"A demand for noise is out of range: {self!r}.",
-                cause="A query without sensitivity, entries or weight needs no noise.",
-                remedy="Leave it out, or correct the query that states it.",
-                code="demand-out-of-range",
-            )
+            raise PrivacyError("demand-out-of-range", demand=self)
 
 
 def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float, accountant: str = "gdp") -> float:
@@ -62,12 +57,7 @@ def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float
     check_epsilon(epsilon)
     check_delta(delta)
     if not 0 < total_weight < math.inf:
-        raise PrivacyError(
-            f"total_weight is {total_weight!r}; it must be a finite number above 0.",
-            cause="The plan releases nothing, or a release has no sensitivity.",
-            remedy="Plan at least one release with a positive sensitivity.",
-            code="weight-out-of-range",
-        )
+        raise PrivacyError("weight-out-of-range", weight=total_weight)
     judge = get_accountant(accountant)
     root = math.sqrt(total_weight)
 
@@ -78,7 +68,7 @@ def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
     noise_multiplier = _smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
-        raise _promise_broken(epsilon, delta, judge)
+        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
     return noise_multiplier
 
 
@@ -105,7 +95,7 @@ def calibrate_sigmas(
     # Below this precision the multiplier no longer changes a sigma by more than the grid does.
     noise_multiplier = _smallest(keeps, start=noise_multiplier, precision=1e-9)
     if not keeps(noise_multiplier):
-        raise _promise_broken(epsilon, delta, judge)
+        raise PrivacyError("calibration-failed", epsilon=epsilon, delta=delta, accountant=judge.name)
     return sigmas_of(noise_multiplier)
 
 
@@ -150,12 +140,3 @@ def _smallest(keeps: Callable[[float], bool], start: float, precision: float) ->
         else:
             lower = middle
     return upper
-
-
-def _promise_broken(epsilon: float, delta: float, judge: Accountant) -> PrivacyError:
-    return PrivacyError(
-        f"No noise was found that keeps epsilon = {epsilon!r} at delta = {delta!r} by the accountant {judge.name!r}.",
-        cause="The promise is too extreme for double precision, or the fixed-point grid is too coarse for it.",
-        remedy="Choose a larger delta, an epsilon between 0.001 and 100, or a finer grid.",
-        code="calibration-failed",
-    )

@@ -143,11 +143,6 @@ def _cost_of_one(event: Event) -> EventCost:
         return EventCost(event.count * epsilon**2, event.count * mu_of_pure(epsilon) ** 2, 0.0, 0.0)
     else:
         # A subclass is refused as well: it may mean something else than its parent.
-        raise PrivacyError(
-            f"An event of type {type(event).__name__} cannot be accounted for.",
-            cause="A release was made by a mechanism that this version does not know.",
-            remedy="Add its cost to hedgerow.privacy.cost before any such release is made.",
-            code="unknown-event",
-        )
+        raise PrivacyError("unknown-event", type=type(event).__name__)
     weight = event.count / event.noise_multiplier / event.noise_multiplier
     return EventCost(weight, weight * slack.mu_squared_factor, slack.total_variation, slack.log_ratio)

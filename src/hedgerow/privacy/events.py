@@ -281,12 +281,7 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     """The event that `to_dict` wrote; raises PrivacyError(code='unknown-event') for a type this version cannot read."""
     name = data.get("type")
     if not isinstance(name, str) or name not in _EVENT_TYPES:
-        raise PrivacyError(
-            f"A ledger holds an event of unknown type {name!r}.",
-            cause="It was written by a newer version of hedgerow, or the file was changed.",
-            remedy="Read it with the version that wrote it; its privacy cannot be accounted for here.",
-            code="unknown-event",
-        )
+        raise PrivacyError("unknown-event-type", name=name)
     return _EVENT_TYPES[name].from_dict(data)
 
 
@@ -315,9 +310,4 @@ def _check_positive_int(name: str, value: object) -> None:
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError(
-        what,
-        cause="The event was built or stored wrongly.",
-        remedy="Correct the release that it describes; nothing was accounted for.",
-        code="malformed-event",
-    )
+    return PrivacyError("malformed-event", what=what)

@@ -95,23 +95,13 @@ def total_mu(events: Iterable[Event]) -> float:
 def check_epsilon(epsilon: float) -> None:
     """Raises PrivacyError unless epsilon is a finite number above 0."""
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise PrivacyError(
-            f"epsilon is {epsilon!r}; it must be a finite number above 0.",
-            cause="epsilon = 0 allows no release at all, and an infinite one needs no noise.",
-            remedy="Choose an epsilon between 0.01 and 10; below 1 is a strong guarantee.",
-            code="epsilon-out-of-range",
-        )
+        raise PrivacyError("epsilon-out-of-range", epsilon=epsilon)
 
 
 def check_delta(delta: float) -> None:
     """Raises PrivacyError unless 0 < delta < 1."""
     if not 0 < delta < 1:
-        raise PrivacyError(
-            f"delta is {delta!r}; it must lie strictly between 0 and 1.",
-            cause="Gaussian noise cannot give delta = 0, and delta = 1 promises nothing.",
-            remedy="Choose a delta well below 1 / (number of units), for example 1e-6.",
-            code="delta-out-of-range",
-        )
+        raise PrivacyError("delta-out-of-range", delta=delta)
 
 
 def _upper_epsilon(mu: float, total_variation: float, delta: float) -> float:
@@ -148,9 +138,4 @@ def _bisect(holds: Callable[[float], bool], false_at: float, true_at: float) -> 
 
 def _check_non_negative(name: str, value: float) -> None:
     if math.isnan(value) or value < 0:
-        raise PrivacyError(
-            f"{name} is {value!r}; it must be at least 0.",
-            cause="A privacy loss was computed from a wrong noise multiplier.",
-            remedy="Check the releases of the run.",
-            code="privacy-loss-out-of-range",
-        )
+        raise PrivacyError("privacy-loss-out-of-range", name=name, value=value)

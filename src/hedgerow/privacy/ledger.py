@@ -202,18 +202,8 @@ def _sigma_of(event: Event) -> float | None:
 
 def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:
     if purpose in seen:
-        raise PrivacyError(
-            f"The purpose {purpose!r} was already released.",
-            cause="A round was repeated with fresh noise; averaging the two answers would undo the noise.",
-            remedy="Replay the journalled release instead of asking again.",
-            code="purpose-released-twice",
-        )
+        raise PrivacyError("purpose-released-twice", purpose=purpose)
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError(
-        what,
-        cause="The ledger was built wrongly, changed, or written by another version.",
-        remedy="Use the ledger as the run wrote it, with the version that wrote it.",
-        code="malformed-ledger",
-    )
+    return PrivacyError("malformed-ledger", what=what)

@@ -81,12 +81,7 @@ class SeededNoise:
 
     def __init__(self, seed: bytes | int, exact: bool = True) -> None:
         if isinstance(seed, bool) or not isinstance(seed, bytes | int):
-            raise PrivacyError(
-                f"The seed of the noise is of type {type(seed).__name__}.",
-                cause="Only bytes and integers have one canonical form.",
-                remedy="Give an integer or bytes.",
-                code="seed-type",
-            )
+            raise PrivacyError("seed-type", type=type(seed).__name__)
         # The two kinds are told apart, so that 97 and b"a" are different seeds.
         self._seed = b"b" + seed if isinstance(seed, bytes) else b"i" + str(seed).encode()
         self._exact = exact

@@ -68,11 +68,6 @@ def epsilon_pure(events: Iterable[Event]) -> float:
         if type(event) is UnnoisedEvent:
             return math.inf
         if not isinstance(event, PureEvent) or type(event) not in PURE_EVENTS:
-            raise PrivacyError(
-                f"An event of type {type(event).__name__} is not one of pure differential privacy.",
-                cause="Gaussian noise has a delta above 0; its epsilon cannot be added to those of pure releases.",
-                remedy='Account for such a run with "gdp", "rdp" or "pld", which bound all kinds together.',
-                code="not-pure",
-            )
+            raise PrivacyError("not-pure", type=type(event).__name__)
         costs.append(event.count * amplified_epsilon(event.epsilon, event.sampling_rate))
     return math.fsum(costs) * _ROUND_UP

@@ -91,12 +91,7 @@ def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_g
 def _local_noise_of(query: Query) -> QueryNoise:
     """The noise of a release of the local model: enough on every record's vector by itself."""
     if isinstance(query, SampledLeafSums):
-        raise PrivacyError(
-            "Releases over secret samples have no local model.",
-            cause="Whoever sees a record's own answer sees whether it was drawn: nothing is gained by the sample.",
-            remedy='Set privacy.noise to "server" or "distributed".',
-            code="noise-mode-unsupported",
-        )
+        raise PrivacyError("noise-local-samples")
     sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
     event = LocalGaussianEvent.of(sigma, query.sensitivity_squared, query.length)
     return QueryNoise(event, sigma * sigma, 0, 0, record_sigma=sigma)
@@ -110,12 +105,7 @@ def noise_of_records(record_sigma: int, n_records: int) -> int:
 def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     """The noise of a release of pure differential privacy: `central_sigma` is its scale, `variance` a Laplace's."""
     if not is_central:
-        raise PrivacyError(
-            "Laplace noise and choices cannot be made of the sites' shares.",
-            cause="A sum of Laplace draws is no Laplace draw, and a choice needs the exact sum.",
-            remedy='Set privacy.noise to "server".',
-            code="noise-mode-unsupported",
-        )
+        raise PrivacyError("noise-shares")
     pure = query.pure
     if pure.scale == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)

@@ -186,12 +186,7 @@ def _from_excess(log_terms: FloatArray, order: int) -> float:
 def _check(order: int, rate: float, noise_multiplier: float) -> None:
     if order >= 2 and 0 < rate <= 1 and 0 < noise_multiplier < math.inf:
         return
-    raise PrivacyError(
-        f"A release over a sample has order {order}, rate {rate!r} and noise multiplier {noise_multiplier!r}.",
-        cause="Orders begin at 2, a rate lies in (0, 1], and noise is positive.",
-        remedy="Check the plan's sampling rate and its noise.",
-        code="privacy-loss-out-of-range",
-    )
+    raise PrivacyError("sample-out-of-range", order=order, rate=rate, noise_multiplier=noise_multiplier)
 
 
 def epsilon_rdp(events: Iterable[Event], delta: float) -> float:

@@ -74,12 +74,7 @@ class PrivacyContext:
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
         if self.noise_mode not in NOISE_MODES:
-            raise PrivacyError(
-                f"The noise mode is {self.noise_mode!r}.",
-                cause="The plan misspells it, or a newer version wrote the report.",
-                remedy=f"Use one of {', '.join(NOISE_MODES)}.",
-                code="unknown-noise-mode",
-            )
+            raise PrivacyError("unknown-noise-mode", noise=self.noise_mode, modes=", ".join(NOISE_MODES))
 
     @classmethod
     def of(cls, plan: Plan, *, seeded: bool = False, approximate: bool = False) -> PrivacyContext:
@@ -357,12 +352,7 @@ def unread_report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
     """`report_of`, but each number is computed when it is first asked for: one of them takes seconds."""
     for release in ledger:
         if not _is_of_mode(release, context.noise_mode):
-            raise PrivacyError(
-                f"The run is reported with {context.noise_mode} noise, but its ledger holds a release of another kind.",
-                cause="Noise of single records, of sites and of the coordinator do not protect from the same people.",
-                remedy="Do not publish the model; report the plan to the maintainers.",
-                code="noise-mode-unsupported",
-            )
+            raise PrivacyError("noise-reported", noise=context.noise_mode)
     values = {part.name: getattr(context, part.name) for part in fields(PrivacyContext)}
     # A run that was stopped and taken up again may have had another source of noise before: the ledger knows.
     values["seeded"] |= any(release.seeded for release in ledger)
@@ -490,21 +480,11 @@ def _has_lost_cohort(release: Release) -> bool:
 
 
 def _untrue(told: str, found: str) -> PrivacyError:
-    return PrivacyError(
-        f"The privacy report does not fit what it is stored with: it says that {told}, and there {found}.",
-        cause="It was changed, or a version wrote it that forgot to count an evaluation.",
-        remedy="Do not rely on it: use the file as the run wrote it. What the ledger says is what was spent.",
-        code="report-untrue",
-    )
+    return PrivacyError("report-untrue", told=told, found=found)
 
 
 def _malformed(what: str) -> PrivacyError:
-    return PrivacyError(
-        what,
-        cause="It was cut off or written by another version.",
-        remedy="Read it with the version that wrote it.",
-        code="malformed-report",
-    )
+    return PrivacyError("malformed-report", what=what)
 
 
 def _number(value: float) -> str:

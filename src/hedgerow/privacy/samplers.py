@@ -388,18 +388,13 @@ def select(scores: Sequence[npt.NDArray[np.int64]], scale: int, random_bytes: Ra
         if not len(values):
             continue
         if int(np.abs(values).max()) > LARGEST_SCORE:
-            raise PrivacyError(
-                "A score is beyond 2^61.",
-                cause="It was scaled up too far.",
-                remedy="Count scores in coarser units.",
-                code="score-out-of-range",
-            )
+            raise PrivacyError("score-out-of-range")
         gaps = np.asarray(int(values.max()) - values, dtype=np.int64)
         while chosen[part] < 0:
             index, after = attempt_selection(stream, position, gaps, scale)
             if after == END_OF_STREAM:
                 if stream.size - position > LARGEST_ATTEMPT:
-                    raise _unsound("The byte source gave a megabyte without completing one attempt at a choice.")
+                    raise PrivacyError("unsound-randomness", given="a megabyte without one whole attempt at a choice")
                 fresh = _request_bytes(random_bytes, max(SMALLEST_REQUEST, stream.size - position))
                 stream, position = np.concatenate([stream[position:], fresh]), 0
                 continue
@@ -420,44 +415,25 @@ def _draw(sampler: _Sampler, size: int, length: int, random_bytes: RandomBytes) 
         stream = np.concatenate([stream, _request_bytes(random_bytes, request)])
         filled, used = fill(stream, sampler.is_laplace, size, out, filled)
         if filled < 0:
-            raise _unsound(f"The byte source gave a value beyond {sampler.limit}.")
+            raise PrivacyError("unsound-randomness", given=f"a value beyond {sampler.limit}")
         stream = stream[used:]
         if filled < length and stream.size > LARGEST_ATTEMPT:
-            raise _unsound(f"The byte source gave {stream.size} bytes without completing one attempt at a draw.")
+            given = f"{stream.size} bytes without completing one attempt at a draw"
+            raise PrivacyError("unsound-randomness", given=given)
     return out
 
 
 def _check_arguments(sigma: int, length: int) -> None:
     """Raise PrivacyError for a size of noise, or a length, out of range."""
     if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= LARGEST_SIGMA:
-        raise PrivacyError(
-            f"The noise has sigma = {sigma!r} grid units; it must be an integer from 1 to 2^53.",
-            cause="The fixed-point grid is far too coarse or too fine for the noise.",
-            remedy="Choose a scale such that sigma is between a thousand and a billion grid units.",
-            code="sigma-out-of-range",
-        )
+        raise PrivacyError("sigma-out-of-range", sigma=sigma)
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
-        raise PrivacyError(
-            f"Noise was asked for a vector of {length!r} entries.",
-            cause="The query states no length.",
-            remedy="Give the number of entries as an integer of at least 0.",
-            code="length-out-of-range",
-        )
+        raise PrivacyError("length-out-of-range", length=length)
 
 
 def _request_bytes(random_bytes: RandomBytes, n_bytes: int) -> npt.NDArray[np.uint8]:
     """So many bytes from the source: uint8 [n_bytes]; PrivacyError when it gives another number."""
     content = random_bytes(n_bytes)
     if len(content) != n_bytes:
-        raise _unsound(f"The byte source gave {len(content)} bytes instead of {n_bytes}.")
+        raise PrivacyError("unsound-randomness", given=f"{len(content)} bytes instead of {n_bytes}")
     return np.frombuffer(content, dtype=np.uint8)
-
-
-def _unsound(what: str) -> PrivacyError:
-    """The error for a byte source that is not random."""
-    return PrivacyError(
-        what,
-        cause="It is not a source of uniform random bytes.",
-        remedy="Use the operating system's generator (os.urandom).",
-        code="unsound-randomness",
-    )

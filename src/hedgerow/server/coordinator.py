@@ -211,7 +211,7 @@ class RunSession:
             run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
             claims = [each.name for each in run.sites if each.claims_more]
             if len(claims) >= run.sites.n_believed:
-                give_up(run, _journal_behind(claims))
+                give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
         site.n_held = hello.n_releases if is_ours else 0
         # No node has a release, or the epoch itself, without the seed that the trees are made from.
@@ -361,16 +361,6 @@ def _resume(run: Run, stored: JournalledRun) -> None:
         run.stall()
 
 
-def _journal_behind(sites: list[str]) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"Sites {', '.join(sites)} hold more releases than this coordinator's journal.",
-        cause="The journal was restored from a backup.",
-        remedy="Never resume a run from a backup: noise would be drawn twice. Begin a new run, with --new-run or "
-        "another journal.",
-        code="journal-rolled-back",
-    )
-
-
 # The loop ------------------------------------------------------------------------------------------------------------
 
 
@@ -410,7 +400,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
             hub.send(site, message)
     if session.run.outcome is not None and session.run.failure is None:
         return session.run.outcome
-    raise session.run.failure or HedgerowError("The run ended without a model.")
+    raise session.run.failure or HedgerowError("no-model")
 
 
 def tell_of_the_end(

@@ -57,11 +57,13 @@ def check_rounds(task: Task, n_sites: int) -> None:
     most = MAX_ATTEMPTS * most_slots(n_sites)
     if task.n_exchanges > most:
         raise PlanError(
-            f"The plan asks for {task.n_exchanges:,} rounds; a run of {n_sites:,} sites has {most:,} at most.",
-            cause=f"It has {MAX_ATTEMPTS} epochs of {most_slots(n_sites):,} rounds each: the keys of all sites are "
-            f"sent in one message of {KEY_LIST_BYTES >> 20} MiB.",
-            remedy="Set model.batch_size higher or model.n_trees lower; or build a roster of fewer sites.",
-            code="plan-too-many-rounds",
+            "plan-too-many-rounds",
+            n_rounds=task.n_exchanges,
+            n_sites=n_sites,
+            most=most,
+            n_epochs=MAX_ATTEMPTS,
+            n_slots=most_slots(n_sites),
+            megabytes=KEY_LIST_BYTES >> 20,
         )
 
 
@@ -128,13 +130,11 @@ def too_few(run: Run) -> AggregationError:
         return run.sites.too_few(run.plan)
     lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
     return AggregationError(
-        f"Round {run.replica.n_releases} cannot be repeated with the sites that are there, "
-        f"{', '.join(sorted(there))}; of {', '.join(sorted(set[str]().union(*lacking)))} no vector came"
-        f"{run.sites.said_of_them()}.",
-        cause="Its vectors were masked in an epoch of other sites, and were too few. With those who came since in "
-        "place of those who are gone, both sums could be opened, so that no site masks it again.",
-        remedy="Start a new run when all sites are there. A smaller federation.min_sites leaves a round more room.",
-        code="round-not-repeatable",
+        "round-not-repeatable",
+        round=run.replica.n_releases,
+        there=", ".join(sorted(there)),
+        lacking=", ".join(sorted(set[str]().union(*lacking))),
+        said=run.sites.said_of_them(),
     )
 
 
@@ -154,11 +154,7 @@ def begin_setup(run: Run) -> None:
             raise too_few(run)
         members = members_of_next(run)
     if run.attempt >= MAX_ATTEMPTS:
-        raise AggregationError(
-            f"No epoch was ready after {MAX_ATTEMPTS} attempts{run.sites.said_of_them()}.",
-            remedy="Look at the sites' logs.",
-            code="no-epoch",
-        )
+        raise AggregationError("no-epoch", n_epochs=MAX_ATTEMPTS, said=run.sites.said_of_them())
     run.attempt += 1
     n_slots = slots_for(run.task, len(run.releases), len(members))
     identity = (run.run_id, run.attempt, run.setup.roster.hash())

@@ -176,7 +176,7 @@ class Run:
     def open_slot(self) -> Aggregator:
         """The slot that is open; AggregationError when there is none."""
         if self.slot is None:
-            raise AggregationError("No slot is open.", code="no-slot")
+            raise AggregationError("no-slot")
         return self.slot
 
     def has_answered(self, site: str) -> bool:

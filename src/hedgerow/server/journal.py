@@ -106,22 +106,9 @@ class Journal:
             return None
         run_id, task_digest, roster_bytes, attempt, next_slot, epoch, origin, slot, digest, given_up, salvaged = rows[0]
         if task_digest != task.digest or roster_bytes != roster.to_bytes():
-            raise UsageError(
-                f"{self._database.path} is the journal of a run with another plan, model or roster.",
-                cause="The plan or the roster was changed, or the file belongs to another run.",
-                remedy="Give the plan and the roster with which the run began, and it goes on. To begin a new run, add "
-                "--new-run, which sets this journal aside, or give another journal. --abort ends the old run, and "
-                "tells its sites.",
-                code="journal-of-another-run",
-            )
+            raise UsageError("journal-of-another-run", path=self._database.path)
         if given_up is not None:
-            raise UsageError(
-                f"{self._database.path} is the journal of a run that was given up ({given_up}).",
-                cause="Its sites were told so and will not take it up again.",
-                remedy="Begin a new run: add --new-run, which sets this journal aside, or give another journal. What "
-                "the old one released stays counted.",
-                code="journal-given-up",
-            )
+            raise UsageError("journal-given-up", path=self._database.path, given_up=given_up)
         view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
         salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
@@ -261,12 +248,7 @@ def open_journal(
     before_new()
     if Path(f"{path}-wal").exists():
         # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
-        raise EnvironmentFault(
-            f"{path} could not be closed, so that it cannot be set aside.",
-            cause="The disk is full, or another process reads the file.",
-            remedy="Free some space, or end that process; then start again.",
-            code="disk-full",
-        )
+        raise EnvironmentFault("journal-not-closed", path=path)
     aside = next(place for place in map(path.with_name, _names_beside(path.name)) if not place.exists())
     path.rename(aside)
     return Journal(path), aside
@@ -274,12 +256,7 @@ def open_journal(
 
 def no_open_run(path: Path, *, is_over: bool) -> UsageError:
     """The refusal to end what is over, or was never begun."""
-    return UsageError(
-        f"{path} holds no run that could be ended.",
-        cause="The run is over and its model was made." if is_over else "No run has begun with this journal.",
-        remedy="Start the coordinator without --abort: it writes the model, or begins the run.",
-        code="no-open-run",
-    )
+    return UsageError("run-over" if is_over else "no-open-run", path=path)
 
 
 def _names_beside(name: str) -> Iterator[str]:

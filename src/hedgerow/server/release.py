@@ -94,11 +94,12 @@ def answer_of(node: Answering, query: Query) -> IntVector:
     # A shorter vector would be stretched by numpy instead of being refused.
     if vector.shape != (query.length,) or vector.dtype != np.int64:
         raise RemoteProtocolError(
-            f"Site {node.site!r} answered {query.purpose} with {vector.dtype} of shape {vector.shape}; "
-            f"{query.length} integers of 64 bits were asked for.",
-            cause="It runs another version, or another plan.",
-            remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
-            code="answer-shape",
+            "answer-shape",
+            site=node.site,
+            purpose=query.purpose,
+            dtype=vector.dtype,
+            shape=vector.shape,
+            length=query.length,
         )
     return vector
 
@@ -325,12 +326,7 @@ def _carried_out(
 
 def _check_noise_mode(plan: Plan, aggregation: Aggregation) -> None:
     if (plan.privacy.noise == "distributed") != (aggregation.cohort is not None):
-        raise PrivacyError(
-            f"The plan asks for {plan.privacy.noise} noise, but the sums come with the other kind.",
-            cause="Noise from the sites needs nodes that add their shares before the secure sum.",
-            remedy='Use secure aggregation, or set privacy.noise to "server".',
-            code="noise-mode-unsupported",
-        )
+        raise PrivacyError("noise-of-sums", noise=plan.privacy.noise)
 
 
 # What the releases cost --------------------------------------------------------------------------------------------
@@ -348,12 +344,7 @@ def checked_report(plan: Plan, ledger: Ledger, noise: NoiseSource) -> PrivacyRep
         noised = [event for event in ledger.events() if not isinstance(event, UnnoisedEvent)]
         spent = account_of(privacy.accountant, noised, privacy.delta).epsilon
     if spent > privacy.epsilon:
-        raise PrivacyError(
-            f"The run cost epsilon = {spent:.6g}, more than the {privacy.epsilon:.6g} of the plan.",
-            cause="A program released more than it had declared when its noise was calibrated.",
-            remedy="Do not publish the model; report the plan to the maintainers.",
-            code="budget-exceeded",
-        )
+        raise PrivacyError("budget-exceeded", spent=spent, epsilon=privacy.epsilon)
     return report
 
 
@@ -362,12 +353,7 @@ def checked_cost(own: Ledger, context: PrivacyContext) -> PrivacyReport:
     cost = report_of(own, context)
     requested = context.epsilon_requested
     if requested is not None and cost.epsilon > requested:
-        raise PrivacyError(
-            f"The evaluation cost epsilon = {cost.epsilon:.6g}, more than the {requested:.6g} that was asked for.",
-            cause="A program released more than it had declared when its noise was calibrated.",
-            remedy="Do not publish its results; report the call to the maintainers.",
-            code="budget-exceeded",
-        )
+        raise PrivacyError("evaluation-budget-exceeded", spent=cost.epsilon, requested=requested)
     return cost
 
 

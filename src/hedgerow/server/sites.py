@@ -425,8 +425,5 @@ class Sites:
         if self.draws_seed:
             why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
         return AggregationError(
-            f"Too few sites take part: {len(self.available)} of {len(self)} are there and ready{said}.",
-            cause=f"At least {self.least(plan)} are needed, {why}.",
-            remedy="Wait for the others and start a new run; look at the logs of those that refused.",
-            code="too-few-sites",
+            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said, least=self.least(plan), why=why
         )

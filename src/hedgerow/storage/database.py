@@ -55,11 +55,7 @@ class Database:
             patience = _SECONDS_TO_FIND_OUT if is_exclusive else _SECONDS_FOR_A_TURN
             self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         except OSError as fault:
-            raise EnvironmentFault(
-                f"{path} cannot be opened: {fault.strerror or fault}.",
-                remedy="Give a folder that this user may write to.",
-                code="file-not-written",
-            ) from fault
+            raise EnvironmentFault("database-not-opened", path=path, fault=fault.strerror or fault) from fault
         except sqlite3.Error as fault:
             raise _fault_of(path, fault) from fault
         try:
@@ -82,12 +78,7 @@ class Database:
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
         if found not in (0, version, *self._upgrades):
             self._connection.close()
-            raise EnvironmentFault(
-                f"{self.path} is of version {found}; this hedgerow reads version {version}.",
-                cause="Another version of hedgerow wrote it.",
-                remedy="Use the version that wrote it until its runs are over.",
-                code="database-version",
-            )
+            raise EnvironmentFault("database-version", path=self.path, found=found, version=version)
         for statement in filter(str.strip, (self._upgrades.get(found, "") + ";" + schema).split(";")):
             self._connection.execute(statement)
         self._connection.execute(f"pragma user_version = {version:d}")
@@ -151,20 +142,10 @@ def require_private(path: Path, status: os.stat_result) -> None:
     """
     user = os.geteuid()
     if status.st_uid != user:
-        raise EnvironmentFault(
-            f"{path} belongs to another user ({status.st_uid}); this process runs as {user}.",
-            cause="It was made by another user, or copied or mounted with its owner.",
-            remedy=f"Run the command as that user. If nobody else has changed it: chown {user} {path}, as root.",
-            code="state-owner",
-        )
+        raise EnvironmentFault("state-owner", path=path, owner=status.st_uid, user=user)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        raise EnvironmentFault(
-            f"{path} may be used by others than its owner (mode {stat.S_IMODE(status.st_mode):04o}).",
-            cause="Its permissions were changed, or it was made or copied without regard to them.",
-            remedy=f"If nobody else has used it: chmod {mode} {path}",
-            code="state-permissions",
-        )
+        raise EnvironmentFault("state-permissions", path=path, found=stat.S_IMODE(status.st_mode), mode=mode)
 
 
 def _require_own_file(path: Path) -> None:
@@ -185,26 +166,9 @@ def _fault_of(path: Path, fault: sqlite3.Error) -> EnvironmentFault:
     # The primary code stands in the lowest byte of SQLite's extended codes.
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF
     if code in _DISK_FULL:
-        return EnvironmentFault(
-            f"{path} could not be written.",
-            cause="The disk or the account's quota is full.",
-            remedy="Free some space and start again: nothing was lost, and the run goes on where it was.",
-            code="disk-full",
-        )
+        return EnvironmentFault("database-disk-full", path=path)
     if code in _LOCKED:
-        return EnvironmentFault(
-            f"{path} is in use.",
-            cause="Another process of this machine has it open.",
-            remedy="Stop that process, or give this one a folder of its own.",
-            code="database-locked",
-        )
+        return EnvironmentFault("database-locked", path=path)
     if code in _DAMAGED:
-        return EnvironmentFault(
-            f"{path} is damaged, or is no database.",
-            cause="It was overwritten, or the disk failed.",
-            remedy="Move it away and start again; a node then enrols anew.",
-            code="database-damaged",
-        )
-    return EnvironmentFault(
-        f"{path}: {fault}.", remedy="Check the file, its folder and their permissions.", code="database-failed"
-    )
+        return EnvironmentFault("database-damaged", path=path)
+    return EnvironmentFault("database-failed", path=path, fault=fault)
