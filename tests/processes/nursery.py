@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import hedgerow.cli.coordinator
-import hedgerow.cli.evaluate_sites
+import hedgerow.cli.evaluate
 import hedgerow.cli.node
 import hedgerow.client.node_session
 from hedgerow.cli.main import main

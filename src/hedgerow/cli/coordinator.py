@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
-from hedgerow.cli.output import note, print_facts, print_json, warn, wrapped
+from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
 from hedgerow.errors import UsageError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
@@ -392,7 +392,7 @@ def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: a
     if model.salvaged is not None:
         warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
     if model.report.seeded:
-        warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
+        warn_seeded()
     print_facts(
         [
             ("sites", f"{len(together)} of {len(pinned.sites)}: {listed(together)}"),

@@ -1,20 +1,36 @@
-"""``hedgerow evaluate``: how well a model predicts."""
+"""``hedgerow evaluate``: how well a model predicts a table, or, with --federated, what sites hold out and may not show.
+
+An app of Flower evaluates by the same functions.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hedgerow.cli.output import number, print_facts, print_json
+from hedgerow.cli.inputs import check_can_write, listed, named_sites, picture_file
+from hedgerow.cli.output import number, print_facts, print_json, warn_seeded, wrapped
 from hedgerow.cli.progress import status
+from hedgerow.cli.train import read_sites
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records
-from hedgerow.errors import UsageError
+from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.evaluation.estimates import Estimate, Evaluation
+from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated, plot_calibration
+from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.metrics import classification_scores, regression_scores
-from hedgerow.models.model import Model
+from hedgerow.models.model import Model, require_room
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.server.coordinator import RunSession
+from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.threads import available_threads, use_threads
 
 _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
 
@@ -22,9 +38,7 @@ _TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse":
 def run(arguments: argparse.Namespace) -> None:
     """Print the scores."""
     if arguments.federated:
-        from hedgerow.cli.evaluate_sites import run as run_over_sites
-
-        run_over_sites(arguments)
+        _run_federated(arguments)
         return
     _check_plain(arguments)
     model = Model.load(arguments.model)
@@ -33,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **scores})
         return
-    print_facts(score_facts(scores, model))
+    print_facts(_facts_of_scores(scores, model))
 
 
 def _check_plain(arguments: argparse.Namespace) -> None:
@@ -62,8 +76,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     return {"n_records": len(truth), **scores}
 
 
-def score_facts(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
-    """The scores for a person."""
+def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
     facts = [("records", f"{scores['n_records']:,}")]
     for name, title in _TITLES.items():
         if name in scores:
@@ -77,3 +90,161 @@ def _remark(name: str, value: float, model: Model) -> str:
     if np.isnan(value):
         return " (one class only)"
     return " (chance 0.5)" if len(model.plan.label.classes) == 2 else " (mean of each class against the rest)"
+
+
+def _run_federated(arguments: argparse.Namespace) -> None:
+    """Evaluate, write the model with the cost on its account, print the scores and what they cost."""
+    _check_federated(arguments)
+    model = Model.load(arguments.model)
+    out = check_can_write(arguments.out or arguments.model)
+    picture = _picture(arguments.plot, model)
+    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    if arguments.roster is None:
+        require_room(out, model)
+        tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
+        with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
+            found = evaluate_federated(
+                model, tables.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
+            )
+        sites = list(tables.data)
+        # The account goes first: numbers that were seen but not charged would be a leak.
+        require_room(out, model)
+        found.model.save(out)
+    else:
+        found, sites = _over_network(arguments, model, out, noise)
+    if picture is not None:
+        plot_calibration(found, picture)
+    if arguments.json:
+        print_json(content_of(found, sites, out, picture))
+        return
+    if noise.seeded:
+        warn_seeded()
+    print_evaluation(found, sites, out, picture)
+
+
+def _over_network(
+    arguments: argparse.Namespace, model: Model, out: Path, noise: NoiseSource
+) -> tuple[FederatedEvaluation, list[str]]:
+    """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
+    # An extra: only whoever dials or listens needs grpc.
+    from hedgerow.cli.coordinator import ModelFile, serve
+
+    evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
+    journal = Path(arguments.journal or journal_of(out, model))
+    file = ModelFile(out, model, journal)
+    outcome, session, _ = serve(arguments, model.plan, noise, file, evaluated)
+    found = found_by(outcome, model)
+    # The account goes first, as above.
+    file.save(found.model, quiet=arguments.json)
+    return found, sites_of(session)
+
+
+def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: str = "") -> EvaluatedModel:
+    """What the coordinator of an evaluation is given; without a delta, the model's own; `noise` as `EvaluationTask`.
+
+    Raises PrivacyError.
+    """
+    delta = model.plan.privacy.delta if delta is None else delta
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, len(model.ledger), noise)
+    return EvaluatedModel(task, model.ledger, model.report)
+
+
+def journal_of(out: Path | str, model: Model) -> str:
+    """Every evaluation of a model has a journal of its own: the ledger is longer each time."""
+    return f"{out}.evaluation-{len(model.ledger)}.journal"
+
+
+def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
+    """What a run over nodes found, and the model with it on its account."""
+    if outcome.evaluation is None or outcome.cost is None:
+        raise HedgerowError("The evaluation ended without numbers.")
+    account = replace(model, ledger=outcome.ledger, report=outcome.report)
+    return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
+
+
+def sites_of(session: RunSession) -> list[str]:
+    """Whose rows are in a release of the run."""
+    return sorted({site for survivors in session.run.survivors for site in survivors})
+
+
+def _check_federated(arguments: argparse.Namespace) -> None:
+    over_network = arguments.roster is not None
+    if over_network and arguments.sites:
+        raise UsageError(
+            "--site and --roster do not go together: the nodes of a roster read their own tables.",
+            remedy="Leave out one of them.",
+            code="usage",
+        )
+    if arguments.noise is not None and not over_network:
+        raise UsageError(
+            "--noise is for evaluations over the nodes of a roster; sites in one process have the plan's noise.",
+            remedy="Leave out --noise, or give --roster.",
+            code="usage",
+        )
+    missing = "--identity" if over_network and arguments.identity is None else ""
+    missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
+    missing = missing or ("--epsilon" if arguments.epsilon is None else "")
+    if missing:
+        raise UsageError(
+            f"{missing} is missing: --federated needs the sites and what they may spend.",
+            remedy="See `hedgerow evaluate --help`.",
+            code="usage",
+        )
+    if arguments.data is not None:
+        raise UsageError(
+            f"{arguments.data} is a table in the clear, which --federated has no use for.",
+            remedy="Give it as a site, --site NAME=FILE, or leave out --federated.",
+            code="usage",
+        )
+
+
+def _picture(path: str | None, model: Model) -> Path | None:
+    if path is None:
+        return None
+    if model.plan.label.type == "regression":
+        raise UsageError("A regression has no calibration curve.", remedy="Leave out --plot.", code="usage")
+    return picture_file(path)
+
+
+def print_evaluation(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> None:
+    """What was found and what it cost, for a person."""
+    facts = [("sites", f"{len(sites)}: {listed(sites)}"), *score_facts(found.evaluation)]
+    facts.append(("model", f"written to {out}, with this evaluation on its account"))
+    if picture is not None:
+        facts.append(("picture", str(picture)))
+    print_facts(facts)
+    print(f"\n  This evaluation alone cost epsilon {number(found.cost.epsilon, 6)} at delta {found.cost.delta:.3g}.")
+    print("  The model with all that was released about it:\n")
+    print(wrapped(found.model.report.text()))
+
+
+def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """What was found, for a person."""
+    n_records = evaluation.n_records
+    facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
+    facts += [(_TITLES[name], estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
+    if evaluation.error_clip is not None:
+        facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
+    return facts
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """A number with its errors, for a person."""
+    if math.isnan(estimate.value):
+        return "not measurable: too few records of a class for so much noise"
+    text = f"{number(estimate.value)} ± {number(estimate.noise_error, 2)} from the noise"
+    if not math.isnan(estimate.sampling_error):
+        text += f", ± {number(estimate.sampling_error, 2)} from the sample"
+    return text
+
+
+def content_of(found: FederatedEvaluation, sites: Sequence[str], out: Path, picture: Path | None) -> Mapping[str, Any]:
+    """The same, for a program."""
+    return {
+        "model": str(out),
+        "sites": list(sites),
+        **found.evaluation.to_dict(),
+        "cost": found.cost.to_dict(),
+        "report": found.model.report.to_dict(),
+        "picture": None if picture is None else str(picture),
+    }

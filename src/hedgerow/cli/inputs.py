@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hedgerow.client.policy import Policy, parse_policy
-from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.secagg._primitives.identity import Identity
@@ -15,7 +14,7 @@ from hedgerow.secagg.roster import Roster, Site
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster
 
-DEFAULT_MODEL = "model.json"
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 def read_plan(path: str) -> Plan:
@@ -98,18 +97,27 @@ def check_can_write(path: str) -> Path:
     return file
 
 
-def new_model(path: str | None) -> Path:
-    """Where a trained model goes: as told, else model.json here; a model must not be there yet.
+def new_file(path: str) -> Path:
+    """The path of a plan to be written, if nothing is there yet; raises as `check_can_write`, and UsageError."""
+    file = check_can_write(path)
+    if file.exists():
+        raise UsageError(
+            f"{file} exists already.",
+            cause="Somebody may have filled it in by hand.",
+            remedy="Choose another name, or remove it first.",
+            code="plan-exists",
+        )
+    return file
 
-    Raises:
-        UsageError, EnvironmentFault: as `check_can_write` and `require_room`.
-    """
-    # Not at the top: commands without a model need no numpy.
-    from hedgerow.models.model import require_room
 
-    out = check_can_write(path or DEFAULT_MODEL)
-    require_room(out)
-    return out
+def picture_file(path: str) -> Path:
+    """The path of a picture, by its ending; raises as `check_can_write`, and UsageError for another ending."""
+    file = check_can_write(path)
+    if file.suffix.lower() not in _PICTURES:
+        raise UsageError(
+            f"{file}: pictures end in {', '.join(_PICTURES)}.", remedy="Choose one of these.", code="picture-format"
+        )
+    return file
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
@@ -160,13 +168,3 @@ def signing_roster(pinned: PinnedRoster) -> Roster:
     """The roster as secure aggregation reads it: names and Ed25519 keys, in the order that numbers the nodes."""
     sites = tuple(Site(site.name, site.identity_key, pinned.max_rows_of(site.name)) for site in pinned.sites)
     return Roster(pinned.coordinator.identity_key, sites)
-
-
-def left_out_text(report: ContributionReport) -> str:
-    """How many rows were left out, and why, for the site's owner only."""
-    causes = [f"{n_rows:,} {code}" for code, n_rows in sorted(report.unfit.items())]
-    if report.n_dropped:
-        causes.append(f"{report.n_dropped:,} beyond privacy.max_rows_per_unit")
-    n_left_out = sum(report.unfit.values()) + report.n_dropped
-    reason = f" ({', '.join(causes)})" if causes else ""
-    return f"{n_left_out:,} rows left out{reason}, {report.n_rows - report.n_dropped:,} rows used."

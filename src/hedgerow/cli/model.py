@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from hedgerow.cli.inputs import check_can_write
+from hedgerow.cli.inputs import check_can_write, picture_file
 from hedgerow.cli.output import note, print_json, warn, wrapped
 from hedgerow.data.sources import read_records
-from hedgerow.errors import ModelError, UsageError
+from hedgerow.errors import ModelError
 from hedgerow.models.model import Model
 from hedgerow.models.plots import plot_shapes
 
@@ -31,16 +31,9 @@ def report(arguments: argparse.Namespace) -> None:
     print(wrapped(model.report.text()))
 
 
-_ENDINGS = (".png", ".svg", ".pdf")
-
-
 def plot(arguments: argparse.Namespace) -> None:
     """Draw the shape functions into one file."""
-    out = check_can_write(arguments.out)
-    if out.suffix.lower() not in _ENDINGS:
-        raise UsageError(
-            f"{out}: pictures end in {', '.join(_ENDINGS)}.", remedy="Choose one of these.", code="picture-format"
-        )
+    out = picture_file(arguments.out)
     model = Model.load(arguments.model)
     plot_shapes(model, out)
     if arguments.json:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hedgerow.cli.evaluate_sites import score_facts
-from hedgerow.cli.inputs import address_of, left_out_text, read_plan, read_policy, signing_key, signing_roster
+from hedgerow.cli.evaluate import score_facts
+from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
 from hedgerow.client.admission import (
     NodeSetup,
@@ -119,7 +119,7 @@ def loader(
 def _told(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
     if tell is not None and (report.unfit or not rows.n_records):
-        tell(f"{source}: {left_out_text(report)} (private: for this site only)")
+        tell(f"{source}: {report.text()} (private: for this site only)")
     return rows
 
 

@@ -89,6 +89,11 @@ def warn(text: str) -> None:
     print(_paragraph(_styled("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
 
 
+def warn_seeded() -> None:
+    """What is wrong with a model whose noise came from a seed."""
+    warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
+
+
 def typed(command: str) -> str:
     """A command of this installation as a shell here understands it: its program with the folder, if that is needed."""
     program, *rest = command.split(" ", 1)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hedgerow.cli.inputs import check_can_write, read_plan
+from hedgerow.cli.inputs import new_file, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
 from hedgerow.data.drafts import draft_plan, plan_toml, toml_section
 from hedgerow.errors import UsageError
@@ -16,14 +16,7 @@ from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_name
 
 def init(arguments: argparse.Namespace) -> None:
     """Print the draft, or write it to a file that does not exist yet."""
-    out = None if arguments.out is None else check_can_write(arguments.out)
-    if out is not None and out.exists():
-        raise UsageError(
-            f"{out} exists already.",
-            cause="Somebody may have filled it in by hand.",
-            remedy="Choose another name, or remove it first.",
-            code="plan-exists",
-        )
+    out = None if arguments.out is None else new_file(arguments.out)
     text = draft_plan(
         arguments.data,
         arguments.label,
@@ -64,14 +57,7 @@ def preset(arguments: argparse.Namespace) -> None:
     if arguments.out is None:
         print(text, end="")
         return
-    out = check_can_write(arguments.out)
-    if out.exists():
-        raise UsageError(
-            f"{out} exists already.",
-            cause="Somebody may have filled it in by hand.",
-            remedy="Choose another name, or remove it first.",
-            code="plan-exists",
-        )
+    out = new_file(arguments.out)
     out.write_text(text, encoding="utf-8")
     note(f"Wrote {out}. Now see what it costs: {typed(f'hedgerow privacy {out}')}")
 

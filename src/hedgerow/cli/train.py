@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.cli.inputs import left_out_text, listed, named_sites, new_model, read_plan
-from hedgerow.cli.output import note, print_facts, print_json, warn, wrapped
+from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
+from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import seeded_samplings
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
 from hedgerow.data.units import ContributionReport
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
 from hedgerow.methods.registry import resolve
-from hedgerow.models.model import Model, save_unless_kept
+from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.threads import available_threads, use_threads
@@ -57,7 +57,7 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
     contributions = {name: report for name, (_, report) in bounded.items()}
     for name, report in contributions.items():
         if report.unfit or report.n_dropped or not data[name].n_records:
-            note(f"Private, for the site {name} only: {left_out_text(report)}")
+            note(f"Private, for the site {name} only: {report.text()}")
     if not any(own.n_records for own in data.values()):
         warn(
             "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
@@ -89,7 +89,8 @@ def train_with_progress(
 def run(arguments: argparse.Namespace) -> None:
     """Train, write the model, print what it promises."""
     plan = read_plan(arguments.plan)
-    out = new_model(arguments.out)
+    out = check_can_write(arguments.out or "model.json")
+    require_room(out)
     files = named_sites(arguments.sites)
     check_sites(plan, len(files))
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
         return
     if noise.seeded:
-        warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
+        warn_seeded()
     _print(model, sites, str(out))
 
 

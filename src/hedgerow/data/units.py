@@ -234,6 +234,15 @@ class ContributionReport:
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
 
+    def text(self) -> str:
+        """How many rows were left out, and why, for the site's owner only."""
+        causes = [f"{n_rows:,} {code}" for code, n_rows in sorted(self.unfit.items())]
+        if self.n_dropped:
+            causes.append(f"{self.n_dropped:,} beyond privacy.max_rows_per_unit")
+        reason = f" ({', '.join(causes)})" if causes else ""
+        n_left_out = sum(self.unfit.values()) + self.n_dropped
+        return f"{n_left_out:,} rows left out{reason}, {self.n_rows - self.n_dropped:,} rows used."
+
 
 def bound_contribution(records: Records, max_rows_per_unit: int, key: bytes) -> tuple[Records, ContributionReport]:
     """Keep at most `max_rows_per_unit` records per unit, in the order of the file; all when the unit is the record.

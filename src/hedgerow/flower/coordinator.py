@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.cli.coordinator import ModelFile, RunLines, published, require_masks, set_aside
-from hedgerow.cli.evaluate_sites import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
+from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
 from hedgerow.cli.inputs import address_of, check_can_write, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import json_text, note, warn
 from hedgerow.flower.files import CoordinatorFile
