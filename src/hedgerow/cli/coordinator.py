@@ -27,7 +27,7 @@ from hedgerow.protocol.results import WAITING, RunReport, SiteState
 from hedgerow.protocol.script import RunState
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
 from hedgerow.server.facts import RunSetup
-from hedgerow.server.journal import Journal, no_open_run, open_journal
+from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 from hedgerow.transport.connections import allow_many_connections
@@ -322,7 +322,7 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
     pinned = read_roster(Path(arguments.roster))
     identity, address = read_private(Path(arguments.identity)), HubAddress(*address_of(arguments.listen, "--listen"))
     if not journal_file.is_file():
-        raise no_open_run(journal_file, is_over=False)
+        raise UsageError("no-open-run", path=journal_file)
     journal = Journal(journal_file)
     try:
         run_id = journal.end(STOPPED_BY_OPERATOR)
@@ -349,12 +349,7 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
 def require_masks(plan: Plan) -> None:
     """Raises UsageError for a plan of sums in the clear."""
     if not plan.federation.secure_aggregation:
-        raise UsageError(
-            "The plan asks for sums in the clear (federation.secure_aggregation = false).",
-            cause="That is for experiments in one process; over a network every sum is masked.",
-            remedy="Set federation.secure_aggregation to true, or leave it out.",
-            code="clear-sums",
-        )
+        raise UsageError("clear-sums")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _folder(path: str) -> Path:
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{path} is not a folder.", remedy="Give another one: --out FOLDER.", code="out-not-folder")
+        raise UsageError("out-not-folder", path=path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

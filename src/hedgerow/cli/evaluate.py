@@ -54,13 +54,10 @@ def _check_plain(arguments: argparse.Namespace) -> None:
     options = ("sites", "epsilon", "delta", "out", "plot", "seed", "roster", "identity", "journal", "metrics")
     only_federated = [name for name in options if getattr(arguments, name) is not None]
     if only_federated:
-        raise UsageError(
-            f"--{'site' if only_federated[0] == 'sites' else only_federated[0]} has no meaning without --federated.",
-            remedy="Add --federated, or give one table to read in the clear: hedgerow evaluate MODEL DATA.",
-            code="usage",
-        )
+        option = "site" if only_federated[0] == "sites" else only_federated[0]
+        raise UsageError("usage-only-federated", option=option)
     if arguments.data is None:
-        raise UsageError("DATA is missing.", remedy="See `hedgerow evaluate --help`.", code="usage")
+        raise UsageError("usage-no-data")
 
 
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
@@ -157,7 +154,7 @@ def journal_of(out: Path | str, model: Model) -> str:
 def found_by(outcome: Outcome, model: Model) -> FederatedEvaluation:
     """What a run over nodes found, and the model with it on its account."""
     if outcome.evaluation is None or outcome.cost is None:
-        raise HedgerowError("The evaluation ended without numbers.")
+        raise HedgerowError("no-numbers")
     account = replace(model, ledger=outcome.ledger, report=outcome.report)
     return FederatedEvaluation(outcome.evaluation, outcome.cost, account)
 
@@ -170,39 +167,23 @@ def sites_of(session: RunSession) -> list[str]:
 def _check_federated(arguments: argparse.Namespace) -> None:
     over_network = arguments.roster is not None
     if over_network and arguments.sites:
-        raise UsageError(
-            "--site and --roster do not go together: the nodes of a roster read their own tables.",
-            remedy="Leave out one of them.",
-            code="usage",
-        )
+        raise UsageError("usage-site-and-roster")
     if arguments.noise is not None and not over_network:
-        raise UsageError(
-            "--noise is for evaluations over the nodes of a roster; sites in one process have the plan's noise.",
-            remedy="Leave out --noise, or give --roster.",
-            code="usage",
-        )
+        raise UsageError("usage-noise")
     missing = "--identity" if over_network and arguments.identity is None else ""
     missing = missing or ("--site or --roster" if not over_network and not arguments.sites else "")
     missing = missing or ("--epsilon" if arguments.epsilon is None else "")
     if missing:
-        raise UsageError(
-            f"{missing} is missing: --federated needs the sites and what they may spend.",
-            remedy="See `hedgerow evaluate --help`.",
-            code="usage",
-        )
+        raise UsageError("usage-federated-missing", missing=missing)
     if arguments.data is not None:
-        raise UsageError(
-            f"{arguments.data} is a table in the clear, which --federated has no use for.",
-            remedy="Give it as a site, --site NAME=FILE, or leave out --federated.",
-            code="usage",
-        )
+        raise UsageError("usage-table-in-clear", data=arguments.data)
 
 
 def _picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
     if model.plan.label.type == "regression":
-        raise UsageError("A regression has no calibration curve.", remedy="Leave out --plot.", code="usage")
+        raise UsageError("usage-no-curve")
     return picture_file(path)
 
 

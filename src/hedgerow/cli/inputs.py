@@ -26,19 +26,9 @@ def read_plan(path: str) -> Plan:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        raise PlanError(
-            f"{path}: there is no such file.",
-            cause="The path may be misspelled, or relative to another folder.",
-            remedy="Give the path of a plan, or draft one with `hedgerow plan init`.",
-            code="plan-not-found",
-        ) from None
+        raise PlanError("plan-not-found", path=path) from None
     except UnicodeDecodeError:
-        raise PlanError(
-            f"{path}: the plan is not UTF-8 text.",
-            cause="It was saved in another encoding, or is no plan at all.",
-            remedy="Save it as UTF-8.",
-            code="plan-encoding",
-        ) from None
+        raise PlanError("plan-encoding", path=path) from None
     return parse_plan(text)
 
 
@@ -52,12 +42,7 @@ def named_sites(arguments: Sequence[str]) -> dict[str, Path]:
     for argument in arguments:
         name, path = _site(argument)
         if name in sites:
-            raise UsageError(
-                f"--site {argument}: there already is a site called {name!r}.",
-                cause="Without a name of its own, a site is called by its file's name.",
-                remedy="Name it: --site NAME=FILE.",
-                code="duplicate-site",
-            )
+            raise UsageError("duplicate-site", argument=argument, name=name)
         sites[name] = path
     return sites
 
@@ -83,17 +68,11 @@ def check_can_write(path: str) -> Path:
     """
     file = Path(path)
     if file.is_dir():
-        raise UsageError(f"{path} is a folder.", remedy="Give the name of a file in it.", code="out-is-folder")
+        raise UsageError("out-is-folder", path=path)
     if not file.parent.is_dir():
-        raise UsageError(
-            f"{file.parent}: there is no such folder.",
-            remedy=f"Make it first: mkdir -p {file.parent}",
-            code="out-folder-missing",
-        )
+        raise UsageError("out-folder-missing", folder=file.parent)
     if not os.access(file.parent, os.W_OK):
-        raise EnvironmentFault(
-            f"{file.parent}: this user may not write there.", remedy="Choose another folder.", code="file-not-written"
-        )
+        raise EnvironmentFault("file-not-written", folder=file.parent)
     return file
 
 
@@ -101,12 +80,7 @@ def new_file(path: str) -> Path:
     """The path of a plan to be written, if nothing is there yet; raises as `check_can_write`, and UsageError."""
     file = check_can_write(path)
     if file.exists():
-        raise UsageError(
-            f"{file} exists already.",
-            cause="Somebody may have filled it in by hand.",
-            remedy="Choose another name, or remove it first.",
-            code="plan-exists",
-        )
+        raise UsageError("plan-exists", path=file)
     return file
 
 
@@ -114,9 +88,7 @@ def picture_file(path: str) -> Path:
     """The path of a picture, by its ending; raises as `check_can_write`, and UsageError for another ending."""
     file = check_can_write(path)
     if file.suffix.lower() not in _PICTURES:
-        raise UsageError(
-            f"{file}: pictures end in {', '.join(_PICTURES)}.", remedy="Choose one of these.", code="picture-format"
-        )
+        raise UsageError("picture-format", path=file, endings=", ".join(_PICTURES))
     return file
 
 
@@ -136,11 +108,7 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(
-            f"{option} {text}: this is no address.",
-            remedy="Write HOST:PORT, as in 127.0.0.1:7443 or [::1]:7443.",
-            code="address",
-        )
+        raise UsageError("address", option=option, text=text)
     return host, int(port)
 
 
@@ -149,14 +117,10 @@ def read_policy(path: str) -> Policy:
     try:
         return parse_policy(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(
-            f"{path}: there is no such file.",
-            remedy="Give the policy that this site's owner wrote; docs/deploy.md has one to begin with.",
-            code="policy-not-found",
-        ) from None
+        raise UsageError("policy-not-found", path=path) from None
     except UnicodeDecodeError:
         text = f"{path}: the policy is not UTF-8 text."
-        raise UsageError(text, remedy="Save it as UTF-8.", code="policy-file") from None
+        raise UsageError("policy-encoding", text=text) from None
 
 
 def signing_key(identity: PrivateIdentity) -> Identity:

@@ -26,12 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Close a run or set a plan's draws back, if one is named, and print the budget book."""
     file = book_of(Path(arguments.state))
     if not file.is_file():
-        raise UsageError(
-            f"{arguments.state}: there is no budget book here.",
-            cause="No node has taken part in a run with it, or it is another file or folder.",
-            remedy="Give what `hedgerow node` was given with --budget or --state.",
-            code="budget-not-found",
-        )
+        raise UsageError("budget-not-found", path=arguments.state)
     policy = None if arguments.policy is None else read_policy(arguments.policy)
     delta = arguments.delta if policy is None else policy.delta
     book = BudgetBook(file)
@@ -73,12 +68,7 @@ def _close(book: BudgetBook, wanted: str, given: Path) -> list[dict[str, Any]]:
     if given.is_dir():
         lines = [line for line in lines if _folder_of(line, given) == given.resolve()]
     if len(wanted) < _LEAST_DIGITS or len({line.run_id for line in lines}) != 1:
-        raise UsageError(
-            f"The book has no single reserved run {wanted!r}.",
-            cause=f"It is closed already, stands in another book, or fewer than {_LEAST_DIGITS} digits were given.",
-            remedy="Look at the numbers that `hedgerow ledger` shows, and give one with the status `reserved`.",
-            code="run-not-reserved",
-        )
+        raise UsageError("run-not-reserved", wanted=wanted, least=_LEAST_DIGITS)
     closed = []
     with ExitStack() as open_files:
         # All are opened before one is closed: as long as a node works with its folder, nothing is.
@@ -97,12 +87,7 @@ def _allow_draws(book: BudgetBook, wanted: str) -> dict[str, int]:
     """Set a plan's set-ups back for all nodes with this book; UsageError (code "no-draws") where there are none."""
     forgotten = book.forget_draws(wanted.lower()) if len(wanted) >= _LEAST_DIGITS else {}
     if not forgotten:
-        raise UsageError(
-            f"The book knows of no set-up of a plan {wanted!r} in which a seed was drawn.",
-            cause=f"It is another plan's digest, another book, or fewer than {_LEAST_DIGITS} digits were given.",
-            remedy="Give the digest that the refusal `seed-drawn-too-often` names, or `hedgerow privacy PLAN`.",
-            code="no-draws",
-        )
+        raise UsageError("no-draws", wanted=wanted, least=_LEAST_DIGITS)
     return forgotten
 
 
@@ -139,12 +124,7 @@ def _opened(folder: Path, open_files: ExitStack) -> NodeStore | None:
     except EnvironmentFault as fault:
         if fault.code != "database-locked":
             raise
-        raise UsageError(
-            f"A node works with {folder}, so that this run may still cost more.",
-            cause="It waits for its coordinator, or the run goes on.",
-            remedy="Stop the node, then close the run.",
-            code="run-in-use",
-        ) from fault
+        raise UsageError("run-in-use", folder=folder) from fault
 
 
 def _said(line: dict[str, Any]) -> str:

@@ -91,21 +91,11 @@ def _file_number_of_stdout() -> int:
 
 def _from_system(error: OSError) -> HedgerowError:
     name = f"{error.filename}: " if error.filename else ""
-    return EnvironmentFault(
-        f"{name}{error.strerror or type(error).__name__}.",
-        cause="The system refused a file operation.",
-        remedy="Check the path, its permissions and the space on the disk.",
-        code="file-operation",
-    )
+    return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
 
 
 def _own_fault(error: Exception) -> HedgerowError:
-    return HedgerowError(
-        f"An unexpected error, {type(error).__name__}: {error}",
-        cause="This is a fault of Hedgerow, not of what you gave it.",
-        remedy="Run it again with --debug and report the traceback, without private data in it.",
-        code="internal",
-    )
+    return HedgerowError("internal", type=type(error).__name__, error=error)
 
 
 if __name__ == "__main__":

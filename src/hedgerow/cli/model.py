@@ -83,11 +83,7 @@ def _header(model: Model, proba: bool) -> list[str]:
     if not proba:
         return [f"predicted_{model.plan.label.name}"]
     if model.plan.label.type == "regression":
-        raise ModelError(
-            "A regression has no class probabilities.",
-            remedy="Leave out --proba.",
-            code="no-probabilities",
-        )
+        raise ModelError("no-probabilities-option")
     return [f"probability_{name}" for name in model.plan.label.classes]
 
 

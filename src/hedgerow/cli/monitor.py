@@ -39,11 +39,7 @@ _PATIENCE_ONCE = 60.0
 def run(arguments: argparse.Namespace) -> None:
     """Dial the coordinator and show what it tells, until the run is over."""
     if not LEAST_INTERVAL <= arguments.every <= LONGEST_INTERVAL:
-        raise UsageError(
-            f"--every {arguments.every:g}: a report comes every {LEAST_INTERVAL:g} to {LONGEST_INTERVAL:g} seconds.",
-            remedy="Give a number between them.",
-            code="usage",
-        )
+        raise UsageError("usage-every", every=arguments.every, least=LEAST_INTERVAL, longest=LONGEST_INTERVAL)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
     host, port = address_of(arguments.connect, "--connect")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -63,12 +63,7 @@ def note_book(folder: Path, book: Path) -> Path:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
     except OSError as fault:
-        raise EnvironmentFault(
-            f"{place} could not be written: {fault.strerror or fault}.",
-            cause="The disk is full, or the folder may not be written to.",
-            remedy="Free some space, or give another folder with --state.",
-            code="disk-full",
-        ) from fault
+        raise EnvironmentFault("rows-disk-full", place=place, fault=fault.strerror or fault) from fault
     return book
 
 
@@ -100,11 +95,7 @@ def loader(
     """
     is_url = "://" in data
     if is_url != (query is not None):
-        raise UsageError(
-            "A database's URL and --query belong together.",
-            remedy="Give both, or the path of a file and no query.",
-            code="query-without-url",
-        )
+        raise UsageError("query-without-url")
 
     def load(plan: Plan) -> SiteData:
         if query is None:
@@ -274,11 +265,7 @@ def _loaders(
 ) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
     """How rows to train on are read, and rows that are held out; raises DataError for a table that is not there."""
     if arguments.data is None and arguments.held_out is None:
-        raise UsageError(
-            "There are no rows: DATA and --held-out are both missing.",
-            remedy="Give a table to train on, or --held-out TABLE to evaluate on, or both.",
-            code="usage",
-        )
+        raise UsageError("usage-no-rows")
     load: Callable[[Plan], SiteData] = no_training_rows
     load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
     if arguments.data is not None or arguments.query is not None:

@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message[:1].upper()}{message[1:]}.", remedy=f"See `{self.prog} --help`.", code="usage")
+        raise UsageError("usage", message=message[:1].upper() + message[1:], program=self.prog)
 
 
 def build_parser() -> argparse.ArgumentParser:

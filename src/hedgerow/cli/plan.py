@@ -42,15 +42,11 @@ def preset(arguments: argparse.Namespace) -> None:
         print_facts([(name, f"{preset.title}. {preset.source}") for name, preset in PRESETS.items()])
         return
     if arguments.name is None:
-        raise UsageError(
-            "No preset was named.",
-            remedy="Name one, or see them all with `hedgerow plan preset --list`.",
-            code="usage",
-        )
+        raise UsageError("usage-no-preset")
     preset = preset_named(arguments.name)
     if arguments.plan is None:
         if arguments.out is not None:
-            raise UsageError("--out needs --plan.", cause="A section alone is no plan.", code="usage")
+            raise UsageError("usage-out-without-plan")
         print(_sections(preset), end="")
         return
     text = _header(preset) + plan_toml(apply_preset(preset, read_plan(arguments.plan)))

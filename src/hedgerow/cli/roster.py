@@ -64,11 +64,13 @@ def require_role(file: str, party: PublicIdentity, role: Role) -> None:
     """Raises UsageError for a file that was given in another party's place."""
     if party.role is not role:
         raise UsageError(
-            f"{file} is the public file of a {party.role.value}, and was given as a {role.value}'s.",
-            cause="Two files were mixed up, or the keys were made for another role.",
-            remedy=f"{_PLACES[party.role]} If {party.name} shall be a {role.value}, make its keys for that: "
-            f"`{_KEYS[role]}`.",
-            code="roster-file",
+            "identity-role",
+            file=file,
+            given=party.role.value,
+            role=role.value,
+            place=_PLACES[party.role],
+            name=party.name,
+            command=_KEYS[role],
         )
 
 
@@ -78,11 +80,7 @@ def rows_of(given: list[str]) -> dict[str, int]:
     for each in given:
         name, equals, number = each.partition("=")
         if not equals or not number.isascii() or not number.isdecimal() or int(number[:20]) < 1 or name in rows:
-            raise UsageError(
-                f"--max-rows {each}: this is no number of rows, or the site's second.",
-                remedy="Write NAME=N once for a site, as in north=5000.",
-                code="usage",
-            )
+            raise UsageError("usage-max-rows", each=each)
         rows[name] = int(number[:20])
     return rows
 

@@ -33,22 +33,12 @@ from hedgerow.training.settings import Settings
 
 def no_held_out_rows(_: Plan) -> SiteData:
     """Raises PolicyRefusal: the owner gave no rows to evaluate on."""
-    raise PolicyRefusal(
-        "The coordinator asks for an evaluation, and this node has no rows that are held out for one.",
-        cause="The node was started with rows to train on only; those are never evaluated on.",
-        remedy="Start it with --held-out TABLE, if the owner of the data wants to.",
-        code="policy-no-held-out",
-    )
+    raise PolicyRefusal("policy-no-held-out")
 
 
 def no_training_rows(_: Plan) -> SiteData:
     """Raises PolicyRefusal: the owner gave no rows to train on."""
-    raise PolicyRefusal(
-        "The coordinator asks for training, and this node has rows for evaluations only.",
-        cause="The node was started with --held-out and without a table to train on.",
-        remedy="Start it with a table to train on as well, if the owner of the data wants to.",
-        code="policy-no-training",
-    )
+    raise PolicyRefusal("policy-no-training")
 
 
 @dataclass(frozen=True)
@@ -108,12 +98,7 @@ def read_plan(content: bytes) -> Plan:
         return Plan.from_dict(read_json(content))
     except (ValueError, AttributeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
-        raise RemoteProtocolError(
-            "The coordinator's plan cannot be read.",
-            cause=f"It is of another version, or no plan.{why}",
-            remedy="Let all check the plan, with one version of Hedgerow on all sides.",
-            code="plan-unreadable",
-        ) from fault
+        raise RemoteProtocolError("plan-unreadable", why=why) from fault
 
 
 def asked_by(message: Invitation | EvaluationInvitation) -> tuple[str, str, str, float]:
@@ -138,9 +123,9 @@ def check_own_plan(setup: NodeSetup) -> None:
     setup.policy.check_roster(setup.roster)
     if setup.plan is None:
         if not setup.policy.plans:
-            raise _no_pinned_plan()
+            raise PolicyRefusal("no-pinned-plan")
         if setup.policy.is_strict:
-            raise _strict_without_plan()
+            raise PolicyRefusal("strict-without-plan")
         return
     if setup.policy.plans:
         _require_listed(setup.plan, setup.policy.plans)
@@ -157,7 +142,7 @@ def check_task(task: Task, setup: NodeSetup) -> None:
     require_pinned(task, setup)
     if isinstance(task, TrainingTask):
         if setup.plan is None and rows_are_counted(task.plan, setup.max_rows):
-            raise _pure_without_plan()
+            raise PolicyRefusal("pure-without-plan")
         if setup.arrivals is not None:
             setup.arrivals.check(task.plan)
     setup.policy.check_roster(setup.roster)
@@ -174,7 +159,7 @@ def require_pinned(task: Task, setup: NodeSetup) -> None:
     whether a node takes part, tells of single rows.
     """
     if setup.plan is None and not setup.policy.plans:
-        raise _no_pinned_plan()
+        raise PolicyRefusal("no-pinned-plan")
     # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
     is_model = isinstance(task, EvaluationTask)
     if setup.plan is not None and not task.plan.is_run_of(setup.plan, is_model=is_model):
@@ -186,33 +171,7 @@ def require_pinned(task: Task, setup: NodeSetup) -> None:
 def _require_listed(plan: Plan, digests: Collection[str], *, is_model: bool = False) -> None:
     names = {plan.digest, plan.with_joint_structure().digest} if is_model else {plan.digest}
     if names.isdisjoint(digests):
-        raise PolicyRefusal(
-            f"The plan {plan.name!r} ({plan.digest[:12]}) is none of those that the policy names.",
-            cause="The coordinator proposes a plan that this site's owner has not agreed to, or it was changed since.",
-            remedy="Read the plan; if the owner of the data agrees, add the digest that `hedgerow privacy PLAN` prints "
-            "to `plans` in the policy.",
-            code="policy-plan",
-        )
-
-
-def _no_pinned_plan() -> PolicyRefusal:
-    return PolicyRefusal(
-        "This node was not told in which plan it may take part.",
-        cause="Neither a plan file nor the line `plans` of the policy names one, and a node does not take part in "
-        "whatever a coordinator proposes: with plans of its own making it could find out single rows.",
-        remedy='Give the plan that its owner has agreed to: --plan PLAN (over Flower: plan = "PLAN" in site.toml). Or '
-        'write plans = ["DIGEST"] into the policy; `hedgerow privacy PLAN` prints the digest.',
-        code="no-pinned-plan",
-    )
-
-
-def _strict_without_plan() -> PolicyRefusal:
-    return PolicyRefusal(
-        'The policy says rows_that_do_not_fit = "refuse", and there is no plan file to read the rows by.',
-        cause="The rows would be read when the coordinator proposes the plan, and a refusal would tell it of a row.",
-        remedy="Give the plan itself (--plan PLAN): its rows are then read before anyone is dialled.",
-        code="strict-without-plan",
-    )
+        raise PolicyRefusal("policy-plan", name=plan.name, digest=plan.digest[:12])
 
 
 def rows_are_counted(plan: Plan, max_rows: int) -> bool:
@@ -223,17 +182,6 @@ def rows_are_counted(plan: Plan, max_rows: int) -> bool:
     return max_rows > 0 and plan.privacy.accountant == "pure"
 
 
-def _pure_without_plan() -> PolicyRefusal:
-    return PolicyRefusal(
-        "The plan has the accountant pure, the roster says how many rows this site has at most, and there is no plan "
-        "file to read the rows by.",
-        cause="Its sums may not be clipped, so a node with more rows refuses. The rows would be read when the "
-        "coordinator proposes the plan, and a refusal would tell it that there are more.",
-        remedy="Give the plan itself (--plan PLAN): its rows are then counted before anyone is dialled.",
-        code="pure-without-plan",
-    )
-
-
 def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
     """Raises PolicyRefusal (code "plan-too-large") when one round would ask for more entries than a node holds.
 
@@ -241,23 +189,13 @@ def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
     """
     length = settings.largest_length(plan)
     if length > max_length:
-        raise PolicyRefusal(
-            f"A round of the plan asks for {length:,} numbers; a node sends {max_length:,} at most.",
-            cause="Its batches are too large for their depth and number of classes.",
-            remedy="Agree on a plan with a smaller model.batch_size or model.max_depth.",
-            code="plan-too-large",
-        )
+        raise PolicyRefusal("plan-too-large", length=length, max_length=max_length)
 
 
 def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
     """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
     if offered.digest != own.digest:
-        raise PolicyRefusal(
-            f"The coordinator's plan ({offered.digest[:12]}) is not the one that this node has ({own.digest[:12]}).",
-            cause="The plan was changed on one side after all had agreed on it.",
-            remedy="Compare the plan files; agree on one.",
-            code="plan-changed",
-        )
+        raise PolicyRefusal("plan-changed", offered=offered.digest[:12], own=own.digest[:12])
 
 
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
@@ -266,13 +204,7 @@ def require_known_model(task: Task, known: Collection[bytes]) -> None:
     Whoever chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
     """
     if isinstance(task, EvaluationTask) and task.model_digest not in known:
-        raise PolicyRefusal(
-            f"The coordinator asks for the evaluation of a model that this node does not know "
-            f"({task.model_digest.hex()[:12]}).",
-            cause="This node did not take part in making it, its state folder is another, or it is not the model.",
-            remedy="Look at the model; if the owner of the data agrees, start the node with --model MODEL.",
-            code="policy-model",
-        )
+        raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
 
 
 def require_draws_left(store: NodeStore, book: BudgetBook, plan: Plan) -> None:
@@ -284,14 +216,7 @@ def require_draws_left(store: NodeStore, book: BudgetBook, plan: Plan) -> None:
     """
     n_unused = sum(not store.spent(run_id) for run_id in book.draws(plan.digest))
     if n_unused >= MOST_UNUSED_DRAWS:
-        raise PolicyRefusal(
-            f"In {n_unused} set-ups of the plan {plan.name!r} this node has helped to draw a seed, and each "
-            "of these runs was given up before any vector of it was masked.",
-            cause="The coordinator or its network fails often; or it begins runs until it likes the seed.",
-            remedy="Ask the coordinator's operator why. To let the seed be drawn again: "
-            f"hedgerow ledger BOOK --allow-draws {plan.digest[:12]}",
-            code="seed-drawn-too-often",
-        )
+        raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
 
 
 # The rows --------------------------------------------------------------------------------------------------------
@@ -305,12 +230,7 @@ def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     (`rows_are_counted`).
     """
     if setup.max_rows and data.n_records > setup.max_rows:
-        raise DataError(
-            f"This site has {data.n_records:,} rows; the roster says that it has at most {setup.max_rows:,}.",
-            cause="The table has grown since the roster was built, or another table was given.",
-            remedy="Give fewer rows, or agree on a roster with a larger max_rows (`hedgerow roster build --max-rows`).",
-            code="data-too-many-rows",
-        )
+        raise DataError("data-too-many-rows", n_rows=data.n_records, max_rows=setup.max_rows)
     return data
 
 

@@ -46,24 +46,14 @@ class ArrivalFolder:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
         if plan.model.algorithm == "s-gbdt" and plan.privacy.unit == "record":
             return
-        raise UsageError(
-            f'Rows cannot come while a run of the algorithm "{plan.model.algorithm}" goes on, with the privacy unit '
-            f"{plan.privacy.unit!r}.",
-            cause="Only S-GBDT keeps an account for each record, and it cannot see that two rows are of one unit.",
-            remedy='Leave --arrivals out, or agree on "s-gbdt" with privacy.unit = "record".',
-            code="stream-unsupported",
-        )
+        raise UsageError("arrivals-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 
     def names(self) -> list[str]:
         """The tables that are there now; EnvironmentFault (code "arrivals-folder") when there is no such folder."""
         try:
             found = [path.name for path in self.folder.iterdir() if path.is_file()]
         except OSError as fault:
-            raise EnvironmentFault(
-                f"The folder of arrivals {self.folder} cannot be read: {fault.strerror or fault}.",
-                remedy="Make the folder, or leave --arrivals out.",
-                code="arrivals-folder",
-            ) from fault
+            raise EnvironmentFault("arrivals-folder", folder=self.folder, fault=fault.strerror or fault) from fault
         return sorted(name for name in found if name.lower().endswith(ENDINGS) and not name.startswith("."))
 
 
@@ -124,7 +114,7 @@ class ArrivalsOfRun:
         """A file that was renamed would come again, as another one; so one that is missing is no small matter."""
         for name in self._known:
             if name not in names:
-                raise _changed(name)
+                raise DataError("arrival-changed", name=name)
 
     def _look_for_copy(self, name: str, digest: bytes) -> None:
         """Tell the operator of a file that is alike to an earlier one, or refuse it; see the head of this file."""
@@ -132,12 +122,7 @@ class ArrivalsOfRun:
         if earlier is None:
             return
         if self._source.is_strict:
-            raise DataError(
-                f"{name} holds what another file of this run holds.",
-                cause="It is a copy: its rows would count twice, each time with a whole budget.",
-                remedy="Take it away and start the node again; rows that are really new go into a file with others.",
-                code="arrival-repeated",
-            )
+            raise DataError("arrival-repeated", name=name)
         if self._source.tell is not None:
             self._source.tell(
                 f"{name} holds what {earlier} holds. If it is a copy, its rows count twice, each time with a whole "
@@ -151,7 +136,7 @@ class ArrivalsOfRun:
             data = self._source.read(self._source.folder / name, self._plan)
         # Looked at again after reading: a file that is being written would be another one next time.
         if data is None or self._digest(name) != digest:
-            raise _changed(name)
+            raise DataError("arrival-changed", name=name)
         return data
 
     def _digest(self, name: str) -> bytes:
@@ -159,12 +144,3 @@ class ArrivalsOfRun:
             return hashlib.sha256((self._source.folder / name).read_bytes()).digest()
         except OSError:
             return b""
-
-
-def _changed(name: str) -> DataError:
-    return DataError(
-        f"{name} is not the file whose rows this node took into the run.",
-        cause="It was changed, renamed, replaced or removed, or it was still being written.",
-        remedy="Put the file back as it was; write new ones elsewhere, and move them here when they are whole.",
-        code="arrival-changed",
-    )

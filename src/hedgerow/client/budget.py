@@ -174,12 +174,7 @@ class BudgetBook:
         been given a new book, or an older copy.
         """
         if not all(self.has(run_id) for run_id in run_ids):
-            raise PolicyRefusal(
-                "The budget book does not hold all runs that this node has been in.",
-                cause="The book was deleted, is another one, or was restored from an older copy.",
-                remedy="Give the book that the node had (--budget FILE), or restore its newest copy.",
-                code="budget-lost",
-            )
+            raise PolicyRefusal("budget-lost")
 
     def require_reserved(self, run_id: bytes) -> None:
         """Raises PolicyRefusal (code "run-closed" or "budget-lost") for a run whose line has been settled.
@@ -189,7 +184,7 @@ class BudgetBook:
         self.require_runs([run_id])
         status = self.status_of(run_id)
         if status is not None and status != RESERVED:
-            raise closed_run(status)
+            raise PolicyRefusal("run-closed", status=status)
 
     def spent(self, data_set: str, delta: float) -> float:
         """The epsilon of all runs of a data set together, reserved ones included."""
@@ -238,24 +233,20 @@ class BudgetBook:
                 if line.status == RESERVED:
                     return False
                 if line.status != LEFT or line.events:
-                    raise closed_run(line.status)
+                    raise PolicyRefusal("run-closed", status=line.status)
             if line.events and line.unit != plan.privacy.unit:
-                raise PolicyRefusal(
-                    f"The plan protects each {plan.privacy.unit}; earlier runs protected each {line.unit}.",
-                    cause="Costs for different units of privacy cannot be added up.",
-                    remedy="Use the same unit in all plans over one data set.",
-                    code="policy-unit",
-                )
+                raise PolicyRefusal("policy-unit-of-earlier-runs", unit=plan.privacy.unit, earlier=line.unit)
         epsilon, delta = limit
         before = [event for line in lines for event in line.events]
         total = _epsilon((*before, *scoped(events, _scope(run_id.hex(), self._site))), delta)
         if total > epsilon:
             raise PolicyRefusal(
-                f"With this run, {data_set!r} would have cost epsilon = {total:.4g} at delta = {delta:g}; its owner "
-                f"allows {epsilon:.4g}, of which {_epsilon(before, delta):.4g} are spent or reserved.",
-                cause="Every run over the same data adds to what is given away about it.",
-                remedy="Agree on a plan with a smaller epsilon, or let the owner raise max_epsilon.",
-                code="policy-over-budget",
+                "policy-over-budget",
+                data_set=data_set,
+                total=total,
+                delta=delta,
+                epsilon=epsilon,
+                spent=_epsilon(before, delta),
             )
         return True
 
@@ -330,16 +321,6 @@ class BudgetBook:
 def _printable(name: str) -> str:
     """A name that somebody else made up, safe to show."""
     return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
-
-
-def closed_run(status: str) -> PolicyRefusal:
-    """The refusal of a run that this node has seen the end of."""
-    return PolicyRefusal(
-        f"This run has ended here already ({status}).",
-        cause="This node left it or saw its end; or the coordinator asks a second time for what was released.",
-        remedy="Let the coordinator begin a new run (--new-run), which is counted by itself.",
-        code="run-closed",
-    )
 
 
 def _scope(run_id: str, site: str) -> str:

@@ -294,12 +294,7 @@ class Node:
             return gram_matrix(records, query, self._n_threads)
         if isinstance(query, CrossProducts):
             return cross_products(records, query, self._linear_loss, self._n_threads)
-        raise RemoteProtocolError(
-            f"The coordinator asked a query of an unknown kind, {type(query).__name__}.",
-            cause="It runs a newer version than this node.",
-            remedy="Install the same version of Hedgerow on both sides.",
-            code="unknown-query-kind",
-        )
+        raise RemoteProtocolError("unknown-query-kind", kind=type(query).__name__)
 
     def _drawn(self, query: PureQuery) -> SiteRecords:
         """The records that this query's sample holds."""
@@ -351,12 +346,7 @@ class Node:
 
     def _expect_ensemble(self, query: Query) -> None:
         if self._loss.n_outputs and query.ensemble_size != self._ensemble_size:
-            raise RemoteProtocolError(
-                f"The query builds on {query.ensemble_size} trees, but this node's scores hold {self._ensemble_size}.",
-                cause="The node missed a round, or the coordinator started again from an older state.",
-                remedy="Let the node resynchronise from the model so far.",
-                code="ensemble-out-of-step",
-            )
+            raise RemoteProtocolError("ensemble-out-of-step", found=query.ensemble_size, held=self._ensemble_size)
 
 
 def _rows_of(records: SiteRecords, chosen: NDArray[np.bool_]) -> SiteRecords:
@@ -387,12 +377,7 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
         ]
         fault = f"a code beyond the grid in {beyond[0]}" if beyond else ""
     if fault:
-        raise DataError(
-            f"Site {site!r} holds {fault}.",
-            cause="The rows were binned by another plan, or labels were not mapped to the plan's classes.",
-            remedy="Bin and map the rows again with the plan of this run.",
-            code="data-outside-plan",
-        )
+        raise DataError("data-outside-plan", site=site, fault=fault)
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------
@@ -433,7 +418,9 @@ class EvaluationNode:
                 than one unit's contribution has.
         """
         if not isinstance(query, ScoreHistogram | ErrorMoments):
-            raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
+            raise RemoteProtocolError(
+                "evaluation-query-refused", reason=f"a {type(query).__name__} query has no place in an evaluation"
+            )
         self._check(query)
         self.finish(query)
         if isinstance(query, ErrorMoments):
@@ -447,7 +434,10 @@ class EvaluationNode:
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
         if query.ensemble_size != self._ensemble_size:
-            raise _refused(f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}")
+            raise RemoteProtocolError(
+                "evaluation-query-refused",
+                reason=f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}",
+            )
         if query.update is not None:
             apply_update(self._records, query.update, self._n_threads)
             self._ensemble_size += query.update.trees.n_trees
@@ -467,18 +457,11 @@ class EvaluationNode:
             fits = fits and bool((np.diff(query.edges, axis=1) >= 0).all())
             norm_squared = n_curves + query.with_hits
         if not (fits and query.unit >= 1):
-            raise _refused("it does not fit the plan's label")
+            raise RemoteProtocolError("evaluation-query-refused", reason="it does not fit the plan's label")
         if query.bound < query.unit or query.sensitivity_squared < norm_squared * query.unit**2 * rows * rows:
-            raise _refused("it claims a smaller sensitivity than one unit's contribution has")
-
-
-def _refused(reason: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"The coordinator's query was refused: {reason}.",
-        cause="It runs another version, or evaluates another plan's model.",
-        remedy="Install the same version of Hedgerow on both sides and compare the plans' digests.",
-        code="evaluation-query-refused",
-    )
+            raise RemoteProtocolError(
+                "evaluation-query-refused", reason="it claims a smaller sensitivity than one unit's contribution has"
+            )
 
 
 # Warming up -----------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class NodeRun:
         view = EpochView.from_record(record, require)
         policy.require(view.parameters, view.guarantees.n_nodes)
         if self.origin is not None and self.origin[0] != view.digest:
-            raise _other_seed()
+            raise RemoteProtocolError("structure-seed")
         origin = self._origin_in(view)
         self._store.save(self.run_id, NodeStep(origin=origin))
         self._take_origin(origin)
@@ -342,20 +342,10 @@ class NodeRun:
         salvaged = None
         if isinstance(message, Salvaged):
             if not (self.plan.federation.salvage and self.replica.end_early()):
-                raise RemoteProtocolError(
-                    "The coordinator ends the run early with a model, and the plan or the releases give none.",
-                    cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                    remedy="Do not use the coordinator's result; compare the versions.",
-                    code="not-salvageable",
-                )
+                raise RemoteProtocolError("not-salvageable")
             salvaged = Salvage(message.code, message.n_releases, self.task.n_exchanges)
         if self.replica.query is not None or self.replica.result_digest() != message.result_digest:
-            raise RemoteProtocolError(
-                "The coordinator's result is not the one that its releases make.",
-                cause="The parties run different versions, or the coordinator does not follow the protocol.",
-                remedy="Do not use the coordinator's result; compare the versions.",
-                code="model-differs",
-            )
+            raise RemoteProtocolError("model-differs")
         self._store.save(self.run_id, NodeStep(releases=fresh))
         return salvaged
 
@@ -364,7 +354,7 @@ class NodeRun:
         coordinator names: the plan's, or the one that the sites have drawn as far as this node saw.
         """
         if not self.replica.has_begun_with(seed):
-            raise _other_seed()
+            raise RemoteProtocolError("structure-seed")
 
     def _take_releases(self, total: int, releases: tuple[IntVector, ...]) -> tuple[tuple[int, IntVector], ...]:
         """Feed the replica what it lacks of `total` releases; returns what was new, by round.
@@ -375,11 +365,7 @@ class NodeRun:
         first = total - len(releases)
         if not first <= self.replica.n_releases <= total:
             raise RemoteProtocolError(
-                f"The coordinator stands at release {total} and sent {len(releases)}; this node holds "
-                f"{self.replica.n_releases}.",
-                cause="The coordinator was restored from a backup, or lost count of what this node holds.",
-                remedy="Look into the coordinator's journal before anyone goes on.",
-                code="round-out-of-step",
+                "round-out-of-step", total=total, n_sent=len(releases), n_held=self.replica.n_releases
             )
         fresh = []
         for number, release in enumerate(releases, start=first):
@@ -414,21 +400,7 @@ class NodeRun:
         facts = SumFacts(HEADROOM * rows_of(self.plan), entry_bound, noise, n_sites)
         fault = self._checks.fault_in(query, release, facts)
         if fault:
-            raise RemoteProtocolError(
-                f"The release of round {query.purpose.round} cannot be a sum over records: {fault}.",
-                cause="The coordinator has not checked it, or has changed it.",
-                remedy="Look into the coordinator's journal before anyone goes on; keep this node's log as evidence.",
-                code="release-implausible",
-            )
-
-
-def _other_seed() -> RemoteProtocolError:
-    return RemoteProtocolError(
-        "The coordinator names a seed for the trees that the sites, as far as this node saw, have not drawn.",
-        cause="It runs another version, has lost its journal, or wants to pick the trees.",
-        remedy="Look into the coordinator's journal before anyone goes on.",
-        code="structure-seed",
-    )
+            raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)
 
 
 def _zeros(query: Query) -> dict[str, IntVector]:

@@ -19,7 +19,7 @@ from hedgerow.client.admission import (
     require_same_plan,
     task_of,
 )
-from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook, closed_run
+from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.node_run import NodeRun
 from hedgerow.client.state import JOINING, OPEN, NodeStore, StoredRun
@@ -145,11 +145,7 @@ class NodeSession:
             case Stop(code):
                 if self._run is not None:
                     self._end(STOPPED)
-                raise AggregationError(
-                    f"The coordinator has given the run up: {code}.",
-                    remedy="Its operator knows more; what this site's rounds have cost is in the budget book.",
-                    code=code,
-                )
+                raise AggregationError("given-up", code=code)
             case Abandoned():
                 if self._run is not None and self._run.participant is not None:
                     self.state = NodeState.WAITING
@@ -204,20 +200,15 @@ class NodeSession:
         """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
         status = self._store.status_of(run_id)
         if status in (FINISHED, STOPPED, CLOSED) or (status == LEFT and self._store.has_masked(run_id)):
-            raise closed_run(status)
+            raise PolicyRefusal("run-closed", status=status)
         if status is None and self._book.has(run_id) and not self._store.knows(run_id):
-            raise PolicyRefusal(
-                "This node was in this run already, but its state is lost.",
-                cause="Its folder was removed or replaced, and with it what was answered already.",
-                remedy="Take part in the next run; keep the state folder between restarts.",
-                code="state-lost",
-            )
+            raise PolicyRefusal("state-lost")
         check_task(task, self._setup)
         require_known_model(task, self._setup.models | self._store.models())
         if task.plan.has_joint_structure and self._store.origin_of(run_id) is None:
             require_draws_left(self._store, self._book, task.plan)
         if status == OPEN:
-            raise closed_run(OPEN)
+            raise PolicyRefusal("run-closed", status=OPEN)
         Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
         policy = self._setup.policy
         self._store.note_joining(run_id, task, NO_HASH)
@@ -252,13 +243,7 @@ class NodeSession:
             return
         if data_digest != stored.data_digest:
             if self._store.has_masked(stored.run_id):
-                raise DataError(
-                    "The rows are not those with which this node began the run.",
-                    cause="The table was changed between two starts.",
-                    remedy="Give the same table again; or start the node once with --leave: it then leaves this run, "
-                    "is charged for what it has answered, and takes part in the next one.",
-                    code="data-changed",
-                )
+                raise DataError("data-changed")
             self._store.renew_rows(stored.run_id, data_digest)
         self._resume(stored, node)
 
@@ -274,12 +259,7 @@ class NodeSession:
         else:
             leave(self._store, self._book, self._setup.site)
             became = "It is left: this node has answered nothing in it, so it costs nothing."
-        self.set_aside = PolicyRefusal(
-            f"This node does not go on with the run {run_id.hex()[:12]} ({name}) that its state holds.",
-            cause=f"Its owner's plan, policy or tables have changed since: {why.what}",
-            remedy=became,
-            code="run-set-aside",
-        )
+        self.set_aside = PolicyRefusal("run-set-aside", run=run_id.hex()[:12], name=name, why=why.what, remedy=became)
 
     def _resume(self, stored: StoredRun, node: Node | EvaluationNode) -> None:
         """Rebuild scores and state from the store."""
@@ -387,12 +367,7 @@ def run_node(
         event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
         if event is None:
             if clock() - last >= limit:
-                raise AggregationError(
-                    f"Nothing was heard of the coordinator for {limit:.0f} s.",
-                    cause="It is down, or cannot be reached from here.",
-                    remedy="Start the node again when the coordinator is there: it goes on where it was.",
-                    code="coordinator-silent",
-                )
+                raise AggregationError("coordinator-silent", limit=limit)
             continue
         if not isinstance(event, Disconnected):
             last = clock()
@@ -401,7 +376,7 @@ def run_node(
         handle(session, uplink, event)
     result = session.ensemble or session.evaluation
     if result is None:
-        raise AggregationError("The run ended without a model.", code="no-model")
+        raise AggregationError("no-model")
     return result
 
 

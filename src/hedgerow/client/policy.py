@@ -109,12 +109,9 @@ class Policy:
     def check_roster(self, roster: Roster) -> None:
         """Raises PolicyRefusal: policy-coordinator, policy-small-cohort."""
         if self.coordinators and roster.coordinator.hex() not in self.coordinators:
-            raise _refusal("policy-coordinator", "The coordinator of the roster is not one that the policy names.")
+            raise PolicyRefusal("policy-coordinator")
         if len(roster.sites) < self.min_sites:
-            raise _refusal(
-                "policy-small-cohort",
-                f"The roster has {len(roster.sites)} sites; the policy asks for at least {self.min_sites}.",
-            )
+            raise PolicyRefusal("policy-small-cohort", n_roster=len(roster.sites), least=self.min_sites)
 
     def check_plan(self, plan: Plan, epsilon: float | None = None, evaluation_noise: str | None = None) -> None:
         """Raises PolicyRefusal; its code says which rule the plan breaks.
@@ -125,9 +122,9 @@ class Policy:
         """
         beyond = _beyond(plan.feature_names, self.features)
         if beyond:
-            raise _refusal("policy-feature", f"The plan uses the column {beyond[0]!r}; the policy does not allow it.")
+            raise PolicyRefusal("policy-feature", column=beyond[0])
         if _beyond([plan.label.name], self.labels):
-            raise _refusal("policy-label", f"The plan predicts {plan.label.name!r}; the policy does not allow it.")
+            raise PolicyRefusal("policy-label", label=plan.label.name)
         if evaluation_noise is not None and evaluation_noise not in self.noise_of_evaluations:
             said = f"The coordinator asks for an evaluation with {evaluation_noise} noise"
             raise noise_refusal(said, evaluation_noise, "evaluation_noise")
@@ -135,20 +132,20 @@ class Policy:
             raise noise_refusal(f"The plan wants {plan.privacy.noise} noise", plan.privacy.noise, "noise")
         if self.unit and plan.privacy.unit != self.unit:
             # An epsilon for each record is a weaker promise to somebody with many records.
-            raise _refusal("policy-unit", f"The plan protects each {plan.privacy.unit}, the policy each {self.unit}.")
+            raise PolicyRefusal("policy-unit", unit=plan.privacy.unit, wanted=self.unit)
         own = math.inf if plan.reads_quantiles else plan.privacy.epsilon
         wanted = own if epsilon is None else epsilon
         if math.isinf(wanted) and not math.isinf(self.max_epsilon):
-            raise _refusal("policy-unnoised", "The plan, or the evaluation of its model, asks for sums without noise.")
+            raise PolicyRefusal("policy-unnoised")
         if not plan.federation.secure_aggregation:
-            raise _refusal("policy-clear-sums", "The plan asks for sums in the clear; over a network there are none.")
+            raise PolicyRefusal("policy-clear-sums")
 
     def check_query(self, query: Query) -> None:
         """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
         if _beyond([query.purpose.kind], self.query_kinds):
-            raise _refusal("policy-query-kind", f"The policy does not allow queries of the kind {query.purpose.kind}.")
+            raise PolicyRefusal("policy-query-kind", kind=query.purpose.kind)
         if query.noise_multiplier == 0 and not math.isinf(self.max_epsilon):
-            raise _refusal("policy-unnoised", "A query asks for a sum without noise.")
+            raise PolicyRefusal("policy-unnoised-query")
 
 
 def parse_policy(toml_text: str) -> Policy:
@@ -160,38 +157,21 @@ def parse_policy(toml_text: str) -> Policy:
     try:
         return read_section(Policy, read_toml(toml_text), "policy")
     except PlanError as error:
-        raise UsageError(error.what, cause=error.cause, remedy=error.remedy, code="policy-file") from None
+        raise UsageError("policy-file", what=error.what, cause=error.cause, remedy=error.remedy) from None
     except ValueError as error:
-        raise UsageError(
-            f"The policy is not valid TOML: {error}.", remedy="Mend that line.", code="policy-file"
-        ) from None
+        raise UsageError("policy-syntax", error=error) from None
 
 
 def noise_refusal(what: str, noise: str, line: str) -> PolicyRefusal:
     """The refusal of noise that a policy does not name; `line` is the policy's line that would allow it."""
-    trusts = {
-        "server": "The coordinator would see exact sums over all sites, which can be one patient's values, and is "
-        "trusted to add the noise.",
-        "local": "How many rows this site has is taken to be known.",
-    }
     return PolicyRefusal(
-        f"{what}; the policy does not allow it.",
-        cause=trusts.get(noise, "The policy of this site's owner names other noise."),
-        remedy='Agree on noise of the sites, "distributed"; or, if the owner of the data agrees to this, '
-        f'write {line} = ["{noise}"] into the policy.',
-        code="policy-noise",
+        "policy-noise-server" if noise == "server" else "policy-noise-local" if noise == "local" else "policy-noise",
+        what=what,
+        noise=noise,
+        line=line,
     )
 
 
 def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
     """What is wanted and not allowed; an empty list of what is allowed allows everything."""
     return [name for name in wanted if allowed and name not in allowed]
-
-
-def _refusal(code: str, what: str) -> PolicyRefusal:
-    return PolicyRefusal(
-        what,
-        cause="The policy of this site's owner is stricter than the plan.",
-        remedy="Agree on another plan, or change the policy file if its owner wants to.",
-        code=code,
-    )

@@ -127,12 +127,7 @@ class CounterFile:
         except FileNotFoundError:
             return Counter()
         except (OSError, ValueError, KeyError, TypeError) as fault:
-            raise EnvironmentFault(
-                f"{self._path} cannot be read.",
-                cause="It was damaged or edited, or an earlier version of Hedgerow wrote it.",
-                remedy="Move the whole folder away, but keep the budget book; the node then takes part in new runs.",
-                code="database-damaged",
-            ) from fault
+            raise EnvironmentFault("state-damaged", path=self._path) from fault
 
     def write(self, counter: Counter) -> None:
         """On the disk when this returns; raises EnvironmentFault."""
@@ -144,12 +139,7 @@ class CounterFile:
             os.pwrite(self._descriptor, line, 0)
             _sync(self._descriptor)
         except OSError as fault:
-            raise EnvironmentFault(
-                f"{self._path} could not be written: {fault.strerror or fault}.",
-                cause="The disk is full, or the folder may not be written to.",
-                remedy="Free some space and start again: nothing was lost.",
-                code="disk-full",
-            ) from fault
+            raise EnvironmentFault("state-disk-full", path=self._path, fault=fault.strerror or fault) from fault
 
     def close(self) -> None:
         """Close the file."""

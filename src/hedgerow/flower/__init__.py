@@ -13,9 +13,4 @@ def require_version(version: object, whose: str) -> None:
     """Raises RemoteProtocolError `flower-version` unless it is the installed one."""
     if version != __version__:
         said = str(version)[:32] if version else "no version"
-        raise RemoteProtocolError(
-            f"{whose} is of Hedgerow {said}; installed here is {__version__}.",
-            cause="The coordinator and this machine were not upgraded together.",
-            remedy="Install the same version on every machine, and start the run from that version's repository.",
-            code="flower-version",
-        )
+        raise RemoteProtocolError("flower-version", whose=whose, said=said, installed=__version__)

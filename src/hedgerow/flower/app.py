@@ -55,7 +55,7 @@ def content_for(content: Mapping[str, object], context: Context, app_version: st
         require_version(content.get("version"), "The coordinator")
         request = content.get("request")
         if not isinstance(request, bytes):
-            raise RemoteProtocolError("A message holds no request.", code="malformed-message")
+            raise RemoteProtocolError("flower-no-request")
         return record(reply=answer(site_path(context), str(content["version"]), request))
     except HedgerowError as fault:
         print(f"hedgerow: {shown(str(fault))} ({fault.code})", file=sys.stderr, flush=True)
@@ -85,10 +85,5 @@ def site_path(context: Context) -> Path:
         from hedgerow.flower.simulation import file_of_partition
 
         return file_of_partition(Path(folder), int(str(node["partition-id"])))
-    raise UsageError(
-        "This SuperNode does not say which site it is.",
-        cause=f"Its --node-config has no {SITE_KEY}.",
-        remedy=f"Start it with --node-config '{SITE_KEY}=\"/path/of/site.toml\"'; docs/flower.md has an example.",
-        code="flower-no-site",
-    )
+    raise UsageError("flower-no-site", site_key=SITE_KEY)
 

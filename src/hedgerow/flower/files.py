@@ -93,7 +93,7 @@ def read_site_file(path: Path) -> SiteFile:
     """The file of a site; raises UsageError."""
     found = _read(SiteFile, path, "site")
     if not found.data and not found.held_out:
-        raise _wrong(f"{path}: there are no rows.", "Both site.data and site.held_out are missing.")
+        raise UsageError("flower-file-no-rows", path=path)
     return found
 
 
@@ -108,7 +108,7 @@ def read_coordinator_file(path: Path) -> CoordinatorFile:
     elif found.model and not found.epsilon:
         fault = "An evaluation needs coordinator.epsilon: what it may cost."
     if fault:
-        raise _wrong(f"{path} does not say what to do.", fault)
+        raise UsageError("flower-file-no-task", path=path, fault=fault)
     return found if found.out else replace(found, out=found.model)
 
 
@@ -117,11 +117,11 @@ def _read(kind: type[File], path: Path, name: str) -> File:
         content = read_toml(path.read_text(encoding="utf-8"))
         found = read_section(kind, content, name)
     except OSError as fault:
-        raise _wrong(f"{path}: {fault.strerror or fault}.", "The path may be misspelled.") from None
+        raise UsageError("flower-file-not-read", path=path, fault=fault.strerror or fault) from None
     except PlanError as fault:
-        raise _wrong(f"{path}: {fault.what}", fault.cause) from None
+        raise UsageError("flower-file", path=path, what=fault.what, cause=fault.cause) from None
     except ValueError as fault:
-        raise _wrong(f"{path} is not TOML: {fault}.", "It was edited, or is another file.") from None
+        raise UsageError("flower-file-not-toml", path=path, fault=fault) from None
     here = path.parent.resolve()
     absolute: dict[str, Any] = {
         field.name: _absolute(here, getattr(found, field.name))
@@ -135,9 +135,3 @@ def _absolute(here: Path, named: str | tuple[str, ...]) -> str | tuple[str, ...]
     if isinstance(named, tuple):
         return tuple(str(here / name) for name in named)
     return named if "://" in named else str(here / named)
-
-
-def _wrong(what: str, cause: str) -> UsageError:
-    return UsageError(
-        what, cause=cause, remedy="docs/flower.md has a file to begin with, and says what it holds.", code="flower-file"
-    )

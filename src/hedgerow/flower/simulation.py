@@ -82,22 +82,13 @@ def wait_for_nodes(grid: Grid, sleep: Callable[[float], None] = time.sleep) -> l
             return nodes
         before = len(nodes)
         sleep(1.0)
-    raise UsageError(
-        f"The simulation has {max(before, 0)} nodes; a secure sum needs {SMALLEST_COHORT}.",
-        remedy="Set options.num-supernodes of the federation to 3 or more.",
-        code="too-few-sites",
-    )
+    raise UsageError("simulation-too-small", n_nodes=max(before, 0), least=SMALLEST_COHORT)
 
 
 def make_federation(folder: Path, n_sites: int, model: Mapping[str, int]) -> None:
     """Write the files of all parties; raises UsageError when the folder holds a federation already."""
     if (folder / "roster.toml").exists():
-        raise UsageError(
-            f"{folder} holds a federation already.",
-            cause="An earlier simulation used it, and its nodes have spent their budgets.",
-            remedy="Give a new folder: --run-config 'simulation=\"...\"'.",
-            code="out-is-folder",
-        )
+        raise UsageError("simulation-folder", folder=folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     coordinator, _, _ = create_identity(folder, "coordinator", Role.COORDINATOR)
     columns = load_rand_hie()
@@ -127,6 +118,6 @@ def _plan(n_sites: int, model: Mapping[str, int]) -> str:
     federation = f"min_sites = {max(SMALLEST_COHORT, n_sites * 2 // 3)}\njoin_timeout = 3600\nround_timeout = 1800"
     for old, new in (("n_records = 14133", "n_records = 20190"), ("min_sites = 6", federation)):
         if text.count(old) != 1:
-            raise UsageError(f"The demonstration's plan no longer says {old!r} once.", code="plan-field")
+            raise UsageError("demonstration-plan", old=old)
         text = text.replace(old, new)
     return text + "\n[model]\n" + "".join(f"{name} = {value}\n" for name, value in model.items())

@@ -153,7 +153,9 @@ def _kept(
         is_counted = rows_are_counted(plan, max_rows)
         why = _why_checked(policy, is_counted)
         if why and not table:
-            raise _unchecked(why, "The rows of a database may change between two messages.")
+            raise PolicyRefusal(
+                "rows-unchecked", why=why, what="The rows of a database may change between two messages."
+            )
         if not table or not Path(table).is_file():
             return read(plan)  # It says in its own words that there is no such file.
         status = Path(table).stat()
@@ -166,7 +168,7 @@ def _kept(
             with np.load(kept, allow_pickle=False) as arrays:
                 return SiteData(arrays["codes"], arrays["labels"])
         if why and not is_check:
-            raise _unchecked(why, "Nobody has read the table as it is now, by this plan.")
+            raise PolicyRefusal("rows-unchecked", why=why, what="Nobody has read the table as it is now, by this plan.")
         rows = read(plan)
         if is_counted and rows.n_records > max_rows:
             return rows  # Whoever checks it says so. What is kept has been found to be right.
@@ -186,16 +188,6 @@ def _why_checked(policy: Policy, is_counted: bool) -> str:
     if policy.is_strict:
         return 'The policy says rows_that_do_not_fit = "refuse"'
     return "The plan has the accountant pure, and the roster says how many rows this site has" if is_counted else ""
-
-
-def _unchecked(why: str, what: str) -> PolicyRefusal:
-    return PolicyRefusal(
-        f"{why}, and the rows have not been checked. {what}",
-        cause="Over Flower every message is a process; what it found in the rows would show in its answer.",
-        remedy="Start `hedgerow flower-node` again, which checks a table before it listens (export a database's). "
-        'Or leave rows that do not fit out, rows_that_do_not_fit = "leave-out"; or use a roster without max_rows.',
-        code="rows-unchecked",
-    )
 
 
 def report(folder: Path, fault: HedgerowError) -> None:

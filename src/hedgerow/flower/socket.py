@@ -45,11 +45,7 @@ class NodeSocket:
             self._listener.listen(8)
         except OSError as fault:
             self._listener.close()
-            raise EnvironmentFault(
-                f"{path}: a socket cannot be made there: {fault.strerror or fault}.",
-                remedy="Give a path of less than 100 letters in a folder that this user may write to.",
-                code="file-not-written",
-            ) from None
+            raise EnvironmentFault("socket-not-made", path=path, fault=fault.strerror or fault) from None
 
     def take(self, answer: Callable[[str, bytes], bytes]) -> None:
         """Take one request: `answer` gives the reply to the coordinator's version and its bytes, or raises."""
@@ -84,15 +80,10 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
             connection.sendall(_framed(version.encode("ascii")) + _framed(request))
             status, reply = _exactly(connection, 1), _receive(connection)
     except (OSError, ValueError) as fault:
-        raise EnvironmentFault(
-            f"The site's node does not answer at {path}.",
-            cause=f"It is not running, or this user may not use its socket ({fault}).",
-            remedy="Start it: hedgerow flower-node site.toml --socket PATH.",
-            code="flower-node-absent",
-        ) from None
+        raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
     if status != _REPLY:
         code = reply.decode("ascii", "replace")
-        raise RemoteProtocolError(f"The site's node refuses: {code}.", remedy="Its own log says why.", code=code)
+        raise RemoteProtocolError("node-refuses", code=code)
     return reply
 
 
@@ -102,9 +93,7 @@ def _require_dead(path: Path) -> None:
             connection.connect(str(path))
         except OSError:
             return
-    raise EnvironmentFault(
-        f"A node listens at {path} already.", remedy="Stop it first, or give another path.", code="address-in-use"
-    )
+    raise EnvironmentFault("socket-in-use", path=path)
 
 
 def _framed(data: bytes) -> bytes:

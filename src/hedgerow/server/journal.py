@@ -130,7 +130,7 @@ class Journal:
         """Give the run up, unless it was already, and return its number; UsageError where there is none to give up."""
         rows = self._database.rows("select run_id, model_digest, given_up from run")
         if not rows or rows[0][1] is not None:
-            raise no_open_run(self._database.path, is_over=bool(rows))
+            raise UsageError("run-over" if rows else "no-open-run", path=self._database.path)
         if rows[0][2] is None:
             self.give_up(code)
         run_id: bytes = rows[0][0]
@@ -252,11 +252,6 @@ def open_journal(
     aside = next(place for place in map(path.with_name, _names_beside(path.name)) if not place.exists())
     path.rename(aside)
     return Journal(path), aside
-
-
-def no_open_run(path: Path, *, is_over: bool) -> UsageError:
-    """The refusal to end what is over, or was never begun."""
-    return UsageError("run-over" if is_over else "no-open-run", path=path)
 
 
 def _names_beside(name: str) -> Iterator[str]:

@@ -68,13 +68,7 @@ def places(host: str, n_needed: int, n_guests: int) -> int:
         free = n_guests + STRANGERS
     if free < needed:
         enough = soft + needed - free
-        raise EnvironmentFault(
-            f"This process may open {soft} files, which is not enough for the connections of {n_needed} parties.",
-            cause="Every connection is an open file, and the databases need some as well.",
-            remedy=f"Raise the limit to {enough} or more: `ulimit -n {enough}`, LimitNOFILE of the systemd unit, or "
-            "`ulimits` of the container.",
-            code="too-few-files",
-        )
+        raise EnvironmentFault("too-few-files", soft=soft, n_needed=n_needed, enough=enough)
     # gRPC listens on every address of a name, and counts for each by itself.
     return max(1, min(free, n_guests + STRANGERS) // _n_addresses(host))
 

@@ -166,12 +166,7 @@ async def listen(server: grpc.aio.Server, address: str, credentials: grpc.Server
     except RuntimeError:
         port = 0
     if port == 0:
-        raise EnvironmentFault(
-            f"{fault} on {address}.",
-            cause="Another program listens there, or the address is not one of this machine.",
-            remedy="Stop the other program, or give another address.",
-            code="address-in-use",
-        )
+        raise EnvironmentFault("address-in-use", fault=fault, address=address)
     await server.start()
     return int(port)
 

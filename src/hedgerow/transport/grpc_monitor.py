@@ -204,13 +204,7 @@ class GrpcWatch:
         settings: LinkSettings = DEFAULTS,
     ) -> None:
         if identity.public != roster.monitor(identity.public.name):
-            raise EnvironmentFault(
-                f"The roster does not list this identity of {identity.public.name!r} among its monitors.",
-                cause="The identity is a site's or the coordinator's, or was made after the roster.",
-                remedy="Make one with `hedgerow identity new NAME --monitor`, and a new roster with "
-                "`hedgerow roster build --monitor`.",
-                code="identity-not-pinned",
-            )
+            raise EnvironmentFault("monitor-not-pinned", name=identity.public.name)
         self._address, self._identity, self._coordinator = address, identity, roster.coordinator
         self._request = WatchRequest(roster.digest(), interval).to_bytes()
         self._jitter, self._settings, self._interval = jitter, settings, interval

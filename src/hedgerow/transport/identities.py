@@ -72,12 +72,7 @@ def spoken(digest: bytes) -> str:
 def check_name(name: str) -> str:
     """The name; raises UsageError unless it is 1 to 64 letters, digits, dots, dashes and underscores, in ASCII."""
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name[:80]!r} cannot be a site's name.",
-            cause="It goes into file names, logs and rosters that several people compare by eye.",
-            remedy="Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.",
-            code="identity-name",
-        )
+        raise UsageError("identity-name", name=name[:80])
     return name
 
 
@@ -107,9 +102,9 @@ class PublicIdentity:
             certificate.verify_directly_issued_by(certificate)
             curve = certificate.public_key()
         except (ValueError, TypeError, InvalidSignature):
-            raise _unproven(self.name) from None
+            raise RemoteProtocolError("identity-proof", name=self.name) from None
         if not isinstance(curve, ec.EllipticCurvePublicKey) or not isinstance(curve.curve, ec.SECP256R1):
-            raise _unproven(self.name)
+            raise RemoteProtocolError("identity-proof", name=self.name)
 
     @property
     def certificate_pem(self) -> bytes:
@@ -148,10 +143,10 @@ class PrivateIdentity:
             own = Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
             tls = load_pem_private_key(self.tls_key, None).public_key()
         except (ValueError, TypeError):
-            raise _unproven(self.public.name) from None
+            raise RemoteProtocolError("identity-proof", name=self.public.name) from None
         certified = x509.load_der_x509_certificate(self.public.certificate).public_key()
         if own != self.public.identity_key or tls != certified:
-            raise _unproven(self.public.name)
+            raise RemoteProtocolError("identity-proof", name=self.public.name)
 
     def __repr__(self) -> str:
         return f"PrivateIdentity({self.public.name!r})"
@@ -199,15 +194,6 @@ def _proof_of(name: str, role: Role, key: bytes, certificate: bytes) -> bytes:
     return _PROOF_DOMAIN + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _unproven(name: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"The identity of {name!r} does not prove that its keys and its name belong together.",
-        cause="The file was edited or damaged, or somebody made it out of another party's.",
-        remedy="Ask that party for its public file again, and compare the fingerprints over the phone.",
-        code="identity-proof",
-    )
-
-
 def to_base64(raw: bytes) -> str:
     """Bytes as text."""
     return base64.b64encode(raw).decode()
@@ -235,7 +221,7 @@ def create_identity(folder: Path, name: str, role: Role) -> tuple[PrivateIdentit
     private, public = folder / f"{name}{PRIVATE_SUFFIX}", folder / f"{name}{PUBLIC_SUFFIX}"
     for path in (private, public):
         if path.exists():
-            raise _exists(path)
+            raise UsageError("identity-exists", path=path)
     identity = new_identity(name, role, secrets.token_bytes(KEY_BYTES))
     _write(private, _private_text(identity), 0o600)
     _write(public, public_lines(identity.public), 0o644)
@@ -251,29 +237,29 @@ def read_private(path: Path) -> PrivateIdentity:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, IsADirectoryError):
-        raise _unreadable(path, "There is no such file.", "identity-not-found") from None
+        raise UsageError("private-identity-not-found", path=path) from None
     with os.fdopen(descriptor, "rb") as file:
         # The open file is asked, not its name, so that it is not exchanged in between.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise _unreadable(path, "It is not a plain file.")
+            raise UsageError("identity-not-plain", path=path)
         if path.name.endswith(PUBLIC_SUFFIX):
             raise _public_given(path)
         if status.st_mode & _TOO_OPEN:
-            raise _too_open(path, status.st_mode)
+            raise EnvironmentFault("identity-permissions", path=path, mode=stat.S_IMODE(status.st_mode))
         raw = file.read()
     try:
         content = json.loads(raw)
         require_plain({**content, "tls_key": ""})
         if content["format"] != FORMAT or content["version"] != FORMAT_VERSION:
-            raise _unreadable(path, "It is of another format or version.")
+            raise UsageError("identity-other-format", path=path)
         public = parse_public(content["public"], str(path))
         return PrivateIdentity(public, from_base64(content["identity_seed"]), content["tls_key"].encode("ascii"))
     except HedgerowError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         # The text of these errors may quote the file, which holds secrets.
-        raise _unreadable(path, "Its fields do not read.") from None
+        raise UsageError("identity-fields", path=path) from None
 
 
 def write_new(path: Path, text: str) -> None:
@@ -285,7 +271,7 @@ def _write(path: Path, text: str, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
-        raise _exists(path) from None
+        raise UsageError("identity-exists", path=path) from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -318,16 +304,16 @@ def read_public(path: Path) -> PublicIdentity:
     try:
         content = read_toml(text)
     except ValueError as error:
-        raise misread(f"{path} is not TOML: {error}.", "It is not a public identity file.") from None
+        raise UsageError("identity-not-toml", path=path, error=error) from None
     if content.pop("version", None) != FORMAT_VERSION:
-        raise misread(f"{path} is not a public identity of version {FORMAT_VERSION}.", "It is another kind of file.")
+        raise UsageError("identity-version", path=path, version=FORMAT_VERSION)
     return parse_public(content, str(path))
 
 
 def parse_public(content: object, where: str) -> PublicIdentity:
     """The identity in a table of TOML or JSON; raises UsageError or RemoteProtocolError."""
     if not isinstance(content, Mapping) or set(content) != _FIELDS:
-        raise misread(f"{where}: a party has exactly the fields {', '.join(sorted(_FIELDS))}.")
+        raise UsageError("party-field-names", where=where, fields=", ".join(sorted(_FIELDS)))
     try:
         return PublicIdentity(
             content["name"],
@@ -339,7 +325,7 @@ def parse_public(content: object, where: str) -> PublicIdentity:
     except HedgerowError:
         raise
     except (ValueError, TypeError):
-        raise misread(f"{where}: a party's fields do not read.", "The file was edited or damaged.") from None
+        raise UsageError("party-fields", where=where) from None
 
 
 def fields_of(identity: PublicIdentity) -> dict[str, Any]:
@@ -358,15 +344,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(
-            f"{path}: there is no such file.",
-            cause="The path may be misspelled, or relative to another folder.",
-            remedy="Give the path of the roster or public file; `hedgerow roster build` and `hedgerow identity new` "
-            "write them.",
-            code="identity-not-found",
-        ) from None
+        raise UsageError("identity-not-found", path=path) from None
     except UnicodeDecodeError:
-        raise misread(f"{path} is not UTF-8 text.", "It is another kind of file.") from None
+        raise UsageError("identity-encoding", path=path) from None
 
 
 def lines_of(identity: PublicIdentity) -> list[str]:
@@ -375,44 +355,6 @@ def lines_of(identity: PublicIdentity) -> list[str]:
     return [f'{name} = "{value}"' for name, value in fields_of(identity).items()]
 
 
-def misread(what: str, cause: str = "") -> UsageError:
-    """The error for a public file or roster that does not read."""
-    remedy = "Ask the party that wrote the file for it again."
-    return UsageError(what, cause=cause, remedy=remedy, code="roster-file")
-
-
-def _exists(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} exists already.",
-        cause="An identity that is overwritten cannot be had back, and every roster would have to be made again.",
-        remedy="Choose another folder, or move the file away first.",
-        code="identity-exists",
-    )
-
-
-def _too_open(path: Path, mode: int) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"{path} may be used by others than its owner (mode {stat.S_IMODE(mode):04o}).",
-        cause="Its permissions were changed, or it was copied.",
-        remedy=f"If nobody else has read it: chmod 600 {path}. Otherwise make a new identity and a new roster.",
-        code="identity-permissions",
-    )
-
-
 def _public_given(path: Path) -> UsageError:
     private = path.with_name(path.name.removesuffix(PUBLIC_SUFFIX) + PRIVATE_SUFFIX)
-    return UsageError(
-        f"{path} is the public file of an identity; its private file is needed here.",
-        cause="The public file is for the roster. With the private one a party proves who it is.",
-        remedy=f"Give the private file, which `hedgerow identity new` wrote beside it: {private}",
-        code="identity-file",
-    )
-
-
-def _unreadable(path: Path, cause: str, code: str = "identity-file") -> UsageError:
-    return UsageError(
-        f"{path} is not a private identity.",
-        cause=cause,
-        remedy="Give the path of a file that `hedgerow identity new` wrote.",
-        code=code,
-    )
+    return UsageError("identity-file", path=path, private=private)

@@ -196,24 +196,14 @@ class MetricsServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> None:
         if not allow_remote and not _is_loopback(host):
-            raise UsageError(
-                f"Metrics on {host} could be read by other machines.",
-                cause="The page has no authentication.",
-                remedy="Serve it on 127.0.0.1, or allow remote readers explicitly behind a firewall.",
-                code="metrics-not-loopback",
-            )
+            raise UsageError("metrics-not-loopback", host=host)
         self._collector = _RunCollector()
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
             self._server = _Server(host, port, registry)
         except OSError as error:
-            raise EnvironmentFault(
-                f"Metrics cannot be served on {host}:{port}.",
-                cause=str(error.strerror),
-                remedy="Choose another port.",
-                code="address-in-use",
-            ) from error
+            raise EnvironmentFault("metrics-not-served", host=host, port=port, fault=str(error.strerror)) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="hedgerow-metrics", daemon=True)
         self._thread.start()

@@ -8,14 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hedgerow.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.plan.fields import read_toml
 from hedgerow.transport.identities import (
     PrivateIdentity,
     PublicIdentity,
     Role,
     lines_of,
-    misread,
     parse_public,
     read_text,
     spoken,
@@ -54,26 +53,24 @@ class PinnedRoster:
         everybody = self.everybody
         roles = [Role.COORDINATOR, *[Role.SITE] * len(self.sites), *[Role.MONITOR] * len(self.monitors)]
         if [party.role for party in everybody] != roles:
-            raise misread(
-                "Somebody is listed in a role that is not theirs.", "A site's file was given for the coordinator's."
-            )
+            raise UsageError("roster-roles")
         if not 1 <= self.epoch < 1 << 63 or not 1 <= len(self.sites) <= MAX_SITES:
-            raise misread("A roster has an epoch from 1 on, and 1 to 4096 sites.")
+            raise UsageError("roster-size")
         if len(self.monitors) > MAX_MONITORS:
-            raise misread(f"A roster has at most {MAX_MONITORS} monitors.")
+            raise UsageError("roster-monitors", most=MAX_MONITORS)
         numbers = all(type(most) is int and 0 <= most <= MAX_ROWS for most in self.max_rows)
         if self.max_rows and (not numbers or len(self.max_rows) != len(self.sites) or not any(self.max_rows)):
-            raise misread(f"A site's max_rows is no number of rows: a whole number from 1 to {MAX_ROWS:,}.")
+            raise UsageError("roster-max-rows", most=MAX_ROWS)
         for parties in (self.sites, self.monitors):
             if list(parties) != sorted(parties, key=lambda party: party.name):
-                raise misread("The sites or the monitors are not sorted by name.", "The file was edited by hand.")
+                raise UsageError("roster-unsorted")
         for what, values in (
             ("name", [party.name for party in everybody]),
             ("identity key", [party.identity_key for party in everybody]),
             ("certificate", [party.certificate for party in everybody]),
         ):
             if len(set(values)) != len(values):
-                raise misread(f"Two parties of the roster have the same {what}.", "A file was given twice, or copied.")
+                raise UsageError("roster-twice", what=what)
 
     @property
     def everybody(self) -> tuple[PublicIdentity, ...]:
@@ -137,7 +134,7 @@ def build_roster(
     """
     unknown = sorted(set(max_rows or {}) - {site.name for site in sites})
     if unknown:
-        raise misread(f"There is no site {unknown[0]!r} whose rows could be declared.", "The name may be misspelled.")
+        raise UsageError("roster-unknown-site", name=unknown[0])
     epoch = 1 if previous is None else previous.epoch + 1
     sites, monitors = (tuple(sorted(parties, key=lambda party: party.name)) for parties in (sites, monitors))
     rows = tuple((max_rows or {}).get(site.name, 0) for site in sites)
@@ -149,15 +146,15 @@ def parse_roster(text: str, name: str = "The roster") -> PinnedRoster:
     try:
         content = read_toml(text)
     except ValueError as error:
-        raise misread(f"{name} is not TOML: {error}.", "The file broke off, or is another one.") from None
+        raise UsageError("roster-not-toml", name=name, error=error) from None
     names = set(content) - {"monitors"}
     versions = (FORMAT_VERSION, ROWS_VERSION)
     if content.get("version") not in versions or names != {"version", "epoch", "coordinator", "sites"}:
         known = " or ".join(map(str, versions))
-        raise misread(f"{name} is not a roster of version {known}.", "A newer release of hedgerow wrote it.")
+        raise UsageError("roster-version", name=name, known=known)
     sites, monitors = content["sites"], content.get("monitors", [])
     if not isinstance(content["epoch"], int) or not isinstance(sites, list) or not isinstance(monitors, list):
-        raise misread(f"{name} has an epoch or a list of sites or monitors that is none.")
+        raise UsageError("roster-lists", name=name)
     rows = _take_rows(sites) if content["version"] == ROWS_VERSION else ()
     return PinnedRoster(
         content["epoch"],
@@ -182,9 +179,4 @@ def read_roster(path: Path) -> PinnedRoster:
 def require_pinned(identity: PrivateIdentity, roster: PinnedRoster) -> None:
     """Raise EnvironmentFault unless the roster pins exactly this identity."""
     if identity.public not in (roster.coordinator, roster.site(identity.public.name)):
-        raise EnvironmentFault(
-            f"The roster does not pin this identity of {identity.public.name!r}.",
-            cause="The identity was renewed after the roster was built, or one of the files belongs elsewhere.",
-            remedy="Build a new roster with the public file that belongs to this identity.",
-            code="identity-not-pinned",
-        )
+        raise EnvironmentFault("identity-not-pinned", name=identity.public.name)
