@@ -8,9 +8,8 @@ bound that is proved in `hedgerow.privacy.pure`; `pure` refuses everything else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.cost import KNOWN_EVENTS, ROUND_UP, cost_of
@@ -21,106 +20,85 @@ from hedgerow.privacy.pure import PURE_EVENTS, all_pure, epsilon_pure
 from hedgerow.privacy.rdp import SAMPLED_EVENTS, epsilon_of_rho, epsilon_rdp, epsilon_renyi, has_samples
 
 
-class Accountant(Protocol):
-    """Answers how much privacy a set of events costs."""
+@dataclass(frozen=True)
+class Accountant:
+    """Answers how much privacy a set of events costs.
 
-    @property
-    def name(self) -> str:
-        """The name by which `get_accountant` finds it."""
+    Args:
+        name: the name by which `get_accountant` finds it.
+        known: the types of the events that it can account for.
+        account: the epsilon of all events together at a delta in (0, 1).
+    """
+
+    name: str
+    known: tuple[type, ...]
+    account: Callable[[Sequence[Event], float], float]
 
     def supports(self, event: object) -> bool:
         """Whether `epsilon` can account for this event."""
+        return type(event) in self.known
 
     def epsilon(self, events: Iterable[Event], delta: float) -> float:
         """The epsilon of all events together at delta in (0, 1), rounded up; infinity for an un-noised event.
 
-        Raises PrivacyError(code='unknown-event') for an event that is not supported.
+        Raises PrivacyError(code='unknown-event') for an event that is not supported; by `pld` also EnvironmentFault
+        (code 'missing-extra') without dp_accounting.
         """
+        check_delta(delta)
+        return self.account(list(events), delta)
 
 
-class _SupportsKnownEvents:
-    """`supports` by the type alone: one list of known events serves both accountants."""
-
-    def supports(self, event: object) -> bool:
-        return type(event) in (*KNOWN_EVENTS, *SAMPLED_EVENTS)
-
-
-class GdpAccountant(_SupportsKnownEvents):
-    """Exact for Gaussian releases (`gdp`); integer noise pays the slack of its grid; a bound for pure releases.
+def _gdp(events: Sequence[Event], delta: float) -> float:
+    """Exact for Gaussian releases; integer noise pays the slack of its grid; a bound for pure releases.
 
     A ledger with a release over a sample is bounded as a whole by Renyi accounting (`hedgerow.privacy.rdp`): such
     releases have no exact mu, and adding up epsilons of two kinds would be a guess.
     """
-
-    name = "gdp"
-
-    def epsilon(self, events: Iterable[Event], delta: float) -> float:
-        """See `Accountant.epsilon`."""
-        check_delta(delta)
-        events = list(events)
-        if has_samples(events):
-            return epsilon_renyi(events, delta)
-        cost = cost_of(events)
-        if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
-            return math.inf
-        twin_delta = delta * math.exp(-cost.log_ratio)
-        if twin_delta <= 0:
-            return math.inf
-        epsilon = epsilon_of_mu(math.sqrt(cost.gdp_weight) * ROUND_UP, twin_delta, cost.total_variation)
-        if cost.total_variation > 0 or any(type(event) in PURE_EVENTS for event in events):
-            # zCDP holds for the discrete Gaussian without any slack, so the better of the two bounds is a bound: on a
-            # coarse grid, or at a large epsilon, where (1 + e^epsilon) times the distance is too dear. It is also what
-            # many small pure releases are best bounded by.
-            epsilon = min(epsilon, epsilon_of_rho(cost.zcdp_weight / 2, twin_delta))
-        epsilon += 2 * cost.log_ratio
-        return min(epsilon, epsilon_pure(events)) if all_pure(events) else epsilon
+    if has_samples(events):
+        return epsilon_renyi(events, delta)
+    cost = cost_of(events)
+    if cost.gdp_weight == math.inf or cost.log_ratio == math.inf:
+        return math.inf
+    twin_delta = delta * math.exp(-cost.log_ratio)
+    if twin_delta <= 0:
+        return math.inf
+    epsilon = epsilon_of_mu(math.sqrt(cost.gdp_weight) * ROUND_UP, twin_delta, cost.total_variation)
+    if cost.total_variation > 0 or any(type(event) in PURE_EVENTS for event in events):
+        # zCDP holds for the discrete Gaussian without any slack, so the better of the two bounds is a bound: on a
+        # coarse grid, or at a large epsilon, where (1 + e^epsilon) times the distance is too large. It is also what
+        # many small pure releases are best bounded by.
+        epsilon = min(epsilon, epsilon_of_rho(cost.zcdp_weight / 2, twin_delta))
+    epsilon += 2 * cost.log_ratio
+    return min(epsilon, epsilon_pure(events)) if all_pure(events) else epsilon
 
 
-class RdpAccountant(_SupportsKnownEvents):
-    """Renyi differential privacy (`rdp`); looser by 8 to 10 % of noise, and independent of the first."""
-
-    name = "rdp"
-
-    def epsilon(self, events: Iterable[Event], delta: float) -> float:
-        """See `Accountant.epsilon`."""
-        check_delta(delta)
-        events = list(events)
-        return epsilon_renyi(events, delta) if has_samples(events) else epsilon_rdp(events, delta)
+def _rdp(events: Sequence[Event], delta: float) -> float:
+    """Renyi differential privacy; looser by 8 to 10 % of noise, and independent of the first."""
+    return epsilon_renyi(events, delta) if has_samples(events) else epsilon_rdp(events, delta)
 
 
-class PureAccountant:
-    """Sums of epsilons of releases of pure differential privacy, amplified by sampling (`pure`); holds at delta = 0."""
-
-    name = "pure"
-
-    def supports(self, event: object) -> bool:
-        """See `Accountant.supports`."""
-        return type(event) in (*PURE_EVENTS, UnnoisedEvent)
-
-    def epsilon(self, events: Iterable[Event], delta: float) -> float:
-        """See `Accountant.epsilon`; `delta` is checked and not used."""
-        check_delta(delta)
-        return epsilon_pure(events)
+def _pure(events: Sequence[Event], delta: float) -> float:
+    """Sums of epsilons of releases of pure differential privacy, amplified by sampling; holds at delta = 0."""
+    return epsilon_pure(events)
 
 
-class PldAccountant(_SupportsKnownEvents):
-    """Privacy loss distributions by dp_accounting, an extra (`pld`): the tightest for many pure releases."""
+def _pld(events: Sequence[Event], delta: float) -> float:
+    """Privacy loss distributions by dp_accounting, an extra: the tightest for many pure releases.
 
-    name = "pld"
-
-    def supports(self, event: object) -> bool:
-        """See `Accountant.supports`; releases over Gaussian samples need Renyi accounting."""
-        return type(event) in KNOWN_EVENTS
-
-    def epsilon(self, events: Iterable[Event], delta: float) -> float:
-        """See `Accountant.epsilon`; EnvironmentFault (code "missing-extra") without dp_accounting."""
-        events = list(events)
-        # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
-        return min(epsilon_pld(events, delta), GdpAccountant().epsilon(events, delta))
+    Releases over Gaussian samples need Renyi accounting.
+    """
+    # Both are bounds; on a coarse grid of noise, or at a large epsilon, the other one is smaller.
+    return min(epsilon_pld(events, delta), _gdp(events, delta))
 
 
-_ACCOUNTANTS: dict[str, Accountant] = {
-    accountant.name: accountant for accountant in (GdpAccountant(), RdpAccountant(), PureAccountant(), PldAccountant())
+_ACCOUNTANTS = {
+    accountant.name: accountant
+    for accountant in (
+        Accountant("gdp", (*KNOWN_EVENTS, *SAMPLED_EVENTS), _gdp),
+        Accountant("rdp", (*KNOWN_EVENTS, *SAMPLED_EVENTS), _rdp),
+        Accountant("pure", (*PURE_EVENTS, UnnoisedEvent), _pure),
+        Accountant("pld", KNOWN_EVENTS, _pld),
+    )
 }
 
 

@@ -14,16 +14,25 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from hedgerow.errors import PrivacyError
 
 
 @dataclass(frozen=True)
 class EventBase:
-    """What all events share: a stable type name and a dictionary form."""
+    """What all events share: a stable type name, a dictionary form, and numbers above 0."""
 
     type_name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            value = getattr(self, part.name)
+            # The annotations of this file are text.
+            if part.type == "int":
+                _check_positive_int(part.name, value)
+            elif part.type == "float":
+                _check_positive_float(part.name, value)
 
     def to_dict(self) -> dict[str, Any]:
         """The event as a dictionary of JSON values, with its type name under ``type``."""
@@ -53,14 +62,10 @@ class GaussianEvent(EventBase):
     count: int = 1
     type_name: ClassVar[str] = "gaussian"
 
-    def __post_init__(self) -> None:
-        _check_positive_float("noise_multiplier", self.noise_multiplier)
-        _check_positive_int("count", self.count)
-
 
 @dataclass(frozen=True)
-class DiscreteGaussianEvent(EventBase):
-    """`count` adaptive releases of an integer vector of `length` entries plus discrete Gaussian noise N_Z(0, sigma²).
+class LatticeEvent(EventBase):
+    """What events of discrete Gaussian noise say: `count` adaptive releases of an integer vector of `length` entries.
 
     noise_multiplier <= sigma / S, with sigma (an integer >= 1) and the L2 sensitivity S both in grid units. The
     accountants add what the grid costs against the continuous Gaussian (docs/proofs/discrete-gaussian.md).
@@ -70,17 +75,31 @@ class DiscreteGaussianEvent(EventBase):
     sigma: int
     length: int
     count: int = 1
-    type_name: ClassVar[str] = "discrete-gaussian"
-
-    def __post_init__(self) -> None:
-        _check_positive_float("noise_multiplier", self.noise_multiplier)
-        for name in ("sigma", "length", "count"):
-            _check_positive_int(name, getattr(self, name))
 
     @classmethod
-    def of(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> DiscreteGaussianEvent:
+    def of(cls, sigma: int, sensitivity_squared: int, length: int, count: int = 1) -> Self:
         """The event of integer noise `sigma` on an integer query of that squared L2 sensitivity (grid units)."""
         return cls(multiplier_of_integers(sigma * sigma, sensitivity_squared), sigma, length, count)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianEvent(LatticeEvent):
+    """The sum over all records plus discrete Gaussian noise N_Z(0, sigma²)."""
+
+    type_name: ClassVar[str] = "discrete-gaussian"
+
+
+@dataclass(frozen=True)
+class LocalGaussianEvent(LatticeEvent):
+    """A release of the local model: *every* record's vector has noise of its own before any sum.
+
+    That noise is at least N_Z(0, sigma²) on each entry, so a vector is private by itself, whoever sees it before or
+    after it is summed; S is that of one record's vector. Adjacency is "replace by zero the statistics of one unit" with
+    the number of rows of every site public: who takes part is no secret in the local model. The noise of other records
+    is not counted.
+    """
+
+    type_name: ClassVar[str] = "local-gaussian"
 
 
 @dataclass(frozen=True)
@@ -99,43 +118,11 @@ class DiscreteGaussianSumEvent(EventBase):
     count: int = 1
     type_name: ClassVar[str] = "discrete-gaussian-sum"
 
-    def __post_init__(self) -> None:
-        _check_positive_float("noise_multiplier", self.noise_multiplier)
-        for name in ("share_sigma", "n_shares", "length", "count"):
-            _check_positive_int(name, getattr(self, name))
-
     @classmethod
     def of(cls, share_sigma: int, n_shares: int, sensitivity_squared: int, length: int) -> DiscreteGaussianSumEvent:
         """The event of `n_shares` integer shares on an integer query of that squared L2 sensitivity (grid units)."""
         multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, sensitivity_squared)
         return cls(multiplier, share_sigma, n_shares, length)
-
-
-@dataclass(frozen=True)
-class LocalGaussianEvent(EventBase):
-    """`count` adaptive releases of the local model: *every* record's vector has noise of its own before any sum.
-
-    That noise is at least N_Z(0, sigma²) on each of `length` entries, so a vector is private by itself, whoever sees it
-    before or after it is summed. Adjacency is "replace by zero the statistics of one unit" with the number of rows of
-    every site public: who takes part is no secret in the local model. noise_multiplier <= sigma / S as for
-    `DiscreteGaussianEvent`, whose cost this is; the noise of other records is not counted.
-    """
-
-    noise_multiplier: float
-    sigma: int
-    length: int
-    count: int = 1
-    type_name: ClassVar[str] = "local-gaussian"
-
-    def __post_init__(self) -> None:
-        _check_positive_float("noise_multiplier", self.noise_multiplier)
-        for name in ("sigma", "length", "count"):
-            _check_positive_int(name, getattr(self, name))
-
-    @classmethod
-    def of(cls, sigma: int, sensitivity_squared: int, length: int) -> LocalGaussianEvent:
-        """The event of integer noise `sigma` on one record's vector of that squared L2 sensitivity (grid units)."""
-        return cls(multiplier_of_integers(sigma * sigma, sensitivity_squared), sigma, length)
 
 
 @dataclass(frozen=True)
@@ -151,11 +138,8 @@ class PureEvent(EventBase):
     count: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive_float("epsilon", self.epsilon)
-        _check_positive_float("sampling_rate", self.sampling_rate)
-        if self.sampling_rate > 1:
-            raise _malformed(f"An event's sampling_rate is {self.sampling_rate!r}; a chance is at most 1.")
-        _check_positive_int("count", self.count)
+        super().__post_init__()
+        _check_rate(self.sampling_rate)
 
 
 @dataclass(frozen=True)
@@ -194,12 +178,8 @@ class SampledEvent(EventBase):
     count: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive_float("noise_multiplier", self.noise_multiplier)
-        _check_positive_float("sampling_rate", self.sampling_rate)
-        if self.sampling_rate > 1:
-            raise _malformed(f"An event's sampling_rate is {self.sampling_rate!r}; a chance is at most 1.")
-        for name in ("share_sigma", "n_shares", "length", "count"):
-            _check_positive_int(name, getattr(self, name))
+        super().__post_init__()
+        _check_rate(self.sampling_rate)
 
 
 @dataclass(frozen=True)
@@ -225,8 +205,6 @@ class FilteredGaussianEvent(SampledEvent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive_int("order", self.order)
-        _check_positive_float("budget", self.budget)
         if self.order < 2 or not isinstance(self.scope, str):
             raise _malformed(f"A filter has order {self.order!r} and scope {self.scope!r}.")
 
@@ -255,20 +233,7 @@ Event = (
     | UnnoisedEvent
 )
 
-_EVENT_TYPES: dict[str, type[Event]] = {
-    kind.type_name: kind
-    for kind in (
-        GaussianEvent,
-        DiscreteGaussianEvent,
-        DiscreteGaussianSumEvent,
-        LocalGaussianEvent,
-        DiscreteLaplaceEvent,
-        SelectionEvent,
-        SampledGaussianEvent,
-        FilteredGaussianEvent,
-        UnnoisedEvent,
-    )
-}
+_EVENT_TYPES: dict[str, type[Event]] = {kind.type_name: kind for kind in get_args(Event)}
 
 
 @lru_cache(maxsize=64)
@@ -302,6 +267,11 @@ def multiplier_of_integers(sigma_squared: int, sensitivity_squared: int) -> floa
 def _check_positive_float(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise _malformed(f"An event's {name} is {value!r}; it must be a finite number above 0.")
+
+
+def _check_rate(value: float) -> None:
+    if value > 1:
+        raise _malformed(f"An event's sampling_rate is {value!r}; a chance is at most 1.")
 
 
 def _check_positive_int(name: str, value: object) -> None:

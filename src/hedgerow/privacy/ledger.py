@@ -12,10 +12,9 @@ from typing import Any
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.fields import read_json
 from hedgerow.privacy.events import (
-    DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
     Event,
-    LocalGaussianEvent,
+    LatticeEvent,
     PureEvent,
     SampledEvent,
     UnnoisedEvent,
@@ -197,7 +196,7 @@ def _sigma_of(event: Event) -> float | None:
     """Standard deviation of the noise that an event of integers states, in grid units; None if it states none."""
     if isinstance(event, DiscreteGaussianSumEvent | SampledEvent):
         return event.share_sigma * math.sqrt(event.n_shares)
-    return float(event.sigma) if isinstance(event, DiscreteGaussianEvent | LocalGaussianEvent) else None
+    return float(event.sigma) if isinstance(event, LatticeEvent) else None
 
 
 def _refuse_second(purpose: str, seen: frozenset[str] | set[str]) -> None:

@@ -97,43 +97,22 @@ def bernoulli_exp_half(stream: Stream, position: int) -> tuple[int, int]:
 
 
 @numba.njit(cache=True)
-def bernoulli_exp_ratio(stream: Stream, position: int, part: int, whole: int) -> tuple[int, int]:
-    """1 with probability exp(-part / whole), else 0, and the next position; 0 <= part < whole <= 2^53.
+def bernoulli_exp(stream: Stream, position: int, part: int, whole: int, power: int) -> tuple[int, int]:
+    """1 with probability exp(-(part / whole)^power / power), else 0, and the next position; 0 <= part < whole <= 2^53.
 
-    As above with gamma = part / whole. Bernoulli(gamma / m) is "a uniform integer below `whole` is less than `part`"
-    and, independently, "a uniform integer below m is 0": no product is ever formed.
+    As above with gamma = (part / whole)^power / power, power 1 or 2: Bernoulli(gamma / m) is `power` times "a uniform
+    integer below `whole` is less than `part`" and, independently, "a uniform integer below `power` m is 0": no product
+    is ever formed.
     """
     count = 1
     while True:
-        value, position = uniform_below(stream, position, whole)
-        if position == END_OF_STREAM:
-            return 0, END_OF_STREAM
-        if value >= part:
-            return count & 1, position
-        value, position = uniform_below(stream, position, count)
-        if position == END_OF_STREAM:
-            return 0, END_OF_STREAM
-        if value != 0:
-            return count & 1, position
-        count += 1
-
-
-@numba.njit(cache=True)
-def bernoulli_exp_half_square(stream: Stream, position: int, part: int, whole: int) -> tuple[int, int]:
-    """1 with probability exp(-(part / whole)² / 2), else 0, and the next position; 0 <= part < whole <= 2^53.
-
-    As above with gamma = (part / whole)² / 2: Bernoulli(gamma / m) is two independent "uniform below `whole` is less
-    than `part`" and "a uniform integer below 2 m is 0".
-    """
-    count = 1
-    while True:
-        for _ in range(2):
+        for _ in range(power):
             value, position = uniform_below(stream, position, whole)
             if position == END_OF_STREAM:
                 return 0, END_OF_STREAM
             if value >= part:
                 return count & 1, position
-        value, position = uniform_below(stream, position, 2 * count)
+        value, position = uniform_below(stream, position, power * count)
         if position == END_OF_STREAM:
             return 0, END_OF_STREAM
         if value != 0:
@@ -188,10 +167,10 @@ def attempt_discrete_gaussian(stream: Stream, position: int, sigma: int) -> tupl
     if position == END_OF_STREAM or (k == 0 and j == 0 and sign == 1):
         return 0, 0, position
     for _ in range(k):
-        success, position = bernoulli_exp_ratio(stream, position, j, sigma)
+        success, position = bernoulli_exp(stream, position, j, sigma, 1)
         if position == END_OF_STREAM or success == 0:
             return 0, 0, position
-    success, position = bernoulli_exp_half_square(stream, position, j, sigma)
+    success, position = bernoulli_exp(stream, position, j, sigma, 2)
     if position == END_OF_STREAM or success == 0:
         return 0, 0, position
     # k <= 511 and j < sigma <= 2^53, so that k sigma + j < 512 * 2^53 = 2^62: it fits an int64 with its sign.
@@ -227,7 +206,7 @@ def attempt_discrete_laplace(stream: Stream, position: int, scale: int) -> tuple
     u, position = uniform_below(stream, position, scale)
     if position == END_OF_STREAM:
         return 0, 0, END_OF_STREAM
-    success, position = bernoulli_exp_ratio(stream, position, u, scale)
+    success, position = bernoulli_exp(stream, position, u, scale, 1)
     if position == END_OF_STREAM or success == 0:
         return 0, 0, position
     v = 0
@@ -300,7 +279,7 @@ def attempt_selection(stream: Stream, position: int, gaps: npt.NDArray[np.int64]
         success, position = bernoulli_exp_one(stream, position)
         if position == END_OF_STREAM or success == 0:
             return -1, position
-    success, position = bernoulli_exp_ratio(stream, position, part, scale)
+    success, position = bernoulli_exp(stream, position, part, scale, 1)
     return (index if success == 1 else -1), position
 
 
@@ -348,16 +327,7 @@ def sample_discrete_gaussian(sigma: int, length: int, random_bytes: RandomBytes)
 def sample_discrete_laplace(scale: int, length: int, random_bytes: RandomBytes) -> npt.NDArray[np.int64]:
     """`length` independent draws with P(x) proportional to exp(-|x| / scale) on the integers, exact.
 
-    Args:
-        scale: in grid units, 1 <= scale <= 2^53; round up when it comes from a real number.
-        length: >= 0.
-        random_bytes: the only source of randomness; surplus bytes at its end are thrown away.
-
-    Returns:
-        (length,) int64.
-
-    Raises:
-        PrivacyError: on an argument out of range, or a byte source that returns too few bytes or no random ones.
+    Arguments, result and errors as of `sample_discrete_gaussian`, with the scale in the place of sigma.
     """
     return _draw(_LAPLACE, scale, length, random_bytes)
 
