@@ -34,6 +34,7 @@ from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.s_gbdt.trees import accounts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -232,7 +233,7 @@ class Attack:
         releaser = Releaser(self.noise(run, exact=False))
 
         def step(query: Query) -> tuple[IntVector, float]:
-            twin._spent[:] = canary._spent
+            accounts(twin.held)[:] = accounts(canary.held)
             known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
             released = releaser.release(query, known + own if run % 2 else known)
             gain, rate = self.gain(query, known, vector, released)

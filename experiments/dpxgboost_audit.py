@@ -33,12 +33,12 @@ from experiments.audit import (
 )
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
-from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import IntVector, PureQuery, Query, SplitSelection
+from hedgerow.protocol.queries import IntVector, PureQuery, Query
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SkippedClip(Node):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._loss = dataclasses.replace(self._loss, clip=2**14)
+        self.held.loss = dataclasses.replace(self.held.loss, clip=2**14)
 
 
 class LittleNoise(SeededNoise):
@@ -152,9 +152,7 @@ FAULTY: dict[str, Plan] = {
     "the best split without noise": plan_of(
         "binary", 0.5, {"n_trees": 5, "max_depth": 1}, sketch_rounds=0, sketch_share=0.0, split_share=0.9
     ),
-    "un-amplified sampler": plan_of(
-        "binary", 0.5, {"n_trees": 1, "max_depth": 1}, subsampling_ratio=0.02, **_LEAVES
-    ),
+    "un-amplified sampler": plan_of("binary", 0.5, {"n_trees": 1, "max_depth": 1}, subsampling_ratio=0.02, **_LEAVES),
 }
 """Plans on which a fault shows in few trainings."""
 

@@ -22,12 +22,14 @@ from experiments import audit
 from experiments.audit import CONFIDENCE, Verdict, epsilon_lower_bound, errors_of, mu_lower_bound, subject_of
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
+from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
 from hedgerow.methods.registry import resolve
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, Query, SampledLeafSums
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Releaser
 
 
@@ -54,7 +56,7 @@ class WeakFilter(Node):
     """A fault: the filter keeps no record out."""
 
     def answer(self, query: Query) -> IntVector:
-        self._spent[:] = 0
+        accounts(self.held)[:] = 0
         return super().answer(query)
 
 
@@ -63,7 +65,7 @@ class SkippedClip(Node):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._loss = dataclasses.replace(self._loss, clip=2**15 - 1)
+        self.held.loss = dataclasses.replace(self.held.loss, clip=2**15 - 1)
 
 
 class LongRows(Node):

@@ -28,8 +28,9 @@ from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.rdp import ORDERS, paper_divergence
-from hedgerow.protocol.queries import IntVector, LeafSums, Query
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.trees.leaf_sums import LeafSums
 
 N_FOLDS = 5
 EPSILONS = {"abalone": (0.17, 0.54, 2.0, 10.0), "adult": (0.15, 0.54, 2.0)}

@@ -16,10 +16,10 @@ from hedgerow.losses.tables import SCORE_UNIT, Loss
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.queries import FittedTrees, LeafSums, Purpose, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import SiteRecords, leaf_sums
+from hedgerow.trees.leaf_sums import LeafSums, SiteRecords, leaf_sums
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "type": "numeric", "min": 0, "max": 4, "integer": True},

@@ -22,6 +22,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
+from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.flower import site
 from hedgerow.flower.envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
 from hedgerow.methods.registry import resolve
@@ -29,11 +30,12 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
-from hedgerow.protocol.queries import IntVector, LeafSums, NoiseCohort, Query, ScoreHistogram
+from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
+from hedgerow.trees.leaf_sums import LeafSums
 
 SITES = ("site-0", "site-1", "site-2")
 SITE = """version = 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
-from hedgerow.protocol.queries import SplitSelection
+from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.rounds.specs import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
 from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NoiseMode
@@ -25,7 +25,7 @@ def expected(length: int, bound: int, rows: int, noise: NoiseMode, variance: int
 
 
 def query_of(length: int, bound: int) -> Any:
-    return SimpleNamespace(length=length, bound=bound, purpose=f"leaves of {length}")
+    return SimpleNamespace(length=length, bound=bound, purpose=f"leaves of {length}", is_pure=False)
 
 
 def plan_of(rows: int, noise: str = "server") -> Any:

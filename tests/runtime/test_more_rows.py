@@ -15,12 +15,12 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, PlanError, UsageError
 from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.training import train, without_secure_aggregation
-from hedgerow.methods.dp_xgboost.trees import candidate_scores
+from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query, SplitSelection
+from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, Query
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser, run_program
 
@@ -80,9 +80,7 @@ def test_one_record_more_than_declared_does_not_end_the_run(factory: ModuleType,
 
 @pytest.mark.parametrize("noise", ["server", "distributed", "local"])
 @pytest.mark.parametrize("times", [4.5, 100])
-def test_every_engine_and_every_number_of_sites_does_the_same(
-    factory: ModuleType, noise: str, times: float
-) -> None:
+def test_every_engine_and_every_number_of_sites_does_the_same(factory: ModuleType, noise: str, times: float) -> None:
     """Far more rows than declared give the model of these rows or end the run by name, never something else, and it is
     the same for one site in the clear and for sites behind masks.
     """
@@ -205,9 +203,7 @@ def test_a_federation_that_ends_so_has_paid_for_it(federate: Builder, factory: M
     journal.close()
 
 
-def test_it_is_one_write_that_ends_a_run(
-    federate: Builder, factory: ModuleType, killed: type[BaseException]
-) -> None:
+def test_it_is_one_write_that_ends_a_run(federate: Builder, factory: ModuleType, killed: type[BaseException]) -> None:
     """A coordinator that dies in between does not come back to go on from garbage: at every write it either asks again
     for the same sum or knows that the run is over.
     """

@@ -24,10 +24,11 @@ from hedgerow.privacy.events import GaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
-from hedgerow.protocol.queries import Histogram, Query
+from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, checked_report, run_program
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaf_sums import Histogram
 
 if TYPE_CHECKING:
     from conftest import Builder

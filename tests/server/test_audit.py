@@ -41,7 +41,7 @@ def patched_nodes(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     class FaultyNode(Node):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            self._loss = fault(self._loss)
+            self.held.loss = fault(self.held.loss)
 
     monkeypatch.setattr(audit_module, "Node", FaultyNode)
 

@@ -19,9 +19,10 @@ from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import LeafSums, Query
+from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import Program
+from hedgerow.trees.leaf_sums import LeafSums
 
 
 def first_query(factory: ModuleType, **privacy: Any) -> Query:

@@ -9,8 +9,8 @@ from experiments import dpxgboost_audit
 from experiments.audit import subject_of
 from experiments.dpxgboost_audit import FAULTS, FAULTY, SOUND, _log_chances, audit_pure
 from hedgerow.client.node import Node
+from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.protocol.queries import SplitSelection
 
 
 @pytest.mark.parametrize("name", list(SOUND))

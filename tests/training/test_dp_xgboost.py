@@ -23,6 +23,10 @@ from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost, unamplified
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
     SCORE_UNIT_OF_GAIN,
+    PureHistogram,
+    PureLeafSums,
+    PureNodeHistograms,
+    SplitSelection,
     candidate_scores,
     dp_xgboost_loss,
     l1_sensitivity,
@@ -35,14 +39,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import DiscreteLaplaceEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.pure import amplified_epsilon
-from hedgerow.protocol.queries import (
-    SAMPLING_STEPS,
-    PureHistogram,
-    PureLeafSums,
-    PureNodeHistograms,
-    Query,
-    SplitSelection,
-)
+from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 
@@ -428,7 +425,7 @@ def audited(query: Query, known: np.ndarray, canary: Node, n_runs: int, scale: f
         best = int((told[0] / np.maximum(told[1], 1)).argmax())
         return lower_bound(int(told[0][best]), n_runs, int(told[1][best]), n_runs)
     # The node's own sampler says in which releases the canary is.
-    drawn = canary._sampling.draw(query.pure.sampling_threshold, n_runs, "audit")
+    drawn = canary.held.draw(query.pure.sampling_threshold, n_runs, "audit")
     hits = []
     for present in (True, False):
         moved = noise.laplace(size, query.length * n_runs, f"{present}").reshape(n_runs, query.length)

@@ -17,7 +17,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PrivacyError, RemoteProtocolError, UsageError
 from hedgerow.evaluation.estimates import auc, mean_of, ratio, regression_estimates
 from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble
-from hedgerow.evaluation.sums import positions
+from hedgerow.evaluation.sums import ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
@@ -27,7 +27,7 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import ErrorMoments, IntVector, Query, ScoreHistogram
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import link_of
 from hedgerow.trees.leaf_sums import SiteRecords, apply_update
 

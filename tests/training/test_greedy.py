@@ -22,10 +22,12 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query, SplitSums
+from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.ensemble import ensemble_to_dict
+from hedgerow.trees.histograms import NodeHistograms, SplitSums
+from hedgerow.trees.leaf_sums import Histogram, LeafSums
 
 METHODS = ["hist", "partially_random"]
 
@@ -74,7 +76,7 @@ def check_answer(query: Query, answer: NDArray[np.int64], node: Node, data: Site
     """Record after record, walked from the root through Python's integers."""
     if not isinstance(query, NodeHistograms | SplitSums):
         return
-    loss: Loss = node._loss
+    loss: Loss = node.held.loss
     n_trees, n_slots = query.features.shape
     expected: dict[tuple[int, int, int, int], NDArray[np.int64]] = {}
     for record, statistics in enumerate(statistics_of(node, data)):
@@ -106,7 +108,7 @@ def check_answer(query: Query, answer: NDArray[np.int64], node: Node, data: Site
 
 def statistics_of(node: Node, data: SiteData) -> NDArray[np.int64]:
     """Each record's statistics at the node's scores: int64 [n, n_statistics], by the factory's own route."""
-    return _factory.contributions(node._loss, data.labels, node._records.scores)
+    return _factory.contributions(node.held.loss, data.labels, node.held.records.scores)
 
 
 _factory: Any = None

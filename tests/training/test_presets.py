@@ -13,9 +13,11 @@ from hedgerow.local.training import train
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import Histogram, LeafSums, NodeHistograms, Query
+from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
+from hedgerow.trees.histograms import NodeHistograms
+from hedgerow.trees.leaf_sums import Histogram, LeafSums
 
 M = 4
 """Features of the test plan."""

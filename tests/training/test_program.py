@@ -20,10 +20,11 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import Histogram, LeafSums, Query
+from hedgerow.protocol.queries import Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
+from hedgerow.trees.leaf_sums import Histogram, LeafSums
 
 Releases = list[NDArray[np.int64]]
 
@@ -171,7 +172,7 @@ def check_agreement(factory: ModuleType, plan: Plan, seed: int) -> None:
         threshold=fitted.trees.threshold[:kept],
     )  # fmt: skip
     before = dataclasses.replace(ensemble, fitted=dataclasses.replace(fitted, trees=trees, values=fitted.values[:kept]))
-    scores = node._records.scores / 2**16
+    scores = node.held.records.scores / 2**16
     np.testing.assert_array_equal(before.scores(own.codes) if kept else np.zeros_like(scores), scores)
 
 
@@ -214,6 +215,13 @@ def test_without_a_bound_on_epsilon_nothing_is_noised_and_the_ledger_says_so(fac
     queries, _, ledger = replay(plan, 1, 100)
     assert all(query.noise_multiplier == 0 for query in queries)
     assert get_accountant("gdp").epsilon(ledger.events(), 1e-5) == math.inf
+
+
+def test_a_ledger_names_kinds_as_policies_do(factory: ModuleType) -> None:
+    """The kind in a query's purpose, which ledgers keep and policies allow, is the name of its class."""
+    plan = factory.make_plan(model={"split_candidates": "iterative_hessian"})
+    for query in replay(plan, 1, 100)[0]:
+        assert query.purpose.kind == type(query).__name__
 
 
 def test_paid_histograms_come_first_and_no_more_than_declared(factory: ModuleType) -> None:

@@ -22,15 +22,17 @@ from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.s_gbdt.trees import LabelSums, SampledLeafSums, accounts
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.queries import SAMPLING_STEPS, LabelSums, LeafSums, Query, SampledLeafSums
+from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, preset_named
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.importances import importances
+from hedgerow.trees.leaf_sums import LeafSums
 
 N_RECORDS = 60
 LABELS = ["binary", "regression"]
@@ -384,8 +386,8 @@ def test_a_missed_round_is_charged(factory: ModuleType) -> None:
     for query in queries_of(plan):
         there.answer(query)
         away.finish(query)
-    assert (there._spent == away._spent).all() and there._spent.min() > 0
-    assert (there._records.scores == away._records.scores).all()
+    assert (accounts(there.held) == accounts(away.held)).all() and accounts(there.held).min() > 0
+    assert (there.held.records.scores == away.held.records.scores).all()
 
 
 def test_charges_do_not_depend_on_the_sample(factory: ModuleType) -> None:
@@ -396,7 +398,7 @@ def test_charges_do_not_depend_on_the_sample(factory: ModuleType) -> None:
     nodes = [Node("a", data, plan, decided, 1, SeededSampling(seed, np.arange(80))) for seed in (1, 2)]
     answers = [[node.answer(query) for node in nodes] for query in queries_of(plan)]
     assert any((one != other).any() for one, other in answers)
-    assert (nodes[0]._spent == nodes[1]._spent).all() and nodes[0]._spent.min() > 0
+    assert (accounts(nodes[0].held) == accounts(nodes[1].held)).all() and accounts(nodes[0].held).min() > 0
 
 
 def test_a_stream_has_one_ledger_and_late_rows_a_whole_budget(factory: ModuleType) -> None:
@@ -428,7 +430,7 @@ def test_late_rows_score_as_if_they_had_been_there(factory: ModuleType) -> None:
         asked = dataclasses.replace(query, update=values)
         whole.answer(asked)
         grown.answer(asked)
-    assert (whole._records.scores == grown._records.scores).all() and grown.n_records == 90
+    assert (whole.held.records.scores == grown.held.records.scores).all() and grown.n_records == 90
 
 
 def test_other_algorithms_take_no_stream(factory: ModuleType) -> None:

@@ -17,15 +17,15 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PlanError
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.adassp.linear import LinearBasis
+from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix, LinearBasis
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.settings import N_EXCHANGES, ROUNDS, SHARES, start_multipliers
-from hedgerow.methods.s_gbdt.trees import uniform_tree
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import CrossProducts, FittedTrees, GramMatrix, Query, SampledLeafSums
+from hedgerow.protocol.queries import FittedTrees, Query
 from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
@@ -160,7 +160,7 @@ def test_the_model_is_like_any_other(factory: ModuleType, tmp_path: Path, label:
     model.export_xgboost(tmp_path / "booster.json", verify=True)
     node = Node("one", data, plan, resolve(plan))
     queries, ensemble = asked(plan, node)
-    known = (node._records.scores / SCORE_UNIT)[0]
+    known = (node.held.records.scores / SCORE_UNIT)[0]
     last = queries[-1]
     assert ensemble.fitted is not None and isinstance(last, SampledLeafSums)
     one = Ensemble(ensemble.grid, _last_tree(ensemble.fitted), 1, ensemble.link)

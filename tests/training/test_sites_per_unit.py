@@ -14,10 +14,11 @@ from hedgerow.errors import PlanError, RemoteProtocolError
 from hedgerow.evaluation.program import evaluate_ensemble
 from hedgerow.local.forecast import dry_run
 from hedgerow.local.training import train
+from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.queries import PureQuery, Query, SplitSelection
+from hedgerow.protocol.queries import PureQuery, Query
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "boosting": {"model": {"split_candidates": "iterative_hessian"}},

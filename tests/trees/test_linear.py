@@ -16,11 +16,20 @@ from hypothesis import strategies as st
 from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
-from hedgerow.methods.adassp.linear import LinearBasis, cholesky, least_eigenvalue, linear_loss, lower_inverse, solve
+from hedgerow.methods.adassp.linear import (
+    CrossProducts,
+    GramMatrix,
+    LinearBasis,
+    cholesky,
+    least_eigenvalue,
+    linear_loss,
+    lower_inverse,
+    solve,
+)
 from hedgerow.methods.adassp.program import CROSS_SHIFT, cross_query, gram_query, mended
 from hedgerow.methods.adassp.settings import GRAM_SHIFT, AdasspSettings, resolve_adassp
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import CrossProducts, FittedTrees, GramMatrix
+from hedgerow.protocol.queries import FittedTrees
 from hedgerow.training.steps import Run
 from hedgerow.trees.binning import build_grid
 
@@ -166,7 +175,7 @@ def test_the_trees_are_the_tables(factory: ModuleType) -> None:
     node = Node("one", data, plan, resolve_adassp(plan))
     node.answer(cross_query(run, basis, 1, fitted, 2**22))
     design = np.array([slow_row(basis, data.codes[:, record].tolist()) for record in range(400)]) / basis.unit
-    scores = node._records.scores[0] / SCORE_UNIT
+    scores = node.held.records.scores[0] / SCORE_UNIT
     np.testing.assert_allclose(scores, design @ coefficients, atol=5 * 2.0**-16)
     income = run.grid.features[1]
     assert basis.rows.entry[1, income.missing_code] == basis.rows.entry[1, income.n_cells // 2]

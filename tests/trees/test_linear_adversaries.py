@@ -17,7 +17,10 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_LIMIT
 from hedgerow.methods.adassp.linear import (
     MAX_TRANSFORMED,
+    CrossProducts,
+    GramMatrix,
     LinearBasis,
+    LinearRows,
     cholesky,
     cross_products,
     gram_matrix,
@@ -30,7 +33,7 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.s_gbdt.settings import start_loss
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import CrossProducts, GramMatrix, LinearRows, Purpose
+from hedgerow.protocol.queries import Purpose
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import SiteRecords
 

@@ -16,9 +16,9 @@ from hedgerow.client.node import Node
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss
 from hedgerow.methods.registry import resolve
-from hedgerow.protocol.queries import NodeHistograms, Purpose, TreeBatch
+from hedgerow.protocol.queries import Purpose, TreeBatch
 from hedgerow.trees import histograms as paired_bins
-from hedgerow.trees.histograms import PairedBinsCache, node_histograms
+from hedgerow.trees.histograms import NodeHistograms, PairedBinsCache, node_histograms
 from hedgerow.trees.leaf_sums import SPAN, SiteRecords
 
 N_CODES = 7

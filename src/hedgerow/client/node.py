@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,37 +18,17 @@ from numpy.typing import NDArray
 
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, RemoteProtocolError
-from hedgerow.evaluation.sums import LARGEST_ERROR, error_moments, score_histogram
+from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.tables import SCORE_UNIT
-from hedgerow.methods.adassp.linear import cross_products, gram_matrix
 from hedgerow.methods.replica import rehearse
-from hedgerow.methods.s_gbdt.trees import charge
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
 from hedgerow.privacy.query_noise import noise_of, noise_of_records
-from hedgerow.protocol.queries import (
-    SAMPLING_STEPS,
-    CrossProducts,
-    ErrorMoments,
-    FittedTrees,
-    GramMatrix,
-    Histogram,
-    IntVector,
-    LabelSums,
-    LeafSums,
-    NodeHistograms,
-    PureQuery,
-    Query,
-    SampledLeafSums,
-    ScoreHistogram,
-    SplitSums,
-)
+from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import link_of
-from hedgerow.trees.histograms import PairedBinsCache, node_histograms, split_sums
-from hedgerow.trees.leaf_sums import SiteRecords, apply_update, histogram, leaf_sums
+from hedgerow.trees.leaf_sums import Site, SiteRecords, TrainingSite, apply_update
 
 _USUAL = {
     "version": 1,
@@ -212,24 +191,19 @@ class Node:
     ) -> None:
         self.site = site
         check_data(site, data, plan)
-        self._plan = plan
-        self._sampling = sampling or SystemSampling(os.urandom)
         self._noise = noise or SystemNoise(os.urandom)
-        self._loss, self._linear_loss = settings.loss(plan), settings.linear_loss(plan)
-        self._n_threads = n_threads
+        loss, draw = settings.loss(plan), (sampling or SystemSampling(os.urandom)).draw
+        records = _with_scores(data, loss.n_outputs)
+        self.held = TrainingSite(
+            plan, records, n_threads, loss=loss, linear_loss=settings.linear_loss(plan), draw=draw
+        )
         self._ensemble_size = 0
-        scores = np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32)
-        self._records = SiteRecords(data.codes, data.labels, scores)
-        self._pairs = PairedBinsCache()
-        # Only S-GBDT keeps an account for each record.
-        n_accounts = data.n_records if plan.model.algorithm == "s-gbdt" else 0
-        self._spent = np.zeros(n_accounts, dtype=np.int64)
         self._fitted: list[FittedTrees] = []
         self._arrivals: Arrivals | None = None
 
     @property
     def n_records(self) -> int:
-        return self._records.n_records
+        return self.held.records.n_records
 
     def expect(self, arrivals: Arrivals) -> None:
         """Ask there for new rows before every answer."""
@@ -245,118 +219,53 @@ class Node:
         Raises:
             DataError: for codes or labels outside the plan.
         """
-        check_data(self.site, data, self._plan)
-        late = SiteRecords(data.codes, data.labels, np.zeros((self._loss.n_outputs, data.n_records), dtype=np.int32))
+        check_data(self.site, data, self.held.plan)
+        late, old = _with_scores(data, self.held.loss.n_outputs), self.held.records
         for fitted in self._fitted:
-            apply_update(late, fitted, self._n_threads)
-        old = self._records
-        self._records = SiteRecords(
+            apply_update(late, fitted, self.held.n_threads)
+        self.held.records = SiteRecords(
             np.concatenate([old.codes, late.codes], axis=1),
             np.concatenate([old.labels, late.labels]),
             np.concatenate([old.scores, late.scores], axis=1),
         )
-        self._spent = np.concatenate([self._spent, np.zeros(data.n_records, dtype=np.int64)])
 
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length]; in the local model with noise for each record.
 
         Raises:
-            RemoteProtocolError: for a query of another ensemble size or of an unknown kind.
+            RemoteProtocolError: for a query of another ensemble size, of an unknown kind, or of an evaluation.
         """
+        if isinstance(query, EvaluationQuery):
+            raise _refused(f"a {type(query).__name__} query has no place in training")
         self._expect_ensemble(query)
         self._take_in(query, may_be_new=True)
-        vector = self._sums(query)
+        vector = query.answer(self.held)
         self._count_update(query)
-        if self._plan.privacy.noise == "local":
+        if self.held.plan.privacy.noise == "local":
             vector = vector + noise_of_site(query, self.site, self.n_records, self._noise)
         return vector
 
-    def _sums(self, query: Query) -> IntVector:
-        records = self._records
-        if isinstance(query, PureQuery):
-            if query.update is not None:
-                apply_update(records, query.update, self._n_threads)
-            records, query = self._drawn(query), replace(query, update=None)
-        if isinstance(query, SampledLeafSums):
-            return self._sampled_sums(query)
-        if isinstance(query, LabelSums):
-            return self._label_sums(query)
-        if isinstance(query, LeafSums):
-            return leaf_sums(records, query, self._loss, self._n_threads)
-        if isinstance(query, Histogram):
-            return histogram(records, query, self._loss, self._n_threads)
-        if isinstance(query, NodeHistograms):
-            kept = self._pairs if records is self._records else None
-            return node_histograms(records, query, self._loss, self._n_threads, kept)
-        if isinstance(query, SplitSums):
-            return split_sums(records, query, self._loss, self._n_threads)
-        if isinstance(query, GramMatrix):
-            return gram_matrix(records, query, self._n_threads)
-        if isinstance(query, CrossProducts):
-            return cross_products(records, query, self._linear_loss, self._n_threads)
-        raise RemoteProtocolError("unknown-query-kind", kind=type(query).__name__)
-
-    def _drawn(self, query: PureQuery) -> SiteRecords:
-        """The records that this query's sample holds."""
-        records, threshold = self._records, query.pure.sampling_threshold
-        if threshold == SAMPLING_STEPS:
-            return records
-        return _rows_of(records, self._sampling.draw(threshold, records.n_records, str(query.purpose)))
-
     def finish(self, query: Query) -> None:
-        """Take in a query's update without answering it; for a node that missed the round.
-
-        The individual filter charges its records as if they had been in: whether a missed round's vector reached the
-        sum is not known after a restart, and to charge too much is safe.
-        """
+        """Take in a query's update without answering it; for a node that missed the round."""
         self._expect_ensemble(query)
         self._take_in(query, may_be_new=False)
-        if query.update is not None:
-            apply_update(self._records, query.update, self._n_threads)
-        if isinstance(query, SampledLeafSums) and query.filter is not None:
-            charge(self._records, self._loss, query.filter, self._spent)
+        query.miss(self.held)
         self._count_update(query)
 
     def _count_update(self, query: Query) -> None:
         if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
-            if self._plan.model.algorithm == "s-gbdt":
+            if self.held.plan.model.algorithm == "s-gbdt":
                 self._fitted.append(query.update)
 
-    def _sampled_sums(self, query: SampledLeafSums) -> IntVector:
-        """The sums over the records that the filter lets through and the sample holds."""
-        if query.update is not None:
-            apply_update(self._records, query.update, self._n_threads)
-        records = self._records
-        chosen = self._sampling.draw(query.sampling_threshold, records.n_records, str(query.purpose))
-        if query.filter is not None:
-            chosen = chosen & charge(records, self._loss, query.filter, self._spent)
-        return leaf_sums(_rows_of(records, chosen), replace(query, update=None), self._loss, self._n_threads)
-
-    def _label_sums(self, query: LabelSums) -> IntVector:
-        """The sum of the clipped labels, rounded towards zero one by one, and the support."""
-        labels = self._records.labels.astype(np.int64)
-        if self._plan.label.type == "regression":
-            sizes = np.minimum((np.abs(labels) * query.unit) >> 16, query.clip)
-            signs = np.where(labels < 0, -1, 1)
-        else:
-            sizes = np.full(len(labels), min(query.unit // 2, query.clip), dtype=np.int64)
-            signs = np.where(labels == 0, -1, 1)
-        return np.array([int((signs * sizes).sum()), query.support * len(labels)], dtype=np.int64)
-
     def _expect_ensemble(self, query: Query) -> None:
-        if self._loss.n_outputs and query.ensemble_size != self._ensemble_size:
+        if self.held.loss.n_outputs and query.ensemble_size != self._ensemble_size:
             raise RemoteProtocolError("ensemble-out-of-step", found=query.ensemble_size, held=self._ensemble_size)
 
 
-def _rows_of(records: SiteRecords, chosen: NDArray[np.bool_]) -> SiteRecords:
-    """The records for which `chosen`, bool [n], holds."""
-    rows = np.flatnonzero(chosen)
-    return SiteRecords(
-        np.ascontiguousarray(records.codes[:, rows]),
-        records.labels[rows],
-        np.ascontiguousarray(records.scores[:, rows]),
-    )
+def _with_scores(data: SiteData, n_outputs: int) -> SiteRecords:
+    """Rows under the model of no trees."""
+    return SiteRecords(data.codes, data.labels, np.zeros((n_outputs, data.n_records), dtype=np.int32))
 
 
 def check_data(site: str, data: SiteData, plan: Plan) -> None:
@@ -384,7 +293,7 @@ def check_data(site: str, data: SiteData, plan: Plan) -> None:
 
 
 class EvaluationNode:
-    """One site of an evaluation; it answers `ScoreHistogram` and `ErrorMoments` and nothing else.
+    """One site of an evaluation; it answers an `EvaluationQuery` and nothing else.
 
     Args:
         site: the site's name.
@@ -402,13 +311,9 @@ class EvaluationNode:
     ) -> None:
         check_data(site, data, plan)
         self.site = site
-        self._plan = plan
-        self._link = link_of(plan)
-        self._n_threads = n_threads
         self._noise = noise or SystemNoise(os.urandom)
         self._ensemble_size = 0
-        scores = np.zeros((plan.label.n_outputs, data.n_records), dtype=np.int32)
-        self._records = SiteRecords(data.codes, data.labels, scores)
+        self.held = Site(plan, _with_scores(data, plan.label.n_outputs), n_threads)
 
     def answer(self, query: Query) -> IntVector:
         """The site's vector for a query: int64 [query.length].
@@ -417,51 +322,37 @@ class EvaluationNode:
             RemoteProtocolError: for a query of another kind, of another ensemble size, or that claims less sensitivity
                 than one unit's contribution has.
         """
-        if not isinstance(query, ScoreHistogram | ErrorMoments):
-            raise RemoteProtocolError(
-                "evaluation-query-refused", reason=f"a {type(query).__name__} query has no place in an evaluation"
-            )
+        if not isinstance(query, EvaluationQuery):
+            raise _refused(f"a {type(query).__name__} query has no place in an evaluation")
         self._check(query)
-        self.finish(query)
-        if isinstance(query, ErrorMoments):
-            sums = error_moments(self._records, query)
-        else:
-            sums = score_histogram(self._records, query, self._link)
-        if self._plan.privacy.noise == "local":
-            sums = sums + noise_of_site(query, self.site, self._records.n_records, self._noise)
+        self._expect_ensemble(query)
+        sums = query.answer(self.held)
+        if self.held.plan.privacy.noise == "local":
+            sums = sums + noise_of_site(query, self.site, self.held.records.n_records, self._noise)
         return sums
 
     def finish(self, query: Query) -> None:
         """Take in a query's trees without answering it; for a node that missed the round."""
-        if query.ensemble_size != self._ensemble_size:
-            raise RemoteProtocolError(
-                "evaluation-query-refused",
-                reason=f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}",
-            )
-        if query.update is not None:
-            apply_update(self._records, query.update, self._n_threads)
-            self._ensemble_size += query.update.trees.n_trees
+        self._expect_ensemble(query)
+        query.miss(self.held)
 
-    def _check(self, query: ScoreHistogram | ErrorMoments) -> None:
+    def _expect_ensemble(self, query: Query) -> None:
+        if query.ensemble_size != self._ensemble_size:
+            raise _refused(f"the query builds on {query.ensemble_size} trees; the scores hold {self._ensemble_size}")
+        self._ensemble_size += query.update.trees.n_trees if query.update is not None else 0
+
+    def _check(self, query: EvaluationQuery) -> None:
         """The numbers that the noise is calibrated by follow from the query; a node believes only its own."""
-        label, rows = self._plan.label, self._plan.privacy.rows_per_unit
-        if isinstance(query, ErrorMoments):
-            fits = label.type == "regression" and 1 <= query.error_clip <= LARGEST_ERROR and query.length == 4
-            norm_squared = 4
-        else:
-            expected = {"binary": "score", "multiclass": "probability", "regression": "residual"}[label.type]
-            n_curves, n_rows, n_bins = query.shape
-            fits = query.position == expected and n_curves == label.n_outputs
-            fits = fits and not (label.type == "regression" and (query.by_label or query.with_hits))
-            fits = fits and query.length == n_curves * n_rows * n_bins + 2 * query.with_hits
-            fits = fits and bool((np.diff(query.edges, axis=1) >= 0).all())
-            norm_squared = n_curves + query.with_hits
-        if not (fits and query.unit >= 1):
-            raise RemoteProtocolError("evaluation-query-refused", reason="it does not fit the plan's label")
-        if query.bound < query.unit or query.sensitivity_squared < norm_squared * query.unit**2 * rows * rows:
-            raise RemoteProtocolError(
-                "evaluation-query-refused", reason="it claims a smaller sensitivity than one unit's contribution has"
-            )
+        plan = self.held.plan
+        if not (query.fits(plan) and query.unit >= 1):
+            raise _refused("it does not fit the plan's label")
+        least = query.norm_squared() * (query.unit * plan.privacy.rows_per_unit) ** 2
+        if query.bound < query.unit or query.sensitivity_squared < least:
+            raise _refused("it claims a smaller sensitivity than one unit's contribution has")
+
+
+def _refused(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError("evaluation-query-refused", reason=reason)
 
 
 # Warming up -----------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView
-from hedgerow.training.plausibility import SumFacts
+from hedgerow.trees.plausibility import SumFacts
 
 Reply = tuple[NodeState, Message | None]
 """Where the node stands after a message, and what it sends."""
@@ -237,9 +237,7 @@ class NodeRun:
         cohort = Cohort.of(participant.view)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
         if step.persist or fresh:
-            self._store.save(
-                self.run_id, NodeStep(step.state, fresh, spent=(request.round, cost), masked=cohort)
-            )
+            self._store.save(self.run_id, NodeStep(step.state, fresh, spent=(request.round, cost), masked=cohort))
         self.participant = step.state
         return step.message or b""
 

@@ -34,6 +34,8 @@ from hedgerow.evaluation.sums import (
     ERROR_EDGES,
     MAX_BINS,
     N_OUTLINE,
+    ErrorMoments,
+    ScoreHistogram,
     bins_for,
     error_clip,
     even_edges,
@@ -45,7 +47,7 @@ from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.protocol.queries import ErrorMoments, FittedTrees, IntVector, Purpose, Query, ScoreHistogram
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.trees.ensemble import Ensemble
 
 EvaluationProgram = Generator[Query, IntVector, Evaluation]
@@ -92,7 +94,7 @@ class _Exchange:
         with_hits = by_label and len(edges) > 1
         subject = "evaluation, detail" if stage else "evaluation, outline"
         return ScoreHistogram(
-            purpose=Purpose(self.first_round + stage, "ScoreHistogram", subject),
+            purpose=ScoreHistogram.purpose_of(self.first_round + stage, subject),
             length=len(edges) * (1 + by_label) * (edges.shape[1] + 1) + 2 * with_hits,
             bound=UNIT,
             sensitivity_squared=self.sensitivity_squared(len(edges) + with_hits),
@@ -108,7 +110,7 @@ class _Exchange:
 
     def moments(self, clip: int) -> ErrorMoments:
         return ErrorMoments(
-            purpose=Purpose(self.first_round + 1, "ErrorMoments", "evaluation, detail"),
+            purpose=ErrorMoments.purpose_of(self.first_round + 1, "evaluation, detail"),
             length=4,
             bound=UNIT,
             sensitivity_squared=self.sensitivity_squared(4),

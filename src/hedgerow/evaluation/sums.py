@@ -18,6 +18,7 @@ counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +26,12 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kinds import LOGISTIC, SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT, exponentials
-from hedgerow.protocol.queries import ErrorMoments, IntVector, ScoreHistogram
-from hedgerow.trees.ensemble import Ensemble
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.importances import importances
-from hedgerow.trees.leaf_sums import SiteRecords
+from hedgerow.trees.leaf_sums import Site, SiteRecords
+from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 PROBABILITY_UNIT = 2**30
 _EXP_STEP_BITS = 6
@@ -52,6 +55,132 @@ _NEAREST = 1e-6
 
 Counts = NDArray[np.float64]
 Edges = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationQuery(Query):
+    """A question about held-out records.
+
+    Attributes:
+        unit: integer units per 1.0 of a statistic, or for each record in a cell.
+    """
+
+    unit: int
+
+    def norm_squared(self) -> int:
+        """The largest squared norm of one record's contribution, in squared units."""
+        raise NotImplementedError
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether the numbers in it are those of a question about a model of this plan."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreHistogram(EvaluationQuery):
+    """Counts of held-out records per bin of what the model says about them: int64, `shape` flattened, then the hits.
+
+    The whole model comes as the `update` of the first such query. A record adds `unit` to one cell of every curve, and
+    to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
+
+    Attributes:
+        position: what is binned, an integer (see above): "score" (one curve, binary),
+            "probability" (one curve per class against the rest) or "residual" (one curve, regression).
+        edges: int64 [n_curves, n_edges], ascending per curve, repeats allowed; bin b holds the positions above
+            edges[b-1] and up to edges[b].
+        by_label: whether each curve has one row of bins per outcome (not this class, this class), else one row in all.
+        with_hits: whether two counts follow: records whose class is not predicted, and those whose class is.
+    """
+
+    position: str
+    edges: NDArray[np.int64]
+    by_label: bool
+    with_hits: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Curves, rows of bins per curve, bins."""
+        return len(self.edges), 1 + self.by_label, self.edges.shape[1] + 1
+
+    def answer(self, site: Site) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        return score_histogram(site.records, self, link_of(site.plan))
+
+    def norm_squared(self) -> int:
+        """See `EvaluationQuery.norm_squared`."""
+        return len(self.edges) + self.with_hits
+
+    def fits(self, plan: Plan) -> bool:
+        """See `EvaluationQuery.fits`."""
+        label, (n_curves, n_rows, n_bins) = plan.label, self.shape
+        expected = {"binary": "score", "multiclass": "probability", "regression": "residual"}[label.type]
+        is_plain = label.type != "regression" or not (self.by_label or self.with_hits)
+        return (
+            self.position == expected
+            and n_curves == label.n_outputs
+            and is_plain
+            and self.length == n_curves * n_rows * n_bins + 2 * self.with_hits
+            and bool((np.diff(self.edges, axis=1) >= 0).all())
+        )
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`: bins are placed with exponentials."""
+        return self.edges.astype("<i8").tobytes()
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: each curve, and the hits, hold all records."""
+        n_curves, n_rows, n_bins = self.shape
+        n_cells = n_curves * n_rows * n_bins
+        totals = released[:n_cells].reshape(n_curves, -1).sum(axis=1)
+        if self.with_hits:
+            totals = np.append(totals, released[n_cells:].sum())
+        reach = facts.reach(max(2, n_rows * n_bins))
+        if released.min() < -facts.reach(1):
+            yield "a count is below zero"
+        if totals.max() > facts.n_rows * self.unit + reach:
+            yield "a total is larger than the rows allow"
+        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
+            yield "the totals of curves over the same rows differ"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ErrorMoments(EvaluationQuery):
+    """Over held-out records of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
+
+    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction; no statistic exceeds `unit`, so a
+    record's contribution has a squared L2 norm of at most 4 unit**2.
+
+    Attributes:
+        error_clip: in units of 2**-16 of the scaled label, from 1 to 2**17.
+    """
+
+    error_clip: int
+
+    def answer(self, site: Site) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        return error_moments(site.records, self)
+
+    def norm_squared(self) -> int:
+        """See `EvaluationQuery.norm_squared`."""
+        return 4
+
+    def fits(self, plan: Plan) -> bool:
+        """See `EvaluationQuery.fits`."""
+        return plan.label.type == "regression" and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 4
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`."""
+        return self.error_clip.to_bytes(8, "little")
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: the number of records, and sums of what is at most one for each of them."""
+        reach = facts.reach(1)
+        if released[[0, 2, 3]].min() < -reach:
+            yield "a count or a sum of squares is below zero"
+        if np.abs(released[1:]).max() > released[0] + 2 * reach + facts.clipped(self) + 1:
+            yield "a sum is larger than its records allow"
 
 
 def positions(records: SiteRecords, position: str, link: str) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import CrossProducts, ErrorMoments, GramMatrix, IntVector, Query, ScoreHistogram
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
@@ -115,19 +115,9 @@ class Replica:
     def context(self) -> bytes:
         """32 bytes that a round's signed spec is bound to: `history`, and what the purpose of the query leaves open.
 
-        An evaluation's bins are placed with exponentials, which machines may round differently; two nodes with other
-        bins must not add their counts up. Nor must nodes whose rows are transformed differently: operations that are
-        rounded alike everywhere make a transform, but in floating point. All else is tabulated or counted.
-
         Where the sites drew the trees' seed, which is 63 bits of a hash, the whole digest of their epoch is in it.
         """
-        left_open = self._origin
-        if isinstance(self.query, ScoreHistogram):
-            left_open += self.query.edges.astype("<i8").tobytes()
-        elif isinstance(self.query, ErrorMoments):
-            left_open += self.query.error_clip.to_bytes(8, "little")
-        elif isinstance(self.query, GramMatrix | CrossProducts) and len(self.query.rows.transform):
-            left_open += self.query.rows.transform.astype("<i8").tobytes()
+        left_open = self._origin + (b"" if self.query is None else self.query.left_open())
         return hashlib.sha256(self.history + left_open).digest() if left_open else self.history
 
     def feed(self, release: IntVector) -> None:

@@ -21,10 +21,10 @@ from hedgerow.plan.fields import read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.training.plausibility import ReleaseChecks
 from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
+from hedgerow.trees.plausibility import ReleaseChecks
 
 _DOMAIN = b"hedgerow evaluation 2"
 

@@ -20,7 +20,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
     multiplier_of_integers,
 )
-from hedgerow.protocol.queries import PureQuery, Query, SampledLeafSums, SplitSelection
+from hedgerow.protocol.queries import PureQuery, Query, SampledQuery
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def noise_of(query: Query, honest_group: int | None = None, *, is_local: bool = 
     squared = query.sensitivity_squared
     if is_local:
         return _local_noise_of(query)
-    if not isinstance(query, SampledLeafSums):
+    if not isinstance(query, SampledQuery):
         return _gaussian_noise(query.noise_multiplier, squared, query.length, honest_group)
     if honest_group is None:
         sigma = integer_sigma(query.noise_multiplier, squared)
@@ -90,7 +90,7 @@ def _gaussian_noise(noise_multiplier: float, squared: int, length: int, honest_g
 
 def _local_noise_of(query: Query) -> QueryNoise:
     """The noise of a release of the local model: enough on every record's vector by itself."""
-    if isinstance(query, SampledLeafSums):
+    if isinstance(query, SampledQuery):
         raise PrivacyError("noise-local-samples")
     sigma = integer_sigma(query.noise_multiplier, query.sensitivity_squared)
     event = LocalGaussianEvent.of(sigma, query.sensitivity_squared, query.length)
@@ -109,7 +109,7 @@ def _pure_noise_of(query: PureQuery, *, is_central: bool) -> QueryNoise:
     pure = query.pure
     if pure.scale == 0:
         return QueryNoise(UnnoisedEvent(), 0, 0, 0)
-    kind = SelectionEvent if isinstance(query, SplitSelection) else DiscreteLaplaceEvent
+    kind = SelectionEvent if query.is_choice else DiscreteLaplaceEvent
     event = kind(epsilon_of(pure.sensitivity, pure.scale), pure.sampling_rate)
     return QueryNoise(event, 2 * pure.scale * pure.scale, pure.scale, 0)
 
@@ -119,7 +119,7 @@ def epsilon_of(sensitivity: int, scale: int) -> float:
     return math.nextafter(sensitivity / scale, math.inf)
 
 
-def _sampled_event(query: SampledLeafSums, share_sigma: int, n_shares: int) -> Event:
+def _sampled_event(query: SampledQuery, share_sigma: int, n_shares: int) -> Event:
     multiplier = multiplier_of_integers(n_shares * share_sigma * share_sigma, query.sensitivity_squared)
     noise = (multiplier, query.sampling_rate, share_sigma, n_shares, query.length)
     if query.filter is None:

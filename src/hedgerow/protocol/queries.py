@@ -4,18 +4,23 @@ A program yields queries; the sum of the nodes' vectors, with noise, is what it 
 node needs to answer it and everything that the coordinator needs to noise it: its length, the largest magnitude of one
 record's contribution to one entry, and the squared L2 sensitivity in integer units.
 
-Trees ask for sums over leaves, nodes and candidates; linear models for products of a record's row, whose entries are a
-table over its codes; pure differential privacy for sums with Laplace noise and choices from exact sums.
+A kind of query is a class, and its name is the class's: ledgers have it, and policies may allow or refuse it. Kinds
+stand beside what answers them, in `trees` or in the folder of their method. A kind says by its base which noise it has:
+Gaussian (`Query`), Gaussian over secret samples (`SampledQuery`), Laplace (`PureQuery`), or a choice by the exponential
+mechanism (`Choice`). The rest of a kind are its methods: what a site answers, what makes the answer depend on more than
+its purpose says, and which releases cannot be sums over records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hedgerow.errors import RemoteProtocolError
 
 IntVector = NDArray[np.int64]
 
@@ -118,7 +123,7 @@ class FittedTrees:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One question to every node.
+    """One question to every node; noise of the sum is Gaussian.
 
     Attributes:
         purpose: what it is for.
@@ -143,18 +148,55 @@ class Query:
         """Entries of what is released: those of the sum, unless something is computed from it in between."""
         return self.length
 
+    is_pure: ClassVar[bool] = False
+    """Whether its releases are of pure differential privacy: such sums are computed with, so no entry is clipped."""
+    is_choice: ClassVar[bool] = False
+    """Whether a choice is released instead of the sum."""
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LeafSums(Query):
-    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the sum is over a sample of the records, drawn for this query alone."""
+        return False
 
-    Attributes:
-        trees: the batch.
-        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-    """
+    @classmethod
+    def purpose_of(cls, round_number: int, subject: str) -> Purpose:
+        """A purpose of this kind, in the exchange of that number."""
+        return Purpose(round_number, cls.__name__, subject)
 
-    trees: TreeBatch
-    score_bound: int
+    def answer(self, site: Any) -> IntVector:
+        """What a site's rows add up to, its update applied first: int64 [length].
+
+        Args: site: a `hedgerow.trees.leaf_sums.Site`, whose scores the update changes.
+
+        Raises:
+            RemoteProtocolError: code "unknown-query-kind", for a kind that says no more than this.
+        """
+        raise RemoteProtocolError("unknown-query-kind", kind=type(self).__name__)
+
+    def miss(self, site: Any) -> None:
+        """What a site does that has missed the round: it takes the update in."""
+        site.take_in(self.update)
+
+    def left_open(self) -> bytes:
+        """What the answer depends on that the task, the releases so far and the purpose do not fix; usually nothing.
+
+        That is what was computed in floating point, which another machine may round otherwise: sums of unlike answers
+        must not be made.
+        """
+        return b""
+
+    def faults(self, released: Any, facts: Any, checks: Any) -> Iterator[str]:
+        """Why a release cannot be a sum over records, one reason after the other; see `hedgerow.trees.plausibility`.
+
+        Args:
+            released: float64 [release_length], its noise included.
+            facts: a `SumFacts`.
+            checks: the `ReleaseChecks` of the run.
+
+        Raises:
+            ValueError: the kind has no checks.
+        """
+        raise ValueError(f"there are no checks for {type(self).__name__}")
 
 
 FILTER_UNITS = 2**52
@@ -185,8 +227,8 @@ SAMPLING_STEPS = 2**32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SampledLeafSums(LeafSums):
-    """Leaf sums over a Poisson sample that each node draws in secret, of the records that its filter lets through.
+class SampledQuery(Query):
+    """Its sum is over a Poisson sample that each node draws in secret, of the records that its filter lets through.
 
     Attributes:
         sampling_threshold: a record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS.
@@ -197,189 +239,14 @@ class SampledLeafSums(LeafSums):
     filter: FilterTerms | None
 
     @property
+    def is_sampled(self) -> bool:
+        """See `Query.is_sampled`."""
+        return True
+
+    @property
     def sampling_rate(self) -> float:
         """Each record's chance, exactly."""
         return self.sampling_threshold / SAMPLING_STEPS
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LabelSums(Query):
-    """The sum of the clipped labels and the number of records, for an initial score: int64 [2].
-
-    A record adds (clip(y * unit), support), with y its label scaled to [-1, 1], or -1/2 and 1/2 for two classes.
-
-    Attributes:
-        unit: integer units per 1.0 of a label.
-        clip: largest magnitude of a label's statistic, in integer units.
-        support: integer units per record.
-    """
-
-    unit: int
-    clip: int
-    support: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Histogram(Query):
-    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
-
-    Attributes:
-        features: indices of the features.
-        bin_of_code: for each of them, uint16 [n_codes], the bin of each grid code.
-        n_bins: for each of them, its number of bins.
-        score_bound: as in `LeafSums`.
-    """
-
-    features: tuple[int, ...]
-    bin_of_code: tuple[NDArray[np.uint16], ...]
-    n_bins: tuple[int, ...]
-    score_bound: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NodeHistograms(Query):
-    """Per tree, node, feature and bin, the sums of the loss's statistics, one level of splits after the other.
-
-    The answer is [B][n_nodes][k][bins of the feature][n_statistics], flattened. In each tree a record adds its
-    statistics to one bin of each of the k features, at the one node that it reaches.
-
-    Attributes:
-        trees: the levels that stand already; none of them for the roots.
-        features: int64 [B, k], the features that each tree considers.
-        bin_of_code: uint16 [n_features, n_codes], the bin of each grid code of every feature.
-        n_bins: int64 [n_features].
-        score_bound: as in `LeafSums`.
-    """
-
-    trees: TreeBatch
-    features: NDArray[np.int64]
-    bin_of_code: NDArray[np.uint16]
-    n_bins: NDArray[np.int64]
-    score_bound: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SplitSums(Query):
-    """Per tree, node and feature, the sums of the loss's statistics on the two sides of one split that was drawn.
-
-    The answer is [B][n_nodes][k][left, right][n_statistics], flattened. In each tree a record adds its statistics to
-    one side for each of the k features, at the one node that it reaches.
-
-    Attributes:
-        trees, features, bin_of_code, score_bound: as in `NodeHistograms`.
-        goes_left: uint8 [B, n_nodes, k, n_bins], 1 where the split sends a bin left.
-    """
-
-    trees: TreeBatch
-    features: NDArray[np.int64]
-    bin_of_code: NDArray[np.uint16]
-    goes_left: NDArray[np.uint8]
-    score_bound: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ScoreHistogram(Query):
-    """Counts of held-out records per bin of what the model says about them: int64, `shape` flattened, then the hits.
-
-    The whole model comes as the `update` of the first such query. A record adds `unit` to one cell of every curve, and
-    to one of the two hits, so its contribution has the squared L2 norm unit**2 (n_curves + with_hits), exactly.
-
-    Attributes:
-        position: what is binned, an integer (see `hedgerow.evaluation.sums`): "score" (one curve, binary),
-            "probability" (one curve per class against the rest) or "residual" (one curve, regression).
-        edges: int64 [n_curves, n_edges], ascending per curve, repeats allowed; bin b holds the positions above
-            edges[b-1] and up to edges[b].
-        by_label: whether each curve has one row of bins per outcome (not this class, this class), else one row in all.
-        with_hits: whether two counts follow: records whose class is not predicted, and those whose class is.
-        unit: what one record adds to a cell.
-    """
-
-    position: str
-    edges: NDArray[np.int64]
-    by_label: bool
-    with_hits: bool
-    unit: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Curves, rows of bins per curve, bins."""
-        return len(self.edges), 1 + self.by_label, self.edges.shape[1] + 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ErrorMoments(Query):
-    """Over held-out records of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
-
-    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction; no statistic exceeds `unit`, so a
-    record's contribution has a squared L2 norm of at most 4 unit**2.
-
-    Attributes:
-        error_clip: in units of 2**-16 of the scaled label, from 1 to 2**17.
-        unit: integer units per 1.0 of a statistic.
-    """
-
-    error_clip: int
-    unit: int
-
-
-@dataclass(frozen=True, eq=False)
-class LinearRows:
-    """How a record's codes become its row of integers: a constant, then one entry per feature.
-
-    A record's row r has the entry `intercept` in column 0 and, for each feature f with code c, `entry[f, c]` in column
-    `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
-    the norm, rounded up, and then rounded towards zero.
-
-    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and only then
-    shortened.
-
-    Attributes:
-        column: int32 [n_features, n_codes], not descending over the features, at least 1.
-        entry: int32 [n_features, n_codes].
-        intercept: the constant.
-        limit: largest norm of a row.
-        n_columns: p.
-        transform: T, int64 [p, p], magnitudes of at most 2**26 (2**10 in real units); of shape [0, 0] for none.
-    """
-
-    column: NDArray[np.int32]
-    entry: NDArray[np.int32]
-    intercept: int
-    limit: int
-    n_columns: int
-    transform: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GramMatrix(Query):
-    """The sums of r_i r_j / 2**shift, rounded towards zero, for i <= j: int64 [p (p + 1) / 2], row by row.
-
-    The squared norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each
-    product is there once, and all products together have the norm |r|².
-
-    Attributes:
-        rows: how codes become rows.
-        shift: bits that products are shortened by.
-    """
-
-    rows: LinearRows
-    shift: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CrossProducts(Query):
-    """The sums of g r_i / 2**shift, rounded towards zero: int64 [p]; g is the record's negative gradient, an integer.
-
-    The squared norm of one record's contribution is at most g² |r|² / 4**shift.
-
-    Attributes:
-        rows, shift: as in `GramMatrix`.
-        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
-    """
-
-    rows: LinearRows
-    shift: int
-    score_bound: int
 
 
 LARGEST_SCORE = 2**61
@@ -409,58 +276,24 @@ class PureNoise:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PureHistogram(Histogram):
-    """A histogram with Laplace noise."""
+class PureQuery(Query):
+    """Noise of the sum is Laplace's, by `pure`."""
 
     pure: PureNoise
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PureLeafSums(LeafSums):
-    """Leaf sums with Laplace noise."""
-
-    pure: PureNoise
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PureNodeHistograms(NodeHistograms):
-    """Histograms per node with Laplace noise."""
-
-    pure: PureNoise
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SplitSelection(NodeHistograms):
-    """The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen.
-
-    The coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
-    [n_nodes], slot * n_bins + position of the chosen candidate, or -1 where there is none. Candidate (slot, position)
-    sends left the bins of the feature `features[0, slot]` up to `position` or, for a categorical one, that bin alone.
-
-    Attributes:
-        pure: noise of the choice; its scores are gains in units of 1 / `score_unit`.
-        is_candidate: bool [n_nodes, k, n_bins], by the public structure alone.
-        is_alive: bool [n_nodes, k, n_bins], the bins that the levels above have left to each node.
-        is_categorical: bool [k].
-        missing_left: bool [n_nodes], the side of missing values, the last bin of a numeric feature.
-        units: integers per 1.0 of the gradient and of the count.
-        ridge: lambda, in thousandths.
-        score_unit: integers per 1.0 of a gain in which no gradient exceeds 1.
-    """
-
-    pure: PureNoise
-    is_candidate: NDArray[np.bool_]
-    is_alive: NDArray[np.bool_]
-    is_categorical: NDArray[np.bool_]
-    missing_left: NDArray[np.bool_]
-    units: tuple[int, int]
-    ridge: int
-    score_unit: int
+    is_pure: ClassVar[bool] = True
 
     @property
-    def release_length(self) -> int:
-        """One choice per node."""
-        return len(self.is_candidate)
+    def is_sampled(self) -> bool:
+        """See `Query.is_sampled`."""
+        return self.pure.sampling_threshold < SAMPLING_STEPS
 
 
-PureQuery = PureHistogram | PureLeafSums | PureNodeHistograms | SplitSelection
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Choice(PureQuery):
+    """Released is what the exponential mechanism chooses by scores that follow from the exact sum."""
+
+    is_choice: ClassVar[bool] = True
+
+    def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """For each choice its candidates (int64 [n]) and their scores (int64 [n]), from the sum, int64 [length]."""
+        raise NotImplementedError

@@ -10,7 +10,7 @@ import numpy as np
 
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import PureQuery, Query
+from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.integers import MAX_BOUND, WIDTHS, Integers, width_for
 from hedgerow.secagg.messages import NoiseSpec, VectorSpec
@@ -45,7 +45,7 @@ def expected_round(
     """
     exact = query.bound * rows_of(plan)
     tail = _tail(query, plan, noise, variance, n_nodes)
-    vector = _vector_of(query.length, exact, tail, noise, n_nodes, isinstance(query, PureQuery))
+    vector = _vector_of(query.length, exact, tail, noise, n_nodes, query.is_pure)
     return ExpectedRound(str(query.purpose), model, (vector,), NoiseSpec(noise, Fraction(variance)))
 
 
@@ -71,7 +71,7 @@ def bound_of_rows(query: Query, plan: Plan, variance: int, max_rows: int) -> int
 
     None where that is not asked: the roster says 0 rows, or the query's sums are computed with as they are.
     """
-    if not max_rows or isinstance(query, PureQuery):
+    if not max_rows or query.is_pure:
         return None
     tail = TAIL_DEVIATIONS * (isqrt(variance * (max_rows + 1)) + 1) if mode_of(plan) is NoiseMode.LOCAL else 0
     return query.bound * max_rows + tail
@@ -91,7 +91,7 @@ def least_entry_bound(query: Query, plan: Plan, variance: int, n_nodes: int, *, 
     Args: variance, n_nodes: as `release_bound`; is_known: whether they are those of the sum's own epoch, rather than
         the most that any epoch has: then the narrower word is reckoned with wherever some epoch may have it.
     """
-    if not variance or isinstance(query, PureQuery):
+    if not variance or query.is_pure:
         return None
     exact, mode, n_nodes = query.bound * rows_of(plan), mode_of(plan), max(1, n_nodes)
     tail, largest = _tail(query, plan, mode, variance, n_nodes), 2 ** (WIDTHS[0] - 1) - 1
@@ -119,7 +119,7 @@ def _tail(query: Query, plan: Plan, noise: NoiseMode, variance: int, n_nodes: in
         return 0
     # A site without rows adds one record's noise in the local model.
     n_draws = {NoiseMode.SERVER: 1, NoiseMode.DISTRIBUTED: n_nodes, NoiseMode.LOCAL: rows_of(plan) + n_nodes}[noise]
-    deviations = LAPLACE_DEVIATIONS if isinstance(query, PureQuery) else TAIL_DEVIATIONS
+    deviations = LAPLACE_DEVIATIONS if query.is_pure else TAIL_DEVIATIONS
     return deviations * (isqrt(variance * n_draws) + 1)
 
 

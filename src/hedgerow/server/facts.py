@@ -35,7 +35,7 @@ from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.sites import Asked, SiteRecord, Sites
 from hedgerow.server.status import Observer, RunEvent, RunEventKind
-from hedgerow.training.plausibility import ReleaseChecks
+from hedgerow.trees.plausibility import ReleaseChecks
 
 Outgoing = tuple[str, bytes]
 

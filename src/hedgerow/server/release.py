@@ -17,7 +17,6 @@ import numpy as np
 from hedgerow.errors import PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
-from hedgerow.methods.dp_xgboost.trees import candidate_scores
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
@@ -27,14 +26,14 @@ from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
-from hedgerow.protocol.queries import IntVector, NoiseCohort, PureQuery, Query, SplitSelection
+from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.rounds.specs import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.integers import require_within
 from hedgerow.secagg.transitions import Code, refuse
-from hedgerow.training.plausibility import ReleaseChecks, SumFacts
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
+from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 Progress = Callable[[Query, Ledger], None]
 Result = TypeVar("Result")
@@ -134,7 +133,7 @@ class Releaser:
         entry, noise = entry_of(query, cohort, self._noise, is_local=self._is_local)
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(entry)
-        if isinstance(query, SplitSelection):
+        if isinstance(query, Choice):
             return self._chosen(query, total, purpose)
         if noise.central_sigma == 0:
             return total
@@ -142,9 +141,9 @@ class Releaser:
             return total + self._noise.laplace(noise.central_sigma, query.length, purpose)
         return total + self._noise.sample(noise.central_sigma, query.length, purpose)
 
-    def _chosen(self, query: SplitSelection, total: IntVector, purpose: str) -> IntVector:
-        """One candidate per node, by the exponential mechanism over gains from the exact sums."""
-        places, scores = zip(*candidate_scores(query, total), strict=True)
+    def _chosen(self, query: Choice, total: IntVector, purpose: str) -> IntVector:
+        """One candidate per choice, by the exponential mechanism over scores from the exact sums."""
+        places, scores = zip(*query.candidates(total), strict=True)
         if query.pure.scale:
             chosen = self._noise.select(scores, query.pure.scale, purpose)
         else:
@@ -165,7 +164,7 @@ def entry_of(
         event=noise.event,
         length=query.release_length,
         sensitivity=_sensitivity(query),
-        sigma=float(noise.central_sigma) if isinstance(query, PureQuery) else noise.sigma,
+        sigma=float(noise.central_sigma) if query.is_pure else noise.sigma,
         cohort=cohort if noise.share_sigma else None,
         seeded=source.seeded,
         approximate=source.approximate,
@@ -205,7 +204,7 @@ def require_plausible(checks: ReleaseChecks, query: Query, plan: Plan, released:
     noise = noise_of(
         query, None if summed.cohort is None else summed.cohort.n_shares, is_local=plan.privacy.noise == "local"
     )
-    if not isinstance(query, SplitSelection):
+    if not query.is_choice:
         require_within(released, release_bound(query, plan, noise.variance, summed.n_nodes))
     entry_bound = least_entry_bound(query, plan, noise.variance, summed.n_nodes)
     facts = SumFacts(HEADROOM * rows_of(plan), entry_bound, noise, summed.n_nodes, summed.sites)

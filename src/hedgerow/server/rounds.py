@@ -16,7 +16,7 @@ from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, Stop
-from hedgerow.protocol.queries import NoiseCohort, Query, SplitSelection
+from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
 from hedgerow.rounds.specs import VECTOR_ID, expected_round, mode_of, require_words, rows_of
@@ -161,9 +161,7 @@ def _new_slot(run: Run) -> Aggregator | None:
     return _slot_for(run.plan, run.view, run.setup.identity, run.replica.query, place)
 
 
-def _slot_for(
-    plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]
-) -> Aggregator:
+def _slot_for(plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]) -> Aggregator:
     """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
     slot, history = place
     noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
@@ -259,7 +257,7 @@ def release(run: Run) -> None:
     cohort = cohort_of(run.plan, run.view)
     releaser = Releaser(run.setup.noise, is_local=run.plan.privacy.noise == "local")
     released = releaser.release(query, opened.sums[VECTOR_ID], cohort)
-    if not isinstance(query, SplitSelection):
+    if not query.is_choice:
         released = wrapped(released, slot.spec.vectors[0].width)
     (entry,) = releaser.ledger.releases
     survivors = tuple(run.sites.name(node) for node in opened.survivors)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import SCORE_LIMIT, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
-from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, Purpose, Query
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.leaf_sums import Histogram
 from hedgerow.trees.leaves import LeafRule, largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
@@ -104,7 +105,7 @@ def histogram_query(
     # One record adds one Hessian to one bin of every feature.
     largest = run.loss.largest_statistic(run.loss.n_statistics - 1)
     return Histogram(
-        purpose=Purpose(exchange, "Histogram", f"candidates before tree {first}"),
+        purpose=Histogram.purpose_of(exchange, f"candidates before tree {first}"),
         length=sum(n_bins),
         bound=largest,
         sensitivity_squared=largest * largest * len(features) * rows * rows,

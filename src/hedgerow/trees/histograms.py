@@ -17,6 +17,7 @@ sums from one query to the next, and the time of an answer would tell how many r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numba
@@ -25,19 +26,21 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import Loss
-from hedgerow.protocol.queries import IntVector, NodeHistograms, SplitSums
+from hedgerow.protocol.queries import IntVector
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.leaf_sums import (
     BLOCK,
     SPAN,
     PackedTrees,
     SiteRecords,
+    TrainingSite,
     apply_update,
     no_trees,
     packed,
     route_block,
     sum_in_threads,
 )
+from hedgerow.trees.plausibility import PartitionSums, Reals
 
 MOST_CELLS = 2**16
 """Of all pairs together, so that 16 bits number them."""
@@ -45,6 +48,66 @@ MOST_SUMS = 2**17
 """Of all cells of a tree's nodes: a megabyte, which stays in the second-level cache."""
 MOST_STATISTICS = 2**25
 """Of all cells of all trees in all threads, two to a word: 128 MB, for a batch may be of thousands of trees."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NodeHistograms(PartitionSums):
+    """Per tree, node, feature and bin, the sums of the loss's statistics, one level of splits after the other.
+
+    The answer is [B][n_nodes][k][bins of the feature][n_statistics], flattened. In each tree a record adds its
+    statistics to one bin of each of the k features, at the one node that it reaches.
+
+    Attributes:
+        trees: the levels that stand already; none of them for the roots.
+        features: int64 [B, k], the features that each tree considers.
+        bin_of_code: uint16 [n_features, n_codes], the bin of each grid code of every feature.
+        n_bins: int64 [n_features].
+    """
+
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    n_bins: NDArray[np.int64]
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        pairs = None if site.kept is None else site.kept.setdefault("pairs of features", PairedBinsCache())
+        return node_histograms(site.records, self, site.loss, site.n_threads, pairs)
+
+    def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
+        """See `PartitionSums.totals`: over each tree and feature."""
+        (n_trees, n_slots), n_nodes = self.features.shape, 2**self.trees.depth
+        n_bins = self.n_bins[self.features]
+        every = np.repeat(n_bins[:, None], n_nodes, axis=1).reshape(-1)
+        per_node = np.add.reduceat(entries, np.cumsum(every) - every, axis=0)
+        totals = per_node.reshape(n_trees, n_nodes, n_slots, -1).sum(axis=1)
+        return totals.reshape(-1, entries.shape[1]), (n_bins * n_nodes).reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitSums(PartitionSums):
+    """Per tree, node and feature, the sums of the loss's statistics on the two sides of one split that was drawn.
+
+    The answer is [B][n_nodes][k][left, right][n_statistics], flattened. In each tree a record adds its statistics to
+    one side for each of the k features, at the one node that it reaches.
+
+    Attributes:
+        trees, features, bin_of_code: as in `NodeHistograms`.
+        goes_left: uint8 [B, n_nodes, k, n_bins], 1 where the split sends a bin left.
+    """
+
+    features: NDArray[np.int64]
+    bin_of_code: NDArray[np.uint16]
+    goes_left: NDArray[np.uint8]
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return split_sums(site.records, self, site.loss, site.n_threads)
+
+    def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
+        """See `PartitionSums.totals`: over each tree and feature."""
+        (n_trees, n_slots), n_nodes = self.features.shape, 2**self.trees.depth
+        totals = entries.reshape(n_trees, n_nodes, n_slots, 2, -1).sum(axis=(1, 3))
+        return totals.reshape(-1, entries.shape[1]), np.full(n_trees * n_slots, 2 * n_nodes)
 
 
 class Layout(NamedTuple):

@@ -18,9 +18,10 @@ records are summed by code, and codes by leaf after. Both are sums of integers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -28,8 +29,10 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import PackedLoss, packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import Loss
-from hedgerow.protocol.queries import FittedTrees, Histogram, IntVector, LeafSums, TreeBatch
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
+from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, SumFacts
 from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, intervals, shapes_of
 
 BLOCK = 2048
@@ -56,6 +59,107 @@ class SiteRecords(NamedTuple):
     @property
     def n_records(self) -> int:
         return int(self.codes.shape[1])
+
+    def only(self, chosen: NDArray[np.bool_]) -> SiteRecords:
+        """The records for which `chosen`, bool [n], holds."""
+        rows = np.flatnonzero(chosen)
+        codes, scores = np.ascontiguousarray(self.codes[:, rows]), np.ascontiguousarray(self.scores[:, rows])
+        return SiteRecords(codes, self.labels[rows], scores)
+
+
+@dataclass(eq=False)
+class Site:
+    """What a site answers queries from.
+
+    Attributes:
+        plan: of the run.
+        records: its rows, with their scores under the model so far.
+        n_threads: threads to sum with.
+        kept: what kinds of queries keep here from one answer to the next, each under a name of its own; None for a
+            sample, which is there for one answer only.
+    """
+
+    plan: Plan
+    records: SiteRecords
+    n_threads: int = 1
+    kept: dict[str, Any] | None = field(default_factory=dict)
+
+    def take_in(self, update: FittedTrees | None) -> None:
+        """Add trees to the scores."""
+        if update is not None:
+            apply_update(self.records, update, self.n_threads)
+
+
+@dataclass(eq=False, kw_only=True)
+class TrainingSite(Site):
+    """A site in training.
+
+    Attributes:
+        loss: whose statistics trees ask for.
+        linear_loss: whose gradients linear models ask for.
+        draw: says which of so many records a sample has, each with a chance of threshold / SAMPLING_STEPS; its
+            arguments are the threshold, the number of records and the purpose.
+    """
+
+    loss: Loss
+    linear_loss: Loss
+    draw: Callable[[int, int, str], NDArray[np.bool_]]
+
+    def chosen(self, threshold: int, query: Query) -> NDArray[np.bool_]:
+        """A sample for a query: bool [n]."""
+        return self.draw(threshold, self.records.n_records, str(query.purpose))
+
+    def only(self, chosen: NDArray[np.bool_]) -> TrainingSite:
+        """This site with the records for which `chosen`, bool [n], holds, for one query."""
+        return replace(self, records=self.records.only(chosen), kept=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LeafSums(PartitionSums):
+    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return leaf_sums(site.records, self, site.loss, site.n_threads)
+
+    def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
+        """See `PartitionSums.totals`: over each tree."""
+        n_trees = self.trees.n_trees
+        totals = entries.reshape(n_trees, -1, entries.shape[1]).sum(axis=1)
+        return totals, np.full(n_trees, len(entries) // n_trees)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Histogram(Query):
+    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
+
+    Attributes:
+        features: indices of the features.
+        bin_of_code: for each of them, uint16 [n_codes], the bin of each grid code.
+        n_bins: for each of them, its number of bins.
+        score_bound: as in `LeafSums`.
+    """
+
+    features: tuple[int, ...]
+    bin_of_code: tuple[NDArray[np.uint16], ...]
+    n_bins: tuple[int, ...]
+    score_bound: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return histogram(site.records, self, site.loss, site.n_threads)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: Hessians or counts, and each feature's bins hold all records."""
+        sizes = np.array(self.n_bins)
+        totals = np.add.reduceat(released, np.cumsum(sizes) - sizes)
+        reach = facts.reach(int(sizes.max()), is_laplace=self.is_pure)
+        if released.min() < -facts.reach(1, is_laplace=self.is_pure):
+            yield "a count or a Hessian is below zero"
+        if totals.max() > facts.n_rows * self.bound + reach:
+            yield "a total is larger than the rows allow"
+        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
+            yield "the totals of features over the same rows differ"
 
 
 class PackedTrees(NamedTuple):

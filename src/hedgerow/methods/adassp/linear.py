@@ -12,7 +12,8 @@ multiply-add can be fused and no sum reordered. A matrix of a few hundred column
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numba
 import numpy as np
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
 from hedgerow.plan.plan import Feature, Plan
-from hedgerow.protocol.queries import CrossProducts, GramMatrix, IntVector, LinearRows, TreeBatch
+from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.binning import FeatureGrid, Grid
-from hedgerow.trees.leaf_sums import SiteRecords, apply_update, sum_in_threads
+from hedgerow.trees.leaf_sums import SiteRecords, TrainingSite, apply_update, sum_in_threads
+from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 
 Matrix = NDArray[np.float64]
 
@@ -33,6 +35,102 @@ ENTRY_LIMIT = 2**24
 MAX_TRANSFORMED = 2**14
 """Most entries of a transformed row: the squares of so many largest ones add up to 2**62. A sum beyond 64 bits would be
 negative, and the row would stay as long as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRows:
+    """How a record's codes become its row of integers: a constant, then one entry per feature.
+
+    A record's row r has the entry `intercept` in column 0 and, for each feature f with code c, `entry[f, c]` in column
+    `column[f, c]`; all others are zero. A row longer than `limit` is shortened: every entry is multiplied by limit over
+    the norm, rounded up, and then rounded towards zero.
+
+    With a transform, the row is T r / 2**16, rounded towards zero, each entry cut off at +-2**24, and only then
+    shortened.
+
+    Attributes:
+        column: int32 [n_features, n_codes], not descending over the features, at least 1.
+        entry: int32 [n_features, n_codes].
+        intercept: the constant.
+        limit: largest norm of a row.
+        n_columns: p.
+        transform: T, int64 [p, p], magnitudes of at most 2**26 (2**10 in real units); of shape [0, 0] for none.
+    """
+
+    column: NDArray[np.int32]
+    entry: NDArray[np.int32]
+    intercept: int
+    limit: int
+    n_columns: int
+    transform: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`: operations that are rounded alike everywhere make a transform, in floating point."""
+        return self.transform.astype("<i8").tobytes()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GramMatrix(Query):
+    """The sums of r_i r_j / 2**shift, rounded towards zero, for i <= j: int64 [p (p + 1) / 2], row by row.
+
+    The squared norm of one record's contribution is at most (|r|⁴ + sum of r_i⁴) / 2 / 4**shift: off the diagonal each
+    product is there once, and all products together have the norm |r|².
+
+    Attributes:
+        rows: how codes become rows.
+        shift: bits that products are shortened by.
+    """
+
+    rows: LinearRows
+    shift: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        return gram_matrix(site.records, self, site.n_threads)
+
+    def left_open(self) -> bytes:
+        """See `LinearRows.left_open`."""
+        return self.rows.left_open()
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: squares are not negative, 2 |x y| <= x**2 + y**2, and rounding takes less than a unit."""
+        reach = facts.reach(1)
+        first, second = np.triu_indices(self.rows.n_columns)
+        squares = released[first == second]
+        if squares.min() < -reach:
+            yield "a sum of squares is below zero"
+        limit = (squares[first] + squares[second]) / 2 + facts.n_rows + facts.clipped(self) + 2 * reach
+        if (np.abs(released) > HAIR * limit + 1).any():
+            yield "a sum of products is larger than its squares allow"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CrossProducts(Query):
+    """The sums of g r_i / 2**shift, rounded towards zero: int64 [p]; g is the record's negative gradient, an integer.
+
+    The squared norm of one record's contribution is at most g² |r|² / 4**shift.
+
+    Attributes:
+        rows, shift: as in `GramMatrix`.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+    """
+
+    rows: LinearRows
+    shift: int
+    score_bound: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return cross_products(site.records, self, site.linear_loss, site.n_threads)
+
+    def left_open(self) -> bytes:
+        """See `LinearRows.left_open`."""
+        return self.rows.left_open()
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: products of gradients with a row have both signs, and nothing to be compared with."""
+        return iter(())
 
 
 def cholesky(matrix: Matrix) -> Matrix | None:

@@ -25,7 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM, Loss
-from hedgerow.methods.adassp.linear import LinearBasis, Matrix, cholesky, least_eigenvalue, solve
+from hedgerow.methods.adassp.linear import (
+    CrossProducts,
+    GramMatrix,
+    LinearBasis,
+    Matrix,
+    cholesky,
+    least_eigenvalue,
+    solve,
+)
 from hedgerow.methods.adassp.settings import (
     GRAM_SHIFT,
     AdasspSettings,
@@ -33,7 +41,7 @@ from hedgerow.methods.adassp.settings import (
     gram_sensitivity_squared,
 )
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import CrossProducts, FittedTrees, GramMatrix, IntVector, Purpose, Query
+from hedgerow.protocol.queries import FittedTrees, IntVector, Purpose, Query
 from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, grown_score_bound
 
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
@@ -47,7 +55,7 @@ def gram_question(round_number: int, what: str, basis: LinearBasis, noise_multip
     """The question for X^T X; `rows` is the largest number of rows of one unit."""
     p = basis.rows.n_columns
     return GramMatrix(
-        purpose=Purpose(round_number, "GramMatrix", what),
+        purpose=GramMatrix.purpose_of(round_number, what),
         length=p * (p + 1) // 2,
         bound=basis.largest_entry**2 >> GRAM_SHIFT,
         sensitivity_squared=gram_sensitivity_squared(basis, rows),
@@ -174,7 +182,7 @@ def cross_query(
     run: Run, basis: LinearBasis, number: int, update: FittedTrees | None, score_bound: int
 ) -> CrossProducts:
     """The question for X^T g in a round; `number` counts rounds from 0."""
-    purpose = Purpose(1 + number, "CrossProducts", f"X^T g, round {number}")
+    purpose = CrossProducts.purpose_of(1 + number, f"X^T g, round {number}")
     noise = run.settings.noise_multiplier, run.plan.privacy.rows_per_unit
     before = max(0, number - 1) * basis.trees.n_trees
     return cross_question(purpose, basis, run.loss, noise, (update, before), score_bound)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, NodeHistograms, Purpose, Query, SplitSums
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, n_levels_asked
@@ -39,6 +39,7 @@ from hedgerow.trees.greedy_trees import (
     padded,
     sums_of_sides,
 )
+from hedgerow.trees.histograms import NodeHistograms, SplitSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
 
@@ -89,7 +90,7 @@ class _Batch:
         per_record = n_trees * n_features
         subject = f"trees {first}-{first + n_trees - 1}, level {trees.depth}"
         return kind(
-            purpose=Purpose(position.exchange, kind.__name__, subject),
+            purpose=kind.purpose_of(position.exchange, subject),
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
             # In every tree one record adds its statistics once for each feature.

@@ -18,11 +18,12 @@ from contextlib import suppress
 import numpy as np
 
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, LeafSums, Purpose, Query, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.random_trees import random_trees, words_of_trees
 
@@ -85,7 +86,7 @@ def _leaf_query(
     rows = run.plan.privacy.rows_per_unit
     n_trees = trees.n_trees
     return LeafSums(
-        purpose=Purpose(exchange, "LeafSums", f"trees {first}-{first + n_trees - 1}"),
+        purpose=LeafSums.purpose_of(exchange, f"trees {first}-{first + n_trees - 1}"),
         length=n_trees * trees.n_leaves * run.loss.n_statistics,
         bound=run.loss.bound(),
         sensitivity_squared=run.loss.sensitivity_squared(score_bound) * n_trees * rows * rows,

@@ -28,24 +28,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.methods.dp_xgboost.settings import (
-    DpXgboostSettings,
-    sampling_threshold,
-    sensitivities,
-)
-from hedgerow.methods.dp_xgboost.trees import GRADIENT_UNIT, RIDGE_UNIT, SCORE_UNIT_OF_GAIN
-from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import (
-    FittedTrees,
-    IntVector,
+from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, sampling_threshold, sensitivities
+from hedgerow.methods.dp_xgboost.trees import (
+    GRADIENT_UNIT,
+    RIDGE_UNIT,
+    SCORE_UNIT_OF_GAIN,
     PureHistogram,
     PureLeafSums,
     PureNodeHistograms,
-    PureNoise,
-    Purpose,
-    Query,
     SplitSelection,
 )
+from hedgerow.plan.plan import Plan
+from hedgerow.protocol.queries import FittedTrees, IntVector, PureNoise, Query
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
@@ -132,14 +126,14 @@ class _Asking:
         n_bins = tuple(int(table.max()) + 1 for table in tables)
         count = self.run.loss.largest_statistic(1)
         pure = self._pure(self._settings.sketch_scale, self._sketch_size)
-        common = self._common("PureHistogram", "candidates", sum(n_bins), pure)
+        common = self._common(PureHistogram, "candidates", sum(n_bins), pure)
         common |= {"bound": count, "features": features, "bin_of_code": tables, "n_bins": n_bins}
         return PureHistogram(**common)
 
     def selection(self, growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_]) -> Query:
         """One split per node of the level that is to be added."""
         pure = self._pure(self._settings.split_scale, self._split_size)
-        common = self._level("SplitSelection", growing, pure)
+        common = self._level(SplitSelection, growing, pure)
         return SplitSelection(
             **common,
             is_candidate=is_candidate,
@@ -154,16 +148,16 @@ class _Asking:
     def histograms(self, growing: GrowingTrees) -> Query:
         """Noisy histograms of every node of the level that is to be added."""
         pure = self._pure(self._settings.split_scale, self._split_size)
-        return PureNodeHistograms(**self._level("PureNodeHistograms", growing, pure))
+        return PureNodeHistograms(**self._level(PureNodeHistograms, growing, pure))
 
     def leaves(self, growing: GrowingTrees) -> PureLeafSums:
         """Sums of gradients and counts per leaf."""
         trees = growing.trees
         pure = self._pure(self._settings.leaf_scale, self._leaf_size)
-        common = self._common("PureLeafSums", "leaves", 2 * trees.n_leaves, pure)
+        common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, pure)
         return PureLeafSums(**common, trees=trees)
 
-    def _level(self, kind: str, growing: GrowingTrees, pure: PureNoise) -> dict[str, Any]:
+    def _level(self, kind: type[Query], growing: GrowingTrees, pure: PureNoise) -> dict[str, Any]:
         trees, bins = growing.trees, growing.bins
         length = 2 * 2**trees.depth * int(bins.n_bins.sum())
         common = self._common(kind, f"level {trees.depth}", length, pure)
@@ -173,12 +167,12 @@ class _Asking:
     def _pure(self, scale: int, sensitivity: int) -> PureNoise:
         return PureNoise(scale, sensitivity, self._threshold)
 
-    def _common(self, kind: str, subject: str, length: int, pure: PureNoise) -> dict[str, Any]:
+    def _common(self, kind: type[Query], subject: str, length: int, pure: PureNoise) -> dict[str, Any]:
         """The fields that all these queries share; the exchange counts as asked."""
         loss, update, rows = self.run.loss, self._update, self.run.plan.privacy.rows_per_unit
         exchange, self._update, self._exchange = self._exchange, None, self._exchange + 1
         return {
-            "purpose": Purpose(exchange, kind, f"tree {self.number}, {subject}"),
+            "purpose": kind.purpose_of(exchange, f"tree {self.number}, {subject}"),
             "length": length,
             "bound": loss.bound(),
             "sensitivity_squared": loss.norm_squared * rows * rows,

@@ -1,4 +1,4 @@
-"""The loss of DP-XGBoost and the gains of its split candidates.
+"""The loss of DP-XGBoost, its kinds of query, and the gains of its split candidates.
 
 The loss is the squared one, on labels in [-1, 1], with gradients of at most 1. Gains come from exact sums, in integers,
 so that their sensitivity is a theorem about integers.
@@ -8,17 +8,95 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
-from hedgerow.protocol.queries import LARGEST_SCORE, IntVector, SplitSelection
+from hedgerow.protocol.queries import LARGEST_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
 from hedgerow.trees.greedy_trees import padded
+from hedgerow.trees.histograms import NodeHistograms
+from hedgerow.trees.leaf_sums import Histogram, LeafSums, TrainingSite
 
 GRADIENT_UNIT = 2**10
 SCORE_UNIT_OF_GAIN = 1024
 RIDGE_UNIT = 1000
+
+
+def _sample(site: TrainingSite, query: PureQuery) -> TrainingSite:
+    """The site with the records of a query's sample, which have its update."""
+    site.take_in(query.update)
+    threshold = query.pure.sampling_threshold
+    return site if threshold == SAMPLING_STEPS else site.only(site.chosen(threshold, query))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureHistogram(PureQuery, Histogram):
+    """A histogram with Laplace noise."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return Histogram.answer(replace(self, update=None), _sample(site, self))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureLeafSums(PureQuery, LeafSums):
+    """Leaf sums with Laplace noise."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return LeafSums.answer(replace(self, update=None), _sample(site, self))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PureNodeHistograms(PureQuery, NodeHistograms):
+    """Histograms per node with Laplace noise."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return NodeHistograms.answer(replace(self, update=None), _sample(site, self))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitSelection(Choice, NodeHistograms):
+    """The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen.
+
+    The coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
+    [n_nodes], slot * n_bins + position of the chosen candidate, or -1 where there is none. Candidate (slot, position)
+    sends left the bins of the feature `features[0, slot]` up to `position` or, for a categorical one, that bin alone.
+
+    Attributes:
+        pure: noise of the choice, whose scores are gains in units of 1 / `score_unit`.
+        is_candidate: bool [n_nodes, k, n_bins], by the public structure alone.
+        is_alive: bool [n_nodes, k, n_bins], the bins that the levels above have left to each node.
+        is_categorical: bool [k].
+        missing_left: bool [n_nodes], the side of missing values, the last bin of a numeric feature.
+        units: integers per 1.0 of the gradient and of the count.
+        ridge: lambda, in thousandths.
+        score_unit: integers per 1.0 of a gain in which no gradient exceeds 1.
+    """
+
+    is_candidate: NDArray[np.bool_]
+    is_alive: NDArray[np.bool_]
+    is_categorical: NDArray[np.bool_]
+    missing_left: NDArray[np.bool_]
+    units: tuple[int, int]
+    ridge: int
+    score_unit: int
+
+    @property
+    def release_length(self) -> int:
+        """One choice per node."""
+        return len(self.is_candidate)
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        return NodeHistograms.answer(replace(self, update=None), _sample(site, self))
+
+    def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """See `Choice.candidates`."""
+        return candidate_scores(self, total)
 
 
 def dp_xgboost_loss(is_regression: bool, filters: bool, count_weight: float) -> Loss:

@@ -32,9 +32,9 @@ from hedgerow.methods.s_gbdt.settings import (
     n_start_trees,
     round_filter,
 )
-from hedgerow.methods.s_gbdt.trees import constant_tree, uniform_tree
+from hedgerow.methods.s_gbdt.trees import LabelSums, SampledLeafSums, constant_tree, uniform_tree
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FittedTrees, IntVector, LabelSums, Purpose, Query, SampledLeafSums, TreeBatch
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
@@ -129,7 +129,7 @@ def _round_query(
     """The question of a round, `drawn` its number and its tree; `known` are the trees that scores hold already."""
     number, trees = drawn
     return SampledLeafSums(
-        purpose=Purpose(terms.n_start_exchanges + number, "SampledLeafSums", f"tree {number}"),
+        purpose=SampledLeafSums.purpose_of(terms.n_start_exchanges + number, f"tree {number}"),
         length=2 * trees.n_leaves,
         bound=run.loss.bound(),
         # Not the sensitivity of the scores so far: the filter's budget stands for one ratio of noise to norm.
@@ -176,7 +176,7 @@ def _largest(run: Run) -> int:
 def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
     unit, clip, support = label_statistics(run.plan)
     return LabelSums(
-        purpose=Purpose(0, "LabelSums", "initial score"),
+        purpose=LabelSums.purpose_of(0, "initial score"),
         length=2,
         bound=max(clip, support),
         sensitivity_squared=clip**2 + support**2,

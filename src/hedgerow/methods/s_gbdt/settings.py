@@ -30,7 +30,7 @@ import numpy as np
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import RECORD_NORM, Loss
-from hedgerow.methods.adassp.linear import LinearBasis, Matrix, linear_loss, lower_inverse, solve
+from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
 from hedgerow.methods.adassp.program import (
     cross_question,
     gram_question,
@@ -51,7 +51,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
-from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, FittedTrees, IntVector, Purpose, Query
+from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import build_grid
@@ -300,7 +300,7 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     update: FittedTrees | None = None
     score_bound = 0
     for number in range(ROUNDS):
-        purpose = Purpose(2 + number, "CrossProducts", f"linear start, Z^T g, round {number}")
+        purpose = CrossProducts.purpose_of(2 + number, f"linear start, Z^T g, round {number}")
         before = max(0, number - 1) * basis.trees.n_trees
         release = yield cross_question(purpose, basis, loss, (noises[2], rows), (update, before), score_bound)
         values = basis.values(step * solve(factor, real_cross(release, basis)), largest)

@@ -1,4 +1,4 @@
-"""What S-GBDT adds to boosting: its loss, the individual Renyi filter, and its random trees.
+"""What S-GBDT adds to boosting: its loss, its two kinds of query, the individual Renyi filter, and its random trees.
 
 The loss: the paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
 (arXiv 2309.12041, algorithm 4). Noise of one variance on (g, c), c = sqrt(r1 / r2), is the same after dividing by c.
@@ -21,8 +21,8 @@ from its categories, of which one then goes left. The public grid rounds a value
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numba
@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, TreeBatch
+from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, Query, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid
-from hedgerow.trees.leaf_sums import BLOCK, SiteRecords
+from hedgerow.trees.leaf_sums import BLOCK, LeafSums, SiteRecords, TrainingSite, leaf_sums
+from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 from hedgerow.trees.random_trees import PublicRandom
 
 _WEIGHT_UNIT = 1000
@@ -44,6 +45,81 @@ LEVEL_BITS = 6
 
 Divergence = Callable[[float], float]
 """The divergence of a release, rounded up, from the noise per unit of the record's norm."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelSums(Query):
+    """The sum of the clipped labels and the number of records, for an initial score: int64 [2].
+
+    A record adds (clip(y * unit), support), with y its label scaled to [-1, 1], or -1/2 and 1/2 for two classes.
+
+    Attributes:
+        unit: integer units per 1.0 of a label.
+        clip: largest magnitude of a label's statistic, in integer units.
+        support: integer units per record.
+    """
+
+    unit: int
+    clip: int
+    support: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
+        site.take_in(self.update)
+        labels = site.records.labels.astype(np.int64)
+        if site.plan.label.type == "regression":
+            sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
+            signs = np.where(labels < 0, -1, 1)
+        else:
+            sizes = np.full(len(labels), min(self.unit // 2, self.clip), dtype=np.int64)
+            signs = np.where(labels == 0, -1, 1)
+        return np.array([int((signs * sizes).sum()), self.support * len(labels)], dtype=np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`."""
+        reach = facts.reach(1)
+        if not -reach <= released[1] <= facts.n_rows * self.support + reach:
+            yield "the number of records is out of range"
+        records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
+        if abs(released[0]) > HAIR * self.clip * records + reach + 1:
+            yield "the sum of the labels is larger than its records allow"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampledLeafSums(SampledQuery, LeafSums):
+    """Leaf sums over the sample of a `SampledQuery`."""
+
+    @property
+    def furthest_score(self) -> int:
+        """Any: the filter stands for all scores, and the query states no bound on them."""
+        return STEPS << STEP_BITS
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: the sums over the records that the filter lets through and the sample holds."""
+        site.take_in(self.update)
+        chosen = site.chosen(self.sampling_threshold, self)
+        if self.filter is not None:
+            chosen = chosen & charge(site.records, site.loss, self.filter, accounts(site))
+        return leaf_sums(site.records.only(chosen), replace(self, update=None), site.loss, site.n_threads)
+
+    def miss(self, site: TrainingSite) -> None:
+        """See `Query.miss`. The filter charges records as if they had been in the sum.
+
+        Whether a missed round's vector reached the sum is not known after a restart, and to charge too much is safe.
+        """
+        site.take_in(self.update)
+        if self.filter is not None:
+            charge(site.records, site.loss, self.filter, accounts(site))
+
+
+def accounts(site: TrainingSite) -> NDArray[np.int64]:
+    """What each record has spent, int64 [n]; those that have come since the last round have spent nothing."""
+    if site.kept is None:
+        raise ValueError("a sample of records has no accounts")
+    spent = site.kept.get("accounts", np.zeros(0, dtype=np.int64))
+    late = np.zeros(site.records.n_records - len(spent), dtype=np.int64)
+    site.kept["accounts"] = np.concatenate([spent, late]) if len(late) else spent
+    return site.kept["accounts"]  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=32)

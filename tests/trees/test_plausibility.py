@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -18,15 +19,17 @@ from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.training import train
 from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_LIMIT
+from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import IntVector, LeafSums, PureQuery, Query, SplitSelection
+from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.rounds.specs import HEADROOM, least_entry_bound, rows_of
-from hedgerow.training.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
+from hedgerow.trees.leaf_sums import LeafSums
+from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
 
 N_RECORDS = 40
 ALGORITHMS = ["random", "hist", "partially_random", "s-gbdt", "adassp", "dp-xgboost"]
@@ -206,7 +209,7 @@ def test_a_kind_of_query_without_checks_is_an_error(factory: ModuleType) -> None
     """A new kind of question does not slip through unasked."""
     plan = factory.make_plan()
     query = next(program_for(plan))
-    bare = Query(**{name: getattr(query, name) for name in Query.__dataclass_fields__})
+    bare = Query(**{each.name: getattr(query, each.name) for each in dataclasses.fields(Query)})
     facts = SumFacts(400, None, noise_of(query), 3)
     with pytest.raises(ValueError, match="no checks"):
         ReleaseChecks(lambda: build_loss(plan)).fault_in(bare, np.zeros(query.length, dtype=np.int64), facts)

@@ -20,37 +20,33 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import STEP_BITS, STEPS, Loss
-from hedgerow.privacy.query_noise import QueryNoise
-from hedgerow.protocol.queries import (
-    SAMPLING_STEPS,
-    CrossProducts,
-    ErrorMoments,
-    GramMatrix,
-    Histogram,
-    IntVector,
-    LabelSums,
-    LeafSums,
-    NodeHistograms,
-    PureQuery,
-    Query,
-    SampledLeafSums,
-    ScoreHistogram,
-    SplitSelection,
-    SplitSums,
-)
+from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.leaves import largest_sum
 
 DEVIATIONS = 11
 _TAIL = DEVIATIONS**2 / 2
-_HAIR = 1 + 1e-9
+HAIR = 1 + 1e-9
 """Sums are compared in floating point."""
 Reals = NDArray[np.float64]
-Partitions = LeafSums | NodeHistograms | SplitSums
+
+
+class Sigmas(Protocol):
+    """What of a release's noise is asked here: a `hedgerow.privacy.query_noise.QueryNoise`."""
+
+    @property
+    def central_sigma(self) -> int: ...
+
+    @property
+    def share_sigma(self) -> int: ...
+
+    @property
+    def record_sigma(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class SumFacts:
 
     n_rows: int
     entry_bound: int | None
-    noise: QueryNoise
+    noise: Sigmas
     n_nodes: int
     sites: tuple[str, ...] | None = None
 
@@ -163,61 +159,24 @@ class ReleaseChecks:
         """
         if query.update is not None:
             self._moved += largest_sum(query.update.values)
-        if isinstance(query, SplitSelection):
+        if query.is_choice:
             return ""
-        largest = query.bound * facts.n_rows + facts.reach(1, is_laplace=isinstance(query, PureQuery))
+        largest = query.bound * facts.n_rows + facts.reach(1, is_laplace=query.is_pure)
         if int(released.max()) > largest or int(released.min()) < -largest:
             return "an entry is larger than the rows allow"
-        return next(self._faults(query, released.astype(np.float64), facts), "")
+        return next(query.faults(released.astype(np.float64), facts, self), "")
 
-    def _faults(self, query: Query, released: Reals, facts: SumFacts) -> Iterator[str]:
-        if isinstance(query, Partitions):
-            yield from self._of_partitions(query, released, facts)
-        elif isinstance(query, Histogram):
-            yield from _of_histogram(query, released, facts)
-        elif isinstance(query, LabelSums):
-            yield from _of_labels(query, released, facts)
-        elif isinstance(query, GramMatrix):
-            yield from _of_gram(query, released, facts)
-        elif isinstance(query, ScoreHistogram):
-            yield from _of_scores(query, released, facts)
-        elif isinstance(query, ErrorMoments):
-            yield from _of_moments(query, released, facts)
-        elif not isinstance(query, CrossProducts):
-            # Products of gradients with a row have both signs, and nothing to be compared with.
-            raise ValueError(f"there are no checks for {type(query).__name__}")
+    @property
+    def loss(self) -> Loss:
+        """The loss of the run's sums."""
+        self._loss = self._loss or self._ask_loss()
+        return self._loss
 
-    def _of_partitions(self, query: Partitions, released: Reals, facts: SumFacts) -> Iterator[str]:
-        """Sums of a loss's statistics over the leaves, bins or sides of several trees and features.
+    def forget_totals(self) -> None:
+        """Every release has a sample of its own: its totals say nothing about another's."""
+        self._before = None
 
-        All records of the sum are in each tree, and in each of its features: so all totals are those of one sum.
-        """
-        loss = self._loss = self._loss or self._ask_loss()
-        # The filter of S-GBDT stands for all scores, and its queries state no bound on them.
-        is_sampled = isinstance(query, SampledLeafSums)
-        allowed = statistics_of(loss, STEPS << STEP_BITS if is_sampled else query.score_bound)
-        is_laplace = isinstance(query, PureQuery)
-        entries = released.reshape(-1, loss.n_statistics)
-        totals, counts = _totals(query, entries)
-        reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]
-        one = facts.reach(1, is_laplace=is_laplace)
-        clipped = facts.clipped(query, _largest_own(entries, allowed, one))
-        yield from _of_entries(entries, allowed, clipped, one)
-        if (totals > facts.n_rows * np.maximum(allowed.high, 0) + reach).any():
-            yield "a total is larger than the rows allow"
-        if (totals < facts.n_rows * np.minimum(allowed.low, 0) - reach).any():
-            yield "a total is smaller than the rows allow"
-        # Two totals differ by the noise of both, and by what nodes have clipped off either.
-        if (np.ptp(totals, axis=0) > 2 * reach.max() + 2 * clipped).any():
-            yield "the totals of trees over the same rows differ"
-        if is_sampled or (isinstance(query, PureQuery) and query.pure.sampling_threshold < SAMPLING_STEPS):
-            # Every release has a sample of its own: its totals say nothing about another's.
-            self._before = None
-            return
-        room = facts.reach(len(entries), is_laplace=is_laplace) / len(totals) + clipped
-        yield from self._jumps(totals.mean(axis=0), room, allowed, facts)
-
-    def _jumps(self, mean: Reals, room: float, allowed: Statistics, facts: SumFacts) -> Iterator[str]:
+    def jumps(self, mean: Reals, room: float, allowed: Statistics, facts: SumFacts) -> Iterator[str]:
         """Totals of two rounds over the same sites: the same records, whose scores have moved by a public bound.
 
         A count does not move at all. A Hessian or a gradient moves by at most (rows) (steps of score) (largest step of
@@ -228,27 +187,62 @@ class ReleaseChecks:
         if before is None or before[2] != facts.sites:
             return
         limit = facts.n_rows * allowed.moves(moved) + room + before[1]
-        if (np.abs(mean - before[0]) > _HAIR * limit + 1).any():
+        if (np.abs(mean - before[0]) > HAIR * limit + 1).any():
             yield "a total has moved further than the scores of its rows can have moved it"
 
 
-def _totals(query: Partitions, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
-    """Totals over each tree (and feature), float64 [P, S], and how many entries each adds up, int64 [P]."""
-    n_statistics = entries.shape[1]
-    if isinstance(query, LeafSums):
-        n_trees = query.trees.n_trees
-        totals = entries.reshape(n_trees, -1, n_statistics).sum(axis=1)
-        return totals, np.full(n_trees, len(entries) // n_trees)
-    n_trees, n_slots = query.features.shape
-    n_nodes = 2**query.trees.depth
-    if isinstance(query, SplitSums):
-        totals = entries.reshape(n_trees, n_nodes, n_slots, 2, n_statistics).sum(axis=(1, 3))
-        return totals.reshape(-1, n_statistics), np.full(n_trees * n_slots, 2 * n_nodes)
-    n_bins = query.n_bins[query.features]
-    every = np.repeat(n_bins[:, None], n_nodes, axis=1).reshape(-1)
-    per_node = np.add.reduceat(entries, np.cumsum(every) - every, axis=0)
-    totals = per_node.reshape(n_trees, n_nodes, n_slots, n_statistics).sum(axis=1)
-    return totals.reshape(-1, n_statistics), (n_bins * n_nodes).reshape(-1)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartitionSums(Query):
+    """Sums of a loss's statistics over the leaves, bins or sides of several trees and features.
+
+    Attributes:
+        trees: the batch, or its levels that stand already.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+    """
+
+    trees: TreeBatch
+    score_bound: int
+
+    @property
+    def furthest_score(self) -> int:
+        """What no score is beyond, in units of 2**-16."""
+        return self.score_bound
+
+    def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
+        """Totals over each tree (and feature), and how many entries each adds up.
+
+        Args: entries: float64 [n, n_statistics], the release.
+
+        Returns:
+            float64 [P, n_statistics] and int64 [P].
+        """
+        raise NotImplementedError
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`.
+
+        All records of the sum are in each tree, and in each of its features: so all totals are those of one sum.
+        """
+        loss, is_laplace = checks.loss, self.is_pure
+        allowed = statistics_of(loss, self.furthest_score)
+        entries = released.reshape(-1, loss.n_statistics)
+        totals, counts = self.totals(entries)
+        reach = np.array([facts.reach(int(count), is_laplace=is_laplace) for count in counts])[:, None]
+        one = facts.reach(1, is_laplace=is_laplace)
+        clipped = facts.clipped(self, _largest_own(entries, allowed, one))
+        yield from _of_entries(entries, allowed, clipped, one)
+        if (totals > facts.n_rows * np.maximum(allowed.high, 0) + reach).any():
+            yield "a total is larger than the rows allow"
+        if (totals < facts.n_rows * np.minimum(allowed.low, 0) - reach).any():
+            yield "a total is smaller than the rows allow"
+        # Two totals differ by the noise of both, and by what nodes have clipped off either.
+        if (np.ptp(totals, axis=0) > 2 * reach.max() + 2 * clipped).any():
+            yield "the totals of trees over the same rows differ"
+        if self.is_sampled:
+            checks.forget_totals()
+            return
+        room = facts.reach(len(entries), is_laplace=is_laplace) / len(totals) + clipped
+        yield from checks.jumps(totals.mean(axis=0), room, allowed, facts)
 
 
 def _largest_own(entries: Reals, allowed: Statistics, reach: float) -> float:
@@ -268,66 +262,5 @@ def _of_entries(entries: Reals, allowed: Statistics, clipped: int, reach: float)
         yield "a count or a Hessian is below zero"
     bounded = np.isfinite(allowed.ratio)
     last = np.maximum(entries[:, -1:] + reach + clipped, 0)
-    if (np.abs(entries[:, bounded]) > _HAIR * allowed.ratio[bounded] * last + reach + 1).any():
+    if (np.abs(entries[:, bounded]) > HAIR * allowed.ratio[bounded] * last + reach + 1).any():
         yield "a gradient is larger than its records allow"
-
-
-def _of_histogram(query: Histogram, released: Reals, facts: SumFacts) -> Iterator[str]:
-    """Hessians or counts per bin: each feature's bins hold all records."""
-    is_laplace = isinstance(query, PureQuery)
-    sizes = np.array(query.n_bins)
-    totals = np.add.reduceat(released, np.cumsum(sizes) - sizes)
-    reach = facts.reach(int(sizes.max()), is_laplace=is_laplace)
-    if released.min() < -facts.reach(1, is_laplace=is_laplace):
-        yield "a count or a Hessian is below zero"
-    if totals.max() > facts.n_rows * query.bound + reach:
-        yield "a total is larger than the rows allow"
-    if np.ptp(totals) > 2 * reach + 2 * facts.clipped(query, float(released.max()) + 2 * reach):
-        yield "the totals of features over the same rows differ"
-
-
-def _of_labels(query: LabelSums, released: Reals, facts: SumFacts) -> Iterator[str]:
-    """The sum of the labels, and the number of records."""
-    reach = facts.reach(1)
-    if not -reach <= released[1] <= facts.n_rows * query.support + reach:
-        yield "the number of records is out of range"
-    records = max(0.0, released[1] + reach + facts.clipped(query)) / query.support
-    if abs(released[0]) > _HAIR * query.clip * records + reach + 1:
-        yield "the sum of the labels is larger than its records allow"
-
-
-def _of_gram(query: GramMatrix, released: Reals, facts: SumFacts) -> Iterator[str]:
-    """X^T X: squares are not negative, and 2 |x y| <= x**2 + y**2; rounding takes less than one unit from a product."""
-    reach = facts.reach(1)
-    first, second = np.triu_indices(query.rows.n_columns)
-    squares = released[first == second]
-    if squares.min() < -reach:
-        yield "a sum of squares is below zero"
-    limit = (squares[first] + squares[second]) / 2 + facts.n_rows + facts.clipped(query) + 2 * reach
-    if (np.abs(released) > _HAIR * limit + 1).any():
-        yield "a sum of products is larger than its squares allow"
-
-
-def _of_scores(query: ScoreHistogram, released: Reals, facts: SumFacts) -> Iterator[str]:
-    """Counts of an evaluation: each curve, and the hits, hold all records."""
-    n_curves, n_rows, n_bins = query.shape
-    n_cells = n_curves * n_rows * n_bins
-    totals = released[:n_cells].reshape(n_curves, -1).sum(axis=1)
-    if query.with_hits:
-        totals = np.append(totals, released[n_cells:].sum())
-    reach = facts.reach(max(2, n_rows * n_bins))
-    if released.min() < -facts.reach(1):
-        yield "a count is below zero"
-    if totals.max() > facts.n_rows * query.unit + reach:
-        yield "a total is larger than the rows allow"
-    if np.ptp(totals) > 2 * reach + 2 * facts.clipped(query, float(released.max()) + 2 * reach):
-        yield "the totals of curves over the same rows differ"
-
-
-def _of_moments(query: ErrorMoments, released: Reals, facts: SumFacts) -> Iterator[str]:
-    """The number of records, and sums of what is at most one for each of them."""
-    reach = facts.reach(1)
-    if released[[0, 2, 3]].min() < -reach:
-        yield "a count or a sum of squares is below zero"
-    if np.abs(released[1:]).max() > released[0] + 2 * reach + facts.clipped(query) + 1:
-        yield "a sum is larger than its records allow"
