@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hedgerow.data.columns import identifiers
 from hedgerow.data.faults import Place
-from hedgerow.data.units import Records, bound_contribution, records_from_columns, rows_within_bound
-from hedgerow.errors import DataError
+from hedgerow.data.units import Records, records_from_columns, rows_within_bound
 from hedgerow.plan.plan import Plan
 
 IDENTIFIERS = st.lists(st.sampled_from(["a", "b", "bb", "person-0007", "é", "", "0"]), max_size=60)
@@ -33,7 +32,6 @@ def test_every_unit_keeps_the_smaller_of_its_rows_and_the_bound(unit: list[str],
     assert list(kept) == sorted(set(kept))
     assert (report.n_rows, report.n_dropped) == (len(unit), len(unit) - len(kept))
     assert report.n_units == len(set(unit))
-    assert report.n_units_limited == sum(unit.count(identifier) > bound for identifier in set(unit))
 
 
 @given(IDENTIFIERS, st.integers(1, 3), st.sampled_from(["a", "a much longer identifier", "b"]))
@@ -79,35 +77,15 @@ def test_the_choice_is_pinned() -> None:
     assert kept.tolist() == [0, 1, 3, 7]
 
 
-def _records(unit: list[str] | None, label: list[int]) -> Records:
-    return Records(
-        features=(np.arange(len(label), dtype=np.float32),),
-        label=np.array(label, dtype=np.int32),
-        unit=None if unit is None else text(unit),
-        n_records=len(label),
-    )
-
-
-def test_records_stay_aligned_and_the_label_plays_no_part() -> None:
-    """Feature, label and identifier of a kept record belong together, and flipping labels changes no choice."""
-    unit = ["a", "a", "b", "a", "b", "c"]
-    first, report = bound_contribution(_records(unit, [0, 1, 0, 1, 0, 1]), 1, b"key")
-    flipped, _ = bound_contribution(_records(unit, [1, 0, 1, 0, 1, 0]), 1, b"key")
+def test_records_stay_aligned() -> None:
+    """Feature, label and identifier of a kept record belong together."""
+    unit, label = text(["a", "a", "b", "a", "b", "c"]), np.array([0, 1, 0, 1, 0, 1], dtype=np.int32)
+    kept, report = rows_within_bound(unit, 1, b"key")
+    first = Records((np.arange(6, dtype=np.float32),), label, unit, 6).take(kept)
     assert report.n_dropped == 3 and first.n_records == 3
-    assert np.array_equal(first.features[0], flipped.features[0])
-    rows = first.features[0].astype(int)
-    assert first.unit is not None and first.label is not None and flipped.label is not None
-    assert [unit[row] for row in rows] == first.unit.tolist()
-    assert np.array_equal(first.label, rows % 2) and np.array_equal(flipped.label, 1 - rows % 2)
-
-
-def test_a_record_is_its_own_unit() -> None:
-    """Without identifiers there is nothing to bound, and a bound that cannot be enforced is refused."""
-    records = _records(None, [0, 1])
-    same, report = bound_contribution(records, 1, b"")
-    assert same is records and report.n_dropped == 0
-    with pytest.raises(DataError, match="no identifier"):
-        bound_contribution(records, 2, b"")
+    assert first.unit is not None and first.label is not None
+    assert np.array_equal(first.features[0], kept)
+    assert np.array_equal(first.unit, unit[kept]) and np.array_equal(first.label, label[kept])
 
 
 def test_a_bound_below_one_is_refused() -> None:

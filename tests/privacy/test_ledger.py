@@ -135,8 +135,6 @@ def test_a_ledger_survives_json(purposes: list[str], data: st.DataObject) -> Non
 def test_a_purpose_is_released_once() -> None:
     """Protects against averaging noise away: a second release is refused in memory, in the constructor, in a file."""
     ledger = Ledger().append(_release("run/1/LeafSums"))
-    assert ledger.has("run/1/LeafSums")
-    assert not ledger.has("run/2/LeafSums")
     doubled = json.loads(ledger.to_json())
     doubled["releases"] *= 2
     for attempt in (
@@ -154,7 +152,7 @@ def test_append_leaves_the_old_ledger_alone() -> None:
     before = Ledger().append(_release("a"))
     after = before.append(_release("b"))
     assert (len(before), len(after)) == (1, 2)
-    assert not before.has("b")
+    assert [release.purpose for release in before] == ["a"]
 
 
 def test_a_release_cannot_claim_more_noise_than_it_had() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.local.forecast import count_exchanges, forecast
+from hedgerow.local.forecast import forecast
 from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 from hedgerow.training.settings import CALIBRATION_MARGIN
@@ -56,7 +57,7 @@ def test_no_plan_spends_more_than_it_promises(
     )
     expected = forecast(plan)
     assert 0.9 * epsilon < expected.epsilon_gdp <= epsilon
-    assert expected.n_exchanges == count_exchanges(plan, expected.settings)
+    assert expected.n_exchanges == TrainingTask(plan).n_exchanges
 
 
 def test_large_epsilon_with_few_trees_raises_the_noise() -> None:

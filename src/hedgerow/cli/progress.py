@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hedgerow.cli.output import WIDEST
-from hedgerow.local.forecast import count_exchanges
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
@@ -41,7 +40,7 @@ class TrainingProgress:
         console = Console(stderr=True)
         self._console = Console(stderr=True, width=min(WIDEST, console.width))
         self._quiet = quiet
-        self._total = 0 if quiet else count_exchanges(plan, resolve(plan))
+        self._total = 0 if quiet else TrainingTask(plan).n_exchanges
         self._done = 0
         self._spent = 0.0
         self._last_epsilon = self._last_line = -math.inf

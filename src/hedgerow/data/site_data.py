@@ -156,7 +156,7 @@ def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteD
     """One site's identifiers and rows that stay, and what was left out."""
     data, unit, n_rows = rows.data, rows.unit, rows.data.n_records
     if unit is None:
-        return None, data, ContributionReport(n_rows, 0, n_rows, 0, unfit=rows.unfit)
+        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit)
     kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
     report = replace(report, unfit=rows.unfit)
     return (unit, data, report) if not report.n_dropped else (unit[kept], _rows_of(data, kept), report)

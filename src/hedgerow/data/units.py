@@ -1,7 +1,7 @@
 """A site's records as the plan sees them, and how many of them one unit of privacy may add.
 
 `records_from_columns` makes `Records` of a table's columns: one array per feature, the labels, and the identifiers of
-the unit of privacy (a patient, a customer). `bound_contribution` then leaves rows out.
+the unit of privacy (a patient, a customer). `rows_within_bound` then says which may stay.
 
 The noise hides any one unit only if each unit adds at most ``max_rows_per_unit`` rows, so this runs before training.
 Which rows stay is decided per unit from nothing but the key, the identifier and the order of that unit's own rows:
@@ -222,14 +222,12 @@ class ContributionReport:
 
     Attributes:
         n_units: different identifiers.
-        n_units_limited: identifiers that had more rows than the bound.
         n_rows: rows that fit the plan.
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
     """
 
     n_units: int
-    n_units_limited: int
     n_rows: int
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
@@ -244,23 +242,6 @@ class ContributionReport:
         return f"{n_left_out:,} rows left out{reason}, {self.n_rows - self.n_dropped:,} rows used."
 
 
-def bound_contribution(records: Records, max_rows_per_unit: int, key: bytes) -> tuple[Records, ContributionReport]:
-    """Keep at most `max_rows_per_unit` records per unit, in the order of the file; all when the unit is the record.
-
-    Args:
-        key: any bytes that do not depend on data, the same at every site, such as the plan's digest.
-
-    Raises:
-        ValueError: max_rows_per_unit < 1.
-    """
-    if records.unit is None:
-        if max_rows_per_unit != 1:
-            raise DataError("data-no-unit")
-        return records, ContributionReport(records.n_records, 0, records.n_records, 0)
-    kept, report = rows_within_bound(records.unit, max_rows_per_unit, key)
-    return (records.take(kept) if report.n_dropped else records), report
-
-
 def rows_within_bound(
     unit: NDArray[np.str_], max_rows_per_unit: int, key: bytes
 ) -> tuple[NDArray[np.intp], ContributionReport]:
@@ -269,7 +250,7 @@ def rows_within_bound(
     Args:
         unit: text [n], one identifier per row.
         max_rows_per_unit: at least 1.
-        key: see `bound_contribution`.
+        key: any bytes that do not depend on data, the same at every site, such as the plan's digest.
 
     Returns:
         intp [n_kept], ascending row indices, and the report.
@@ -281,7 +262,6 @@ def rows_within_bound(
     counts = np.bincount(codes) if n_rows else np.zeros(0, dtype=np.int64)
     report = ContributionReport(
         n_units=len(counts),
-        n_units_limited=int(np.count_nonzero(counts > max_rows_per_unit)),
         n_rows=n_rows,
         n_dropped=int(np.maximum(counts - max_rows_per_unit, 0).sum()),
     )

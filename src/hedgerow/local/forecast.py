@@ -17,7 +17,7 @@ from hedgerow.rounds.specs import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive
 from hedgerow.secagg.integers import LEAST_COLLUDERS
 from hedgerow.secagg.session import default_wishes
-from hedgerow.training.settings import Settings, largest_n_exchanges
+from hedgerow.training.settings import Settings
 
 MEASURED_LOSSES = (
     (0.1, 1.0, 0.0, 0.0), (0.1, 1.414, 0.0026, 0.0207), (0.1, 1.508, 0.0045, 0.0237), (0.1, 1.581, 0.0055, 0.0292),
@@ -149,11 +149,6 @@ def width_of(query: Query, plan: Plan) -> int:
 def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
     lengths = [query.length for query in queries if query.purpose.kind == kind]
     return kind, len(lengths), max(lengths)
-
-
-def count_exchanges(plan: Plan, settings: Settings) -> int:
-    """How often a run asks every node: see `largest_n_exchanges`, which is exact."""
-    return largest_n_exchanges(plan, settings)
 
 
 def dry_run(plan: Plan, settings: Settings) -> list[Query]:

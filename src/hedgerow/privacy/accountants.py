@@ -102,11 +102,6 @@ _ACCOUNTANTS = {
 }
 
 
-def accountant_names() -> tuple[str, ...]:
-    """The names that `get_accountant` knows."""
-    return tuple(_ACCOUNTANTS)
-
-
 def get_accountant(name: str) -> Accountant:
     """The accountant of that name, ``gdp`` (the default everywhere), ``rdp``, ``pure``, ``pld``; PrivacyError else."""
     if name not in _ACCOUNTANTS:

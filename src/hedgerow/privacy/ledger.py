@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from hedgerow.errors import PrivacyError
@@ -126,12 +125,6 @@ class Release:
             raise _malformed(f"A release in the ledger cannot be read ({fault!r}).") from fault
 
 
-@lru_cache(maxsize=8)
-def release_to_json(release: Release) -> str:
-    """`to_dict` as text; remembered, so that it can be made before everybody waits for the release."""
-    return json.dumps(release.to_dict(), sort_keys=True)
-
-
 @dataclass(frozen=True)
 class Ledger:
     """An immutable sequence of releases; `append` gives a new ledger and refuses a purpose released before."""
@@ -158,10 +151,6 @@ class Ledger:
     def events(self) -> Iterator[Event]:
         """The events of all releases, in order: what an accountant charges."""
         return (release.event for release in self.releases)
-
-    def has(self, purpose: str) -> bool:
-        """Whether this purpose was released."""
-        return purpose in self._purposes
 
     def __len__(self) -> int:
         return len(self.releases)

@@ -56,6 +56,8 @@ _SEARCH_STEPS = 80
 """Halvings, about, of that range: 1e-16 of it is left."""
 
 
+# Remembered: a ledger has hundreds of equal events.
+@lru_cache(maxsize=1 << 16)
 def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> float:
     """Renyi divergence of one release over a Poisson sample, rounded up, in both directions.
 
@@ -140,19 +142,13 @@ def _divergence_of(samples: Sequence[SampledEvent], order: int) -> float:
     free: list[float] = []
     filtered: dict[tuple[str, int, float], list[float]] = {}
     for event in samples:
-        cost = event.count * cached_divergence(order, event.sampling_rate, event.noise_multiplier)
+        cost = event.count * sampled_divergence(order, event.sampling_rate, event.noise_multiplier)
         if isinstance(event, FilteredGaussianEvent) and event.order == order:
             filtered.setdefault((event.scope, event.order, event.budget), []).append(cost)
         else:
             free.append(cost)
     capped = [min(math.fsum(costs), budget) for (_, _, budget), costs in filtered.items()]
     return math.fsum(free + capped) * ROUND_UP
-
-
-@lru_cache(maxsize=1 << 16)
-def cached_divergence(order: int, rate: float, noise_multiplier: float) -> float:
-    """`sampled_divergence`, remembered: a ledger has hundreds of equal events."""
-    return sampled_divergence(order, rate, noise_multiplier)
 
 
 def _log_ratio(event: SampledEvent) -> float:

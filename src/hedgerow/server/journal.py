@@ -21,7 +21,7 @@ import numpy as np
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.ledger import Release, release_to_json
+from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
@@ -185,7 +185,7 @@ class Journal:
         digest of the result with the last one, or with one that nobody goes on from.
         """
         content = release.release.astype("<i8").tobytes()
-        entry, survivors = release_to_json(release.entry), json.dumps(release.survivors)
+        entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
         self._database.write(
             (
                 "insert into releases values (?, ?, ?, ?, ?)",
