@@ -15,7 +15,7 @@ from typing import Any
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import Account, account_of, get_accountant
-from hedgerow.privacy.events import DiscreteGaussianSumEvent, Event, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
+from hedgerow.privacy.events import DiscreteGaussianSumEvent, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.pld import least_epsilon_pld
 from hedgerow.protocol.queries import NoiseCohort
@@ -34,8 +34,13 @@ _TOLERANCE = 1e-6
 """Relative, for what another machine's arithmetic computed; what is shown is always computed here."""
 LARGE_EPSILON = 10.0
 """Beyond this a promise is next to none: odds may change by a factor of 22,000."""
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments")
-"""Kinds of releases that no training makes."""
+_VOIDING = {
+    "seeded": "the noise came from a seed and can be drawn again (experimental)",
+    "approximate_noise": "the noise was an approximate floating-point Gaussian (experimental)",
+    "bounds_from_data": "bounds or categories were read off the private data",
+    "candidates_from_data": "split candidates are exact quantiles of the private data (for comparison)",
+}
+"""Each of these facts of a context voids the guarantee, and why."""
 _OWN_WORDS = {"pure": "pure differential privacy, no delta needed", "pld": "privacy loss distributions"}
 
 
@@ -100,13 +105,8 @@ class PrivacyContext:
 
         What was requested stays what the plan asked for: a file does not say what its evaluations were given.
         """
-        return replace(
-            self,
-            seeded=self.seeded or evaluation.seeded,
-            approximate_noise=self.approximate_noise or evaluation.approximate_noise,
-            bounds_from_data=self.bounds_from_data or evaluation.bounds_from_data,
-            candidates_from_data=self.candidates_from_data or evaluation.candidates_from_data,
-        )
+        either: dict[str, Any] = {name: getattr(self, name) or getattr(evaluation, name) for name in _VOIDING}
+        return replace(self, **either)
 
 
 @dataclass(frozen=True)
@@ -179,19 +179,10 @@ class PrivacyReport(PrivacyContext):
     @property
     def voided_by(self) -> tuple[str, ...]:
         """Why the guarantee does not hold; empty when it does."""
-        reasons = []
         # Not `epsilon`: privacy loss distributions take seconds, and are infinite only where this one is.
-        if (self.epsilon_rdp if self.accountant == "rdp" else self.epsilon_gdp) == math.inf:
-            reasons.append("something left the aggregation without noise")
-        if self.seeded:
-            reasons.append("the noise came from a seed and can be drawn again (experimental)")
-        if self.approximate_noise:
-            reasons.append("the noise was an approximate floating-point Gaussian (experimental)")
-        if self.bounds_from_data:
-            reasons.append("bounds or categories were read off the private data")
-        if self.candidates_from_data:
-            reasons.append("split candidates are exact quantiles of the private data (for comparison)")
-        return tuple(reasons)
+        is_bare = (self.epsilon_rdp if self.accountant == "rdp" else self.epsilon_gdp) == math.inf
+        bare = ("something left the aggregation without noise",) if is_bare else ()
+        return bare + tuple(reason for name, reason in _VOIDING.items() if getattr(self, name))
 
     @property
     def guarantee(self) -> str:
@@ -212,21 +203,16 @@ class PrivacyReport(PrivacyContext):
     @property
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
-        others = [f"In {self._n_of(mode)} of an evaluation: {self._trust(mode)}" for mode in self.evaluation_modes]
-        return " ".join([self._trust(self.noise_mode), *others])
-
-    def _n_of(self, mode: str) -> str:
-        count = sum(release.kind in EVALUATION_KINDS and _mode_of(release) == mode for release in self.ledger)
-        return f"{count} release(s)"
+        told = [self._trust(self.noise_mode)]
+        for mode in self.evaluation_modes:
+            count = sum(release.kind in EVALUATION_KINDS and _mode_of(release) == mode for release in self.ledger)
+            told.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
+        return " ".join(told)
 
     def _trust(self, mode: str) -> str:
         if mode == "server":
-            chooses = (
-                f"In {self.n_choices} of the releases it chooses from exact sums, and is trusted to do so by the "
-                "exponential mechanism. "
-                if self.n_choices
-                else ""
-            )
+            chooses = "it chooses from exact sums, and is trusted to do so by the exponential mechanism. "
+            chooses = f"In {self.n_choices} of the releases {chooses}" if self.n_choices else ""
             return (
                 "The coordinator adds the noise: it sees the exact sums over all sites, and is trusted to add the "
                 f"noise and to keep those sums to itself. {chooses}The guarantee holds against everybody else."
@@ -252,7 +238,9 @@ class PrivacyReport(PrivacyContext):
             f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} work together "
             "with it, or depart from the protocol (a site that falls silent does not)"
         )
-        unknown = sorted({_shares(release) for release in self.ledger if _has_lost_cohort(release)})
+        # A version before did not keep among how many sites.
+        lost = (getattr(release.event, "n_shares", 0) for release in self.ledger if release.cohort is None)
+        unknown = sorted(set(lost) - {0})
         if not unknown:
             return told if parts else "few enough sites work together with it"
         told = f"{told}; and, in releases of an older version, " if parts else ""
@@ -381,7 +369,7 @@ def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool 
         raise _untrue(f"{told.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
     if report.cohorts and told.get("cohorts") != report._cohorts_told():
         raise _untrue("the sites that added noise are others", "every release names its own")
-    for name in ("seeded", "approximate_noise", "bounds_from_data", "candidates_from_data"):
+    for name in _VOIDING:
         if getattr(report, name) and not told.get(name, False):
             raise _untrue(f"{name} is false", "it is true")
     if report.guarantee == "void" and told.get("guarantee", "void") != "void":
@@ -415,8 +403,7 @@ def _numbers_told(told: Mapping[str, Any]) -> dict[str, float]:
     needed |= {"adjacency", "n_releases", "epsilon_requested", "seeded", "approximate_noise", "bounds_from_data"}
     if missing := sorted(needed - set(told)):
         raise _malformed(f"The privacy report lacks {', '.join(missing)}.")
-    flags = ("seeded", "approximate_noise", "bounds_from_data", "candidates_from_data")
-    if not all(isinstance(told.get(name, False), bool) for name in flags):
+    if not all(isinstance(told.get(name, False), bool) for name in _VOIDING):
         raise _malformed("The privacy report has a flag that is neither true nor false.")
     numbers = {}
     for name in ("epsilon", "epsilon_gdp", "epsilon_rdp", "epsilon_own"):
@@ -445,12 +432,11 @@ def warnings_of(epsilon: float, delta: float, n_records: int | None) -> tuple[st
 
 def _mode_of(release: Release) -> str:
     """Who added the noise to a release; "" where there is none."""
-    event: Event = release.event
-    if isinstance(event, UnnoisedEvent):
+    if isinstance(release.event, UnnoisedEvent):
         return ""
-    if isinstance(event, LocalGaussianEvent):
+    if isinstance(release.event, LocalGaussianEvent):
         return "local"
-    return "distributed" if hasattr(event, "n_shares") else "server"
+    return "distributed" if hasattr(release.event, "n_shares") else "server"
 
 
 def _is_of_mode(release: Release, mode: str) -> bool:
@@ -459,24 +445,11 @@ def _is_of_mode(release: Release, mode: str) -> bool:
     """
     if release.kind in EVALUATION_KINDS and mode != "local" and _mode_of(release) in ("server", "distributed"):
         mode = _mode_of(release)
-    event: Event = release.event
-    if isinstance(event, UnnoisedEvent):
-        return True
-    if isinstance(event, LocalGaussianEvent) or mode == "local":
-        return isinstance(event, LocalGaussianEvent) and mode == "local"
-    has_shares = hasattr(event, "n_shares")
-    if mode == "distributed":
-        return has_shares
-    return release.cohort is None and not isinstance(event, DiscreteGaussianSumEvent)
-
-
-def _shares(release: Release) -> int:
-    return int(getattr(release.event, "n_shares", 0))
-
-
-def _has_lost_cohort(release: Release) -> bool:
-    """Whether a release with noise of the sites is of a version that did not keep among how many sites."""
-    return release.cohort is None and _shares(release) > 0
+    own = _mode_of(release)
+    if own in ("", "local") or mode in ("local", "distributed"):
+        return own in ("", mode)
+    # A sample's noise of the coordinator counts as one share.
+    return release.cohort is None and not isinstance(release.event, DiscreteGaussianSumEvent)
 
 
 def _untrue(told: str, found: str) -> PrivacyError:
