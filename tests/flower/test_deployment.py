@@ -21,6 +21,7 @@ import pytest
 
 from experiments.flower_lab import Deployment, Process, free_port, why_not
 from hedgerow.client.node import Node
+from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.flower.envelope import MAGIC, Kind
 from hedgerow.flower.files import read_coordinator_file
@@ -30,7 +31,7 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.protocol.messages import MessageKind, MessageWriter
+from hedgerow.protocol.messages import MessageKind
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a deployment")
 PATIENCE = 1800
@@ -109,9 +110,16 @@ def secrets_of(federation: Any, left: list[str]) -> dict[str, bytes]:
         data = read_site_data(federation.path(f"{site}.csv"), plan)[0]
         vector = Node(site, data, plan, resolve(plan)).answer(query)
         total += vector if site in left else 0
-        found[f"{site}'s sums"] = MessageWriter(0).vector(vector).bytes()[10:]
-    found["all sites' sums"] = MessageWriter(0).vector(total).bytes()[10:]
+        found[f"{site}'s sums"] = encoded(vector)
+    found["all sites' sums"] = encoded(total)
     return found
+
+
+def encoded(vector: np.ndarray[Any, Any]) -> bytes:
+    """The integers of a vector, as they stand in a message."""
+    into: list[bytes] = []
+    Integers(most=len(vector)).write(vector, into)
+    return into[-1]
 
 
 def written(secret: bytes) -> list[bytes]:
@@ -127,7 +135,7 @@ def nothing_was_learnt(federation: Any, deployment: Deployment, stored: bytes, l
     for kind in (Kind.REQUEST, Kind.REPLY):
         assert MAGIC + bytes([kind]) in stored
     for kind in set(MessageKind) - {MessageKind.INVITATION}:
-        assert b"HRM\x01" + bytes([kind]) not in stored
+        assert head(kind) not in stored
     for name, secret in secrets_of(federation, left).items():
         assert len(secret) >= len(CANARY), name
         for text in written(secret):

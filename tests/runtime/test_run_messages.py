@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from hedgerow.codec import MAGIC, VERSION
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol.messages import (
-    MAGIC,
     PAYLOADS,
-    VERSION,
     Abandoned,
     Done,
     EvaluationInvitation,

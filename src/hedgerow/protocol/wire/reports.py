@@ -39,9 +39,7 @@ class WatchRequest:
     def to_bytes(self) -> bytes:
         """Returns the message."""
         milliseconds = round(1000 * min(max(self.interval, LEAST_INTERVAL), LONGEST_INTERVAL))
-        request = pb.WatchRequest(
-            versions=self.versions, roster_digest=self.roster_digest, interval_ms=milliseconds
-        )
+        request = pb.WatchRequest(versions=self.versions, roster_digest=self.roster_digest, interval_ms=milliseconds)
         return request.SerializeToString()
 
     @classmethod

@@ -1,0 +1,101 @@
+"""docs/wire.md: every message and stored state, field by field, written from their declarations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
+from hedgerow.protocol import messages
+
+INTRODUCTION = f"""# The wire
+
+Everything that crosses the network, is signed, or is stored as a party's state is written by one codec,
+`hedgerow.codec`. This page is made from the declarations (`python -m experiments wire_document > docs/wire.md`), and a
+test compares.
+
+**Head.** Five bytes: `{MAGIC.decode()}` in ASCII, the version ({VERSION}), and the kind, which stands behind each title
+below. All kinds are of one space: a number, once given, is never given to another message. There is one version of
+everything; parties of different versions do not speak to each other, and a journal or state of another version is
+refused by name.
+
+**Fields.** They follow the head in the order of the tables, without names, gaps or padding. Numbers are big-endian:
+`u8` to `u64` are unsigned and take 1 to 8 bytes. A *length* is in bytes. What has no kind stands only inside others.
+
+**One encoding.** A value has one encoding, and a reader refuses every other: another kind or version, a number out of
+its range, a list out of order, bytes after the last field, and a length beyond what is there, before it allocates
+anything for it.
+
+**Hashes.** `digest(domain, part, ...)` is SHA-256 over the domain and the parts, each with its length in 8 bytes before
+it.
+"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The messages of one part of the wire, in the order in which they are printed."""
+
+    title: str
+    text: str
+    records: tuple[type[Record], ...]
+
+
+ROOMS = (
+    Room(
+        "A run",
+        "What a node and the coordinator say to each other in a run, whatever engine carries it. Which may come when "
+        "is the table of `hedgerow.protocol.script`.",
+        get_args(messages.Message),
+    ),
+)
+
+
+def kinds_of(record: type[Record]) -> list[int]:
+    """The kinds that stand in the head of a record; none for one that stands inside others."""
+    if not issubclass(record, Encoded):
+        return []
+    if record is messages.Payload:
+        return sorted(messages.PAYLOADS)
+    return [] if record.KIND is None else [record.KIND]
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for room in ROOMS:
+        parts += [f"## {room.title}\n", room.text + "\n"]
+        for record in room.records:
+            parts += _section(record)
+    return "\n".join(parts)
+
+
+def _section(record: type[Record]) -> Iterator[str]:
+    kinds = ", ".join(str(kind) for kind in kinds_of(record))
+    text, _, attributes = inspect.cleandoc(record.__doc__ or "").partition("\n\nAttributes:\n")
+    meanings = _meanings(attributes)
+    yield f"### {record.__name__}" + (f" ({kinds})" if kinds else "") + "\n"
+    yield text + "\n"
+    rows = [f"| `{name}` | {_words(form)} | {meanings.get(name, '')} |" for name, form in layout(record)]
+    yield "\n".join(["| field | form | |", "|---|---|---|", *rows]) + "\n"
+
+
+def _meanings(attributes: str) -> dict[str, str]:
+    """What a docstring says of each attribute."""
+    found: dict[str, str] = {}
+    for line in re.sub(r"\n {8,}", " ", attributes).splitlines():
+        names, _, text = line.strip().partition(": ")
+        found |= dict.fromkeys(names.split(", "), text)
+    return found
+
+
+def _words(form: Form) -> str:
+    return re.sub(r"fields of (\w+)", lambda found: f"fields of [{found[1]}](#{found[1].lower()})", str(form))
+
+
+def main(argv: list[str]) -> int:
+    """Print the page."""
+    print(render(), end="")
+    return 0
