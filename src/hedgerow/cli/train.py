@@ -21,7 +21,6 @@ from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.trees.binning import build_grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +46,10 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
     Raises:
         DataError: a file cannot be read or lacks a column; if strict, also for a row.
     """
-    grid = build_grid(plan)
     rows = {}
     for name, path in files.items():
         with status(f"Reading {path.name}", quiet=quiet):
-            rows[name] = read_site_rows(path, plan, grid, strict=strict)
+            rows[name] = read_site_rows(path, plan, strict=strict)
     bounded = bounded_sites(rows, plan)
     data = {name: own for name, (own, _) in bounded.items()}
     contributions = {name: report for name, (_, report) in bounded.items()}

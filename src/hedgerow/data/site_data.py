@@ -18,7 +18,7 @@ from hedgerow.data.units import ContributionReport, Records, RowsLeftOut, rows_w
 from hedgerow.errors import DataError
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
-from hedgerow.trees.binning import CodeArray, Grid, build_grid
+from hedgerow.trees.binning import CodeArray, build_grid
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,9 @@ class SiteRows:
     unfit: RowsLeftOut = field(default_factory=dict)
 
 
-def site_rows_from_records(
-    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None, left_out: RowsLeftOut | None = None
-) -> SiteRows:
+def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
     """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
-    grid = grid or build_grid(plan)
+    grid = build_grid(plan)
     codes, labels, units = [], [], []
     for records in chunks:
         codes.append(grid.encode(records.features))
@@ -108,7 +106,7 @@ def site_rows_from_records(
 
 
 def site_data_from_records(
-    chunks: Iterable[Records], plan: Plan, grid: Grid | None = None, left_out: RowsLeftOut | None = None
+    chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None
 ) -> tuple[SiteData, ContributionReport]:
     """One site's rows, with at most `plan.privacy.max_rows_per_unit` of each unit of privacy.
 
@@ -116,7 +114,6 @@ def site_data_from_records(
 
     Args:
         chunks: the site's records in the order of its table, with labels, and identifiers if the plan has a unit.
-        grid: the plan's grid, if it is at hand.
         left_out: where the reader counts rows that do not fit. With it, a site without any row takes part with sums of
             zero: if it refused, the others would know of one row whether it is there. None refuses.
 
@@ -126,7 +123,7 @@ def site_data_from_records(
     Raises:
         DataError: when there are no records (without `left_out`), or they were read without labels or identifiers.
     """
-    return _bounded(site_rows_from_records(chunks, plan, grid, left_out), plan)[1:]
+    return _bounded(site_rows_from_records(chunks, plan, left_out), plan)[1:]
 
 
 def bounded_sites(sites: Mapping[str, SiteRows], plan: Plan) -> dict[str, tuple[SiteData, ContributionReport]]:
@@ -171,7 +168,7 @@ def _key(plan: Plan) -> bytes:
 
 
 def read_site_data(
-    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None, *, strict: bool = False
+    path: str | os.PathLike[str], plan: Plan, *, strict: bool = False
 ) -> tuple[SiteData, ContributionReport]:
     """The same from a .csv, .csv.gz or .parquet file; rows that do not fit are left out and counted in the report.
 
@@ -182,15 +179,13 @@ def read_site_data(
     Raises:
         DataError: the table cannot be read or lacks a column; if strict, also for a row.
     """
-    return _bounded(read_site_rows(path, plan, grid, strict=strict), plan)[1:]
+    return _bounded(read_site_rows(path, plan, strict=strict), plan)[1:]
 
 
-def read_site_rows(
-    path: str | os.PathLike[str], plan: Plan, grid: Grid | None = None, *, strict: bool = False
-) -> SiteRows:
+def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:
     """All rows of a file, for `bounded_sites`; arguments and errors as in `read_site_data`."""
     left_out: RowsLeftOut | None = None if strict else {}
-    return site_rows_from_records(read_records(path, plan, left_out=left_out), plan, grid, left_out)
+    return site_rows_from_records(read_records(path, plan, left_out=left_out), plan, left_out)
 
 
 def read_sites_data(
@@ -205,6 +200,5 @@ def read_sites_data(
     Raises:
         DataError: as `read_site_data`.
     """
-    grid = build_grid(plan)
-    rows = {name: read_site_rows(path, plan, grid, strict=strict) for name, path in paths.items()}
+    rows = {name: read_site_rows(path, plan, strict=strict) for name, path in paths.items()}
     return {name: data for name, (data, _) in bounded_sites(rows, plan).items()}
