@@ -16,11 +16,11 @@ import numpy as np
 
 from hedgerow.client.node import EvaluationNode
 from hedgerow.data.site_data import SiteData
-from hedgerow.evaluation.estimates import CalibrationCurve, Estimate, Evaluation
+from hedgerow.evaluation.estimates import CalibrationCurve, Evaluation
 from hedgerow.evaluation.program import N_EXCHANGES, evaluate_ensemble
 from hedgerow.local.training import build_aggregation, check_sites
 from hedgerow.models.model import Model
-from hedgerow.models.plots import CLASS_COLOURS, INK, MUTED, pyplot_module, save_figure, style
+from hedgerow.models.plots import CLASS_COLOURS, MUTED, add_titles, pyplot_module, save_figure, style
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyReport, report_of
@@ -82,6 +82,8 @@ def evaluate_federated(
 
 
 MAX_CURVES = 8
+HEIGHT = 6.6
+"""Inches of the picture of a calibration."""
 BAND = 1.96
 """Standard deviations of the noise that a bar covers: 95 %."""
 
@@ -96,7 +98,7 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
     curves = found.evaluation.curves[:MAX_CURVES]
     with pyplot.rc_context(style()):
         figure, (axis, lower) = pyplot.subplots(
-            2, 1, figsize=(5.6, 6.6), height_ratios=(4.2, 1), sharex=True, layout="constrained"
+            2, 1, figsize=(5.6, HEIGHT), height_ratios=(4.2, 1), sharex=True, layout="constrained"
         )
         axis.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         if len(curves) == 1:
@@ -114,7 +116,8 @@ def plot_calibration(found: FederatedEvaluation, path: str | Path) -> None:
         lower.set_xlabel("predicted probability", color=MUTED)
         if len(curves) > 1:
             axis.legend(frameon=False, loc="upper left")
-        _titles(figure, found)
+        subtitle = f"{_subtitle(found)} · bars: 95 % of the privacy noise"
+        add_titles(figure, "Calibration on held-out rows", subtitle, HEIGHT)
         save_figure(pyplot, figure, path)
 
 
@@ -136,16 +139,9 @@ def _vertical_label(found: FederatedEvaluation) -> str:
     return f"share of records with {name} = {curves[0].label_class if len(curves) == 1 else 'the class'}"
 
 
-def _titles(figure: Any, found: FederatedEvaluation) -> None:
-    scores = found.evaluation.scores
-    parts = [f"AUC {_short(scores['auc'])}", f"about {max(found.evaluation.n_records.value, 0):,.0f} records"]
-    parts.append(f"epsilon {found.cost.epsilon:.3g}" + (" (void)" if found.cost.guarantee == "void" else ""))
-    figure.suptitle("Calibration on held-out rows\n ", x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
-    figure.text(0.02, 1 - 0.42 / 6.6, " · ".join(parts) + " · bars: 95 % of the privacy noise", ha="left", va="center",
-                fontsize=8.5, color=MUTED)  # fmt: skip
-
-
-def _short(estimate: Estimate) -> str:
-    if math.isnan(estimate.value):
-        return "not measurable"
-    return f"{estimate.value:.3f} ± {estimate.noise_error:.3f}"
+def _subtitle(found: FederatedEvaluation) -> str:
+    area = found.evaluation.scores["auc"]
+    text = "not measurable" if math.isnan(area.value) else f"{area.value:.3f} ± {area.noise_error:.3f}"
+    n_records = f"about {max(found.evaluation.n_records.value, 0):,.0f} records"
+    void = " (void)" if found.cost.guarantee == "void" else ""
+    return f"AUC {text} · {n_records} · epsilon {found.cost.epsilon:.3g}{void}"

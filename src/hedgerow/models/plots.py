@@ -29,7 +29,7 @@ CENTRAL_SHARE = 0.99
 """A panel shows the range that holds this share of the records, by the released weights."""
 SKEWED = 0.08
 """A range whose released median lies lower than this share of it gets a logarithmic axis."""
-INK, MUTED, GRID, GREEN, SHARED, FILL = "#1f2a24", "#6b756f", "#e6eae7", "#2e7d4f", "#8fc0a3", "#cfe3d6"
+INK, MUTED, GRID, FILL = "#1f2a24", "#6b756f", "#e6eae7", "#cfe3d6"
 CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b", "#2a8c8c", "#8c8c8c")
 
 
@@ -66,45 +66,12 @@ def plot_shapes(model: Model, path: str | Path) -> None:
                 axis.set_ylabel(_score_name(model), color=MUTED)
             else:
                 axis.tick_params(labelleft=False)
-        _titles(figure, "What each feature adds to the score", _subtitle(model, found, len(order)), height)
+        add_titles(figure, "What each feature adds to the score", _subtitle(model, found, len(order)), height)
         _class_legend(figure, model)
         caption = "Ring at the right edge: missing values. Percentages: shares of the importances."
         if found.is_weighted:
             caption = "Pale bars: where the records are, estimated from released sums. " + caption
         figure.supxlabel(caption, x=0.012, ha="left", fontsize=8, color=MUTED)
-        save_figure(pyplot, figure, path)
-
-
-def plot_importances(model: Model, path: str | Path) -> None:
-    """Draw the importances of all features as bars; the part from trees of several features is lighter.
-
-    Raises:
-        EnvironmentFault: matplotlib is missing, or the file cannot be written.
-    """
-    pyplot = pyplot_module()
-    found = importances(model.ensemble)
-    order = np.argsort(-found.values, kind="stable")[:MAX_PANELS][::-1]
-    names = [model.plan.features[int(feature)].name for feature in order]
-    scale = _score_scale(model)
-    total = found.values[order] * scale
-    # Variances add up, so a bar is divided in proportion to them.
-    own = total * np.divide(found.own**2, found.values**2, out=np.zeros_like(found.own), where=found.values > 0)[order]
-    height = 0.27 * len(order) + 1.4
-    with pyplot.rc_context(style()):
-        figure, axis = pyplot.subplots(figsize=(7.2, height), layout="constrained")
-        axis.barh(names, own, color=GREEN, height=0.66, label="trees on this feature alone")
-        if found.interaction_share > 0:
-            axis.barh(names, total - own, left=own, color=SHARED, height=0.66, label="trees of several features")
-            axis.legend(frameon=False, loc="lower right")
-        decimals = max(0, 2 - math.floor(math.log10(total.max()))) if total.max() > 0 else 0
-        for row, value in enumerate(total):
-            axis.text(value, row, f"  {value:.{decimals}f}", va="center", fontsize=8, color=MUTED)
-        axis.grid(axis="y", visible=False)
-        axis.set_xlim(0, float(total.max()) * 1.12 or 1.0)
-        axis.set_ylim(-0.6, len(order) - 0.4)
-        axis.tick_params(axis="y", colors=INK)
-        axis.set_xlabel(f"standard deviation over the records, {_score_name(model)}", color=MUTED)
-        _titles(figure, "How much each feature moves the score", _subtitle(model, found, len(order)), height)
         save_figure(pyplot, figure, path)
 
 
@@ -280,7 +247,8 @@ def _subtitle(model: Model, found: Importances, n_shown: int) -> str:
     return " · ".join(parts)
 
 
-def _titles(figure: Any, title: str, subtitle: str, height: float) -> None:
+def add_titles(figure: Any, title: str, subtitle: str, height: float) -> None:
+    """Write both above a figure that is so many inches high."""
     # Constrained layout makes room for the suptitle; the blank line below it is the subtitle's place.
     figure.suptitle(title + "\n ", x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, ha="left", va="center", fontsize=8.5, color=MUTED)
