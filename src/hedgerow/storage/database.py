@@ -14,6 +14,7 @@ from hedgerow.errors import EnvironmentFault
 
 Statement = tuple[str, tuple[Any, ...]]
 
+_ROOM_BYTES = 1 << 20
 _SECONDS_TO_FIND_OUT, _SECONDS_FOR_A_TURN = 2.0, 60.0
 _DISK_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -64,6 +65,9 @@ class Database:
             # A commit waits for the disk: what is written before a message is sent must survive a power cut.
             self._connection.execute("pragma synchronous = full")
             self._make_tables(schema, version)
+            if is_exclusive:
+                # A file that is shared, the budget book, is written when a run begins and ends, not in every round.
+                self._make_room()
         except sqlite3.Error as fault:
             self._connection.close()
             raise _fault_of(path, fault) from fault
@@ -79,6 +83,24 @@ class Database:
             self._connection.execute(statement)
         self._connection.execute(f"pragma user_version = {version:d}")
         self._connection.execute("commit")
+
+    def _make_room(self) -> None:
+        """Let the log be of its full size from now on: what a transaction adds to it replaces bytes that are there.
+
+        A commit that makes a file longer waits for the file system's own journal as well: 0.22 ms for one of 4 kB, and
+        0.12 ms with room (medians of 150, two cores, ext4). A transaction that is larger than the cache goes to the log
+        before it ends; undone, it has left nothing but room.
+        """
+        ((cache,),) = self._connection.execute("pragma cache_size").fetchall()
+        ((page_bytes,),) = self._connection.execute("pragma page_size").fetchall()
+        self._connection.execute("pragma cache_size = 8")
+        self._connection.execute("begin immediate")
+        self._connection.execute("create table room (content blob)")
+        self._connection.execute("insert into room values (zeroblob(?))", (_ROOM_BYTES,))
+        self._connection.execute("rollback")
+        self._connection.execute(f"pragma cache_size = {cache:d}")
+        # The log begins anew before it is longer than that.
+        self._connection.execute(f"pragma wal_autocheckpoint = {_ROOM_BYTES // page_bytes * 7 // 8:d}")
 
     def write(self, *statements: Statement) -> None:
         """Carry out all statements, or none; what they changed is on the disk afterwards."""
