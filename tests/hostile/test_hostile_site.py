@@ -40,15 +40,19 @@ from hedgerow.protocol.script import RunState
 from hedgerow.secagg import masks, participant
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.messages import Acknowledgement, RoundSpec
+from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
+from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
 from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Sites
 from hedgerow.server.status import RunEvent
 from hedgerow.storage.database import Database
+from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
+
+    from experiments.memory_network import MemoryHub
 
 HOSTILE, HONEST = "site-0", ("site-1", "site-2", "site-3", "site-4")
 N_TREES = 6
@@ -210,6 +214,86 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
     with pytest.raises(RemoteProtocolError, match="Sites site-0, site-3 hold more") as caught:
         federation.run()
     assert caught.value.code == "journal-rolled-back" and federation.session.run.salvaged is None
+
+
+# Messages that no engine carries --------------------------------------------------------------------------------------
+
+LIMIT = dataclasses.replace(DEFAULTS, max_message_bytes=1 << 20)
+"""An engine's limit on a message; lower than by default, which saves time and changes nothing else."""
+
+
+def with_limit(federation: Federation) -> None:
+    """The hub in memory refuses what is too long for an engine, in the same place as the hub of an engine."""
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def sending(site: str, message: bytes) -> bool:
+            require_size(message, LIMIT)
+            return send(site, message)
+
+        hub.send = sending  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+
+
+def dealing(change_of_length: int | None) -> Callable[[bytes], list[bytes]]:
+    """The hostile site's first sealed item is so much longer; with None as long as the message has room for."""
+
+    def change(message: bytes) -> list[bytes]:
+        payload = decode(message)
+        if not isinstance(payload, Payload) or payload.content[4:5] != bytes((Kind.SHARES,)):
+            return [message]
+        said = ShareMessage.from_signed(payload.content)
+        sealed = [bytes(len(said.sealed[0]) + (change_of_length or 0)), *said.sealed[1:]]
+        if change_of_length is None:
+            # The other items make room for the first one.
+            room = LIMIT.max_message_bytes - len(message) + sum(map(len, said.sealed))
+            sealed = [bytes(room), *[b""] * (len(said.sealed) - 1)]
+        changed = dataclasses.replace(said, sealed=tuple(sealed)).to_signed(signing(HOSTILE))
+        return [encode(Payload(payload.kind, changed))]
+
+    return change
+
+
+@pytest.mark.parametrize("change_of_length", [None, 1, -1])
+def test_shares_of_another_length_name_who_dealt_them(
+    federate: Builder, factory: ModuleType, change_of_length: int | None
+) -> None:
+    """One item as long as a message made its holder's delivery longer: the coordinator ended, at every start."""
+    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES, "structure_seed": "joint"}))
+    with_limit(federation)
+    hostile(federation, dealing(change_of_length))
+    outcome = federation.run()
+    assert outcome.salvaged is None and federation.session.run.attempt <= 3
+    assert (HOSTILE, Code.CONTENT_MISMATCH.value) in named(federation, "complaint")
+    assert {site for site, _ in named(federation, "complaint", "left-out")} == {HOSTILE}
+    for site in HONEST:
+        party = federation.parties[site]
+        assert not party.failures and party.is_done and party.book.lines()[0].status == "finished"
+
+
+@pytest.mark.parametrize("kind", [MessageKind.SETUP, MessageKind.ROUND_REQUEST, MessageKind.FINISHED])
+def test_a_site_whose_message_is_too_long_is_gone_and_the_run_goes_on(
+    federate: Builder, plan: Plan, kind: MessageKind
+) -> None:
+    """Whatever makes a message too long for its engine: it costs one site its place, and no run."""
+    federation = federate(5, plan)
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def sending(site: str, message: bytes) -> bool:
+            if site == HOSTILE and is_kind(message, kind):
+                require_size(bytes(LIMIT.max_message_bytes + 1), LIMIT)
+            return send(site, message)
+
+        hub.send = sending  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and (HOSTILE, "oversized") in named(federation, "left")
 
 
 # Vectors and shares that nobody can check ----------------------------------------------------------------------------

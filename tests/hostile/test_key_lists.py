@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.secagg_lab import set_up
 from hedgerow.errors import PlanError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.protocol.messages import MessageKind
@@ -94,6 +96,16 @@ def test_the_document_says_what_a_node_of_a_large_roster_is_sent(factory: Module
     text = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text(encoding="utf-8")
     (line,) = re.findall(rf"^ *\| {n_sites:,} \|(.*)\|$", text, re.MULTILINE)
     assert [cell.strip() for cell in line.split("|")] == [f"{size / 2**20:.2f}" for size in sent.values()]
+
+
+def test_an_acknowledgement_is_no_longer_than_its_nodes_neighbours() -> None:
+    """All of them go to every node in one message, and the format alone lets each of them be 128 KiB."""
+    made = set_up("ready")
+    said = Acknowledgement.from_signed(made.messages[0])
+    longer = replace(said, held=tuple(range(1, 1 << 16))).to_signed(made.contexts[0].identity)
+    server, complaints = made.server.receive([longer, *made.messages[1:]])
+    assert [(fault.code, fault.peer) for fault in complaints] == [("content-mismatch", 0)]
+    assert sorted(server.acknowledgements) == [1, 2, 3]
 
 
 def test_who_was_in_the_epoch_that_drew_the_seed_is_not_shown_it_again(federate: Builder, factory: ModuleType) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from hedgerow.secagg._primitives.aead import seal, unseal
+from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES, seal, unseal
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
@@ -411,6 +411,7 @@ class EpochSetup:
     def _shares_check(self) -> Callable[[bytes], int]:
         """Returns the check of one message of shares, against the graph."""
         graph, view = self._graph(), self._view()
+        length = SHARE_BYTES * self.parameters.n_slots + OVERHEAD_BYTES
 
         def check(message: bytes) -> int:
             shares = ShareMessage.from_signed(message)
@@ -419,6 +420,9 @@ class EpochSetup:
             check_signature(site_key(self.roster, shares.node), Kind.SHARES, message, shares.node)
             if shares.view != view or shares.holders != graph[shares.node]:
                 raise refuse(Code.DIFFERENT_VIEW, peer=shares.node)
+            # Only the holder can open an item, but a longer one would make its delivery too long for any engine.
+            if any(len(sealed) != length for sealed in shares.sealed):
+                raise refuse(Code.CONTENT_MISMATCH, "A run of shares has another length.", shares.node)
             return shares.node
 
         return check
@@ -432,4 +436,7 @@ class EpochSetup:
         )
         if acknowledgement.view != self._view():
             raise refuse(Code.DIFFERENT_VIEW, peer=acknowledgement.node)
+        # All acknowledgements go to all nodes, in one message.
+        if not set(acknowledgement.held).issubset(self._graph()[acknowledgement.node]):
+            raise refuse(Code.CONTENT_MISMATCH, "It holds shares of others than its neighbours.", acknowledgement.node)
         return acknowledgement.node

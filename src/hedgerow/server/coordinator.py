@@ -8,6 +8,7 @@ with that manifest or the run ends.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -29,7 +30,7 @@ from hedgerow.protocol.messages import (
     kind_of,
 )
 from hedgerow.protocol.script import RunState, is_expected
-from hedgerow.protocol.wire.refusals import WireCode
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.epochs import advance_setup, begin_setup, check_rounds, explains_refusal, too_few
 from hedgerow.server.facts import Outgoing, Run, RunSetup
@@ -396,8 +397,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         if event is None and clock() < deadline:
             continue
         n_late = n_late if event is not None else 0
-        for site, message in session.timed_out() if event is None else _react(session, event):
-            hub.send(site, message)
+        _deliver(session, hub, session.timed_out() if event is None else _react(session, event))
     if session.run.outcome is not None and session.run.failure is None:
         return session.run.outcome
     raise session.run.failure or HedgerowError("no-model")
@@ -432,6 +432,21 @@ def tell_of_the_end(
                 hub.send(event.site, encode(Stop(code)))
                 reached += [event.site] * (event.site not in reached)
     return sorted(reached)
+
+
+def _deliver(session: RunSession, hub: Hub, messages: list[Outgoing]) -> None:
+    """Send messages. A site whose message its engine refuses, as too long, counts as gone; the run goes on."""
+    waiting, gone = deque(messages), set[str]()
+    while waiting:
+        site, message = waiting.popleft()
+        # What follows a message that was not sent would not be understood.
+        if site in gone:
+            continue
+        try:
+            hub.send(site, message)
+        except WireRefusal as refusal:
+            gone.add(site)
+            waiting.extend(session.left(site, refusal.code))
 
 
 def _react(session: RunSession, event: HubEvent) -> list[tuple[str, bytes]]:
