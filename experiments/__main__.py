@@ -6,24 +6,34 @@ import ast
 import importlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from hedgerow.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
 
 
-def available() -> dict[str, str]:
-    """The experiments by name, with a line on each: modules, found without importing them, and the catalogue."""
+class Command(NamedTuple):
+    """Where an experiment is, and a line on it."""
+
+    module: str
+    function: str
+    summary: str
+
+
+def available() -> dict[str, Command]:
+    """The experiments by name: `main` of a module, its `main_NAME`, found without importing it, and the catalogue."""
     from experiments.catalogue import EXPERIMENTS
 
-    found = {}
-    for path in sorted(HERE.glob("*.py")):
+    found = {name: Command("paper", "run", experiment.title) for name, experiment in EXPERIMENTS.items()}
+    for path in HERE.glob("[!_]*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
-        if has_main and not path.stem.startswith("_"):
-            found[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
-    found |= {name: experiment.title for name, experiment in EXPERIMENTS.items()}
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("main"):
+                name, about = (path.stem, tree) if node.name == "main" else (node.name.removeprefix("main_"), node)
+                found[name] = Command(path.stem, node.name, (ast.get_docstring(about) or "").split("\n", 1)[0])
     return dict(sorted(found.items()))
 
 
@@ -43,25 +53,19 @@ def run(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    # What they all need is an extra, so it is not imported before its absence can be told.
-    from experiments import paper
-    from experiments.catalogue import EXPERIMENTS
-
     experiments = available()
     if not argv or argv[0] in ("-h", "--help", "list"):
         print("Usage: python -m experiments NAME [--data DIR] [options]\n")
         width = max(len(name) for name in experiments)
-        for name, summary in experiments.items():
-            print(f"  {name:{width}}  {summary}")
+        for name, command in experiments.items():
+            print(f"  {name:{width}}  {command.summary}")
         return 0
     name = argv[0].replace("-", "_")
     if name not in experiments:
         print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
         return 2
-    if name in EXPERIMENTS:
-        return paper.run(name, argv[1:])
-    module = importlib.import_module(f"experiments.{name}")
-    return int(module.main(argv[1:]))
+    act = getattr(importlib.import_module(f"experiments.{experiments[name].module}"), experiments[name].function)
+    return int((partial(act, name) if experiments[name].function == "run" else act)(argv[1:]))
 
 
 def run_quietly(argv: list[str]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from experiments.datasets import AUTHORS
@@ -72,6 +73,9 @@ class Cell:
         return self.method.name + self.part, self.data, self.epsilon, self.x
 
 
+Cells = tuple[Cell, ...]
+
+
 @dataclass(frozen=True)
 class Panel:
     """A part of a figure: cells with their places on the axis.
@@ -85,7 +89,7 @@ class Panel:
 
     title: str
     x_label: str
-    cells: tuple[Cell, ...]
+    cells: Cells
     log_x: bool = False
 
 
@@ -105,7 +109,7 @@ class Experiment:
 
     name: str
     title: str
-    cells: tuple[Cell, ...] = ()
+    cells: Cells = ()
     published: Mapping[str, Mapping[str, Number]] | None = None
     panels: tuple[Panel, ...] = ()
     repeats: int = 15
@@ -114,11 +118,15 @@ class Experiment:
     def prepared_as(self, preparation: str) -> Experiment:
         """The same with data prepared in one way or the other."""
 
-        def change(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        def change(cells: Cells) -> tuple[Cell, ...]:
             return tuple(replace(cell, preparation=preparation) for cell in cells)
 
         panels = tuple(replace(panel, cells=change(panel.cells)) for panel in self.panels)
         return replace(self, cells=change(self.cells), panels=panels)
+
+
+Make = Callable[..., Method]
+"""A method with these fields of [model]."""
 
 
 def preset_method(name: str, **changes: Any) -> Method:
@@ -139,161 +147,127 @@ def _split(split_method: str, update: str = "newton", **changes: Any) -> Method:
     return _varied(f"{split_method} {update}", split_method=split_method, weight_update=update, **trees)
 
 
-def _updates(number: int, epsilon: float) -> Experiment:
-    cells = [Cell(_split(split, update), data, epsilon) for data in DATA for split in SPLITS for update in UPDATES]
-    remark = (
-        "The caption says epsilon = 0.5, the text of section 6.3 says 1; the numbers are those of 0.5."
-        if number == 3
-        else ""
-    )
-    title = f"Table {number}: weight updates at epsilon {epsilon:g}, depth 4"
-    return Experiment(f"table{number}", title, tuple(cells), published_in(f"table{number}", "ccs22"), remark=remark)
-
-
-def _candidates(data: str, epsilon: float, x: float = 0.0, **model: Any) -> list[Cell]:
+def _candidates(**model: Any) -> list[Make]:
     fixed = {"hessian_scale": SEPARATE, "candidate_rounds": ROUNDS - 1, **model}
-    return [Cell(_varied(name, split_candidates=name, **fixed), data, epsilon, x=x) for name in CANDIDATES]
+    return [partial(_varied, name, split_candidates=name, **fixed) for name in CANDIDATES]
 
 
-def _batches(data: str, epsilon: float) -> list[Cell]:
-    sizes = {0.05: 10, 0.1: 20, 0.25: 50, 0.5: 100, 1.0: 200}
-    cells = [Cell(_varied("batched", n_trees=200, batch_size=b), data, epsilon, x=p) for p, b in sizes.items()]
-    for p in (0.05, 1.0):  # the same runs at both ends: a level line
-        cells.append(Cell(_varied("newton", n_trees=200), data, epsilon, x=p))
-        cells.append(Cell(_forest(200), data, epsilon, x=p))
-    return cells
+def _forest(name: str) -> Method:
+    return _varied(name, weight_update="averaging", batch_size="all", n_trees=200)
 
 
-def _forest(n_trees: int) -> Method:
-    return _varied("dp-rf", weight_update="averaging", batch_size="all", n_trees=n_trees)
+def _along(axis: str, xs: Iterable[float], methods: Iterable[Make], data: str = "credit1", part: str = "") -> Cells:
+    """A line for each method: `axis` is a field of [model], or "epsilon", which is 1 elsewhere."""
+
+    def cell(make: Make, x: float) -> Cell:
+        is_epsilon = axis == "epsilon"
+        return Cell(make(**{} if is_epsilon else {axis: x}), data, x if is_epsilon else 1.0, x=x, part=part)
+
+    return tuple(cell(make, x) for make in methods for x in xs)
 
 
-def _table_5() -> Experiment:
-    rows = {f"Batch (B={size})": {"batch_size": size} for size in (10, 20, 50, 100, 200)}
-    methods = [_varied(name, n_trees=200, **change) for name, change in rows.items()]
-    methods += [replace(_forest(200), name="DP-RF (B=200)"), _varied("Newton (B=1)", n_trees=200)]
-    cells = [Cell(method, data, 0.1) for data in DATA for method in methods]
-    remark = (
-        "The authors' script for this table sorts the methods by name, which puts DP-RF first, and then labels the "
-        "sixth row DP-RF: the paper's first six rows may stand one off. Here they are compared as labelled."
-    )
-    title = "Table 5: batched updates at epsilon 0.1, T = 200"
-    return Experiment("table5", title, tuple(cells), published_in("table5", "ccs22"), remark=remark)
+def _table(number: int, title: str, epsilon: float, methods: Iterable[Method], remark: str = "") -> Experiment:
+    cells, name = tuple(Cell(method, data, epsilon) for data in DATA for method in methods), f"table{number}"
+    return Experiment(name, f"Table {number}: {title}", cells, published_in(name, "ccs22"), remark=remark)
+
+
+def _updates(number: int, epsilon: float, remark: str = "") -> Experiment:
+    methods = [_split(split, update) for split in SPLITS for update in UPDATES]
+    return _table(number, f"weight updates at epsilon {epsilon:g}, depth 4", epsilon, methods, remark)
+
+
+def _batched() -> list[Method]:
+    batches = [_varied(f"Batch (B={size})", n_trees=200, batch_size=size) for size in (10, 20, 50, 100, 200)]
+    return [*batches, _forest("DP-RF (B=200)"), _varied("Newton (B=1)", n_trees=200)]
 
 
 def _table_6() -> Experiment:
-    names = (*RANKED, *REFERENCES)
-    cells = [
+    cells = (
         Cell(preset_method(name), data, epsilon)
-        for data in DATA for epsilon in (0.1, 0.5, 1.0) for name in names
-    ]  # fmt: skip
+        for data in DATA for epsilon in (0.1, 0.5, 1.0) for name in (*RANKED, *REFERENCES)
+    )  # fmt: skip
     return Experiment("table6", "Table 6: average rank of the methods, T = 100", tuple(cells))
 
 
-def _figure_2() -> Experiment:
-    by_trees = [
-        Cell(_split(split, n_trees=n), "credit1", 1.0, x=n) for split in SPLITS for n in (5, 10, *MANY_TREES)
-    ]
-    by_depth = [
-        Cell(_split(split, max_depth=depth), "credit1", 1.0, x=depth, part=", by depth")
-        for split in SPLITS for depth in (2, 3, 4, 5, 6)
-    ]
-    by_epsilon = [Cell(_split(split, max_depth=3), "credit1", e, x=e) for split in SPLITS for e in EPSILONS]
-    panels = (
-        Panel("epsilon 1, depth 4", "trees", tuple(by_trees)),
-        Panel("epsilon 1", "depth", tuple(by_depth)),
-        Panel("depth 3", "epsilon", tuple(by_epsilon)),
-    )
-    return Experiment("figure2", "Figure 2: split methods on Credit 1", panels=panels, repeats=3)
-
-
-def _figure_3() -> Experiment:
-    rounds = [
-        Cell(_varied(f"s = {s}", split_candidates="iterative_hessian", candidate_rounds=s - 1, hessian_scale=SEPARATE),
-             "credit1", epsilon, x=epsilon)
-        for s in (5, 10, 20, 30, 100) for epsilon in EPSILONS
-    ]  # fmt: skip
-    trees = [cell for n in (100, 200, 300) for cell in _candidates("credit1", 1.0, n, n_trees=n)]
-    panels = (
-        Panel("rounds of iterative Hessians", "epsilon", tuple(rounds)),
-        Panel("epsilon 1", "trees", tuple(trees)),
-        _by_candidates("credit1"),
-    )
-    return Experiment("figure3", "Figure 3: split candidates on Credit 1", panels=panels, repeats=3)
+def _figure(number: int, title: str, *panels: Panel, remark: str = "") -> Experiment:
+    return Experiment(f"figure{number}", f"Figure {number}: {title}", panels=panels, repeats=3, remark=remark)
 
 
 def _by_candidates(data: str) -> Panel:
-    cells = [cell for q in (2, 4, 8, 16, 32, 64, 128) for cell in _candidates(data, 1.0, q, n_candidates=q)]
-    return Panel(data, "candidates Q", tuple(cells), log_x=True)
+    sizes = (2, 4, 8, 16, 32, 64, 128)
+    return Panel(data, "candidates Q", _along("n_candidates", sizes, _candidates(), data), log_x=True)
 
 
-def _figure_5() -> Experiment:
-    cells = [
-        Cell(preset_method(name, n_trees=trees), "credit1", 1.0, x=trees)
-        for name in (*RANKED, "ldp", *REFERENCES) for trees in MANY_TREES
-    ]  # fmt: skip
-    panel = Panel("Credit 1, epsilon 1, depth 4", "trees", tuple(cells))
-    remark = (
-        "DP-EBM trains T trees for each of the 10 features. The LDP baseline hides which leaf a record reaches, so its "
-        "noise is in every leaf; the paper's, whose server knows the features, has it in the record's own leaf only."
-    )
-    return Experiment("figure5", "Figure 5: all methods on Credit 1", panels=(panel,), repeats=3, remark=remark)
+def _by_batches(data: str, epsilon: float) -> Panel:
+    sizes = {0.05: 10, 0.1: 20, 0.25: 50, 0.5: 100, 1.0: 200}
+    cells = [Cell(_varied("batched", n_trees=200, batch_size=b), data, epsilon, x=p) for p, b in sizes.items()]
+    # The same runs at both ends: a level line.
+    others = (_varied("newton", n_trees=200), _forest("dp-rf"))
+    cells += [Cell(method, data, epsilon, x=p) for p in (0.05, 1.0) for method in others]
+    return Panel(f"{data}, epsilon {epsilon:g}", "batch size / T", tuple(cells), log_x=True)
 
 
-def _interactions() -> tuple[Experiment, Experiment]:
-    trees = (10, 25, 50, 100, 200, 300)
-    ways = [
-        Cell(_varied(f"k = {k}", interaction_size=k, n_trees=n), "credit1", 1.0, x=n)
-        for k in (1, 2, 3, 4, 5, "all") for n in trees
-    ]  # fmt: skip
-    updates = [
-        Cell(_varied(f"{update}, k = {k}", weight_update=update, interaction_size=k, n_trees=n), "credit1", 1.0, x=n)
-        for update in ("newton", "gradient") for k in (1, "all") for n in trees
-    ]  # fmt: skip
-    return (
-        Experiment("figure10", "Figure 10: cyclical k-way on Credit 1",
-                   panels=(Panel("epsilon 1", "trees", tuple(ways)),), repeats=3),
-        Experiment("figure11", "Figure 11: k = 1 against k = m on Credit 1",
-                   panels=(Panel("epsilon 1", "trees", tuple(updates)),), repeats=3),
+def _figure_2() -> Experiment:
+    by_depth = _along("max_depth", (2, 3, 4, 5, 6), [partial(_split, split) for split in SPLITS], part=", by depth")
+    shallow = [partial(_split, split, max_depth=3) for split in SPLITS]
+    by_trees = _along("n_trees", (5, 10, *MANY_TREES), [partial(_split, split) for split in SPLITS])
+    return _figure(
+        2, "split methods on Credit 1",
+        Panel("epsilon 1, depth 4", "trees", by_trees), Panel("epsilon 1", "depth", by_depth),
+        Panel("depth 3", "epsilon", _along("epsilon", EPSILONS, shallow)),
     )  # fmt: skip
 
 
-def _figure_12() -> Experiment:
-    cells = [cell for epsilon in EPSILONS for cell in _candidates("credit1", epsilon, epsilon)]
-    title = "Figure 12: split candidates by epsilon on Credit 1"
-    return Experiment("figure12", title, panels=(Panel("T = 100", "epsilon", tuple(cells)),), repeats=3)
-
-
-def _by_batches(name: str, title: str, data: Iterable[str], epsilons: Iterable[float]) -> Experiment:
-    panels = tuple(
-        Panel(f"{each}, epsilon {epsilon:g}", "batch size / T", tuple(_batches(each, epsilon)), log_x=True)
-        for each in data for epsilon in epsilons
+def _figure_3() -> Experiment:
+    hessian = {"split_candidates": "iterative_hessian", "hessian_scale": SEPARATE}
+    rounds = [partial(_varied, f"s = {s}", candidate_rounds=s - 1, **hessian) for s in (5, 10, 20, 30, 100)]
+    return _figure(
+        3, "split candidates on Credit 1",
+        Panel("rounds of iterative Hessians", "epsilon", _along("epsilon", EPSILONS, rounds)),
+        Panel("epsilon 1", "trees", _along("n_trees", (100, 200, 300), _candidates())),
+        _by_candidates("credit1"),
     )  # fmt: skip
-    return Experiment(name, title, panels=panels, repeats=3)
 
 
-_OTHERS = ("credit2", "adult", "bank")
+def _by_trees(number: int, title: str, methods: Iterable[Make]) -> Experiment:
+    cells = _along("n_trees", (10, 25, 50, 100, 200, 300), methods)
+    return _figure(number, f"{title} on Credit 1", Panel("epsilon 1", "trees", cells))
+
+
+_SIZES = [partial(_varied, f"k = {k}", interaction_size=k) for k in (1, 2, 3, 4, 5, "all")]
+_ONE_OR_ALL = [
+    partial(_varied, f"{update}, k = {k}", weight_update=update, interaction_size=k)
+    for update in ("newton", "gradient") for k in (1, "all")
+]  # fmt: skip
+_ALL_METHODS = _along("n_trees", MANY_TREES, [partial(preset_method, name) for name in (*RANKED, "ldp", *REFERENCES)])
 _LIST = (
-    _updates(3, 0.5),
-    Experiment(
-        "table4", "Table 4: split candidates at epsilon 1, T = 100, Q = 32",
-        tuple(cell for data in DATA for cell in _candidates(data, 1.0)), published_in("table4", "ccs22"),
-        remark="Quantiles are exact counts of the data: that row is for comparison, and has no guarantee.",
+    _updates(3, 0.5, "The caption says epsilon = 0.5, the text of section 6.3 says 1; the numbers are those of 0.5."),
+    _table(
+        4, "split candidates at epsilon 1, T = 100, Q = 32", 1.0, [make() for make in _candidates()],
+        "Quantiles are exact counts of the data: that row is for comparison, and has no guarantee.",
     ),
-    _table_5(),
+    _table(
+        5, "batched updates at epsilon 0.1, T = 200", 0.1, _batched(),
+        "The authors' script for this table sorts the methods by name, which puts DP-RF first, and then labels the "
+        "sixth row DP-RF: the paper's first six rows may stand one off. Here they are compared as labelled.",
+    ),
     _table_6(),
-    _updates(9, 0.1),
-    _updates(10, 0.25),
-    _updates(11, 0.75),
-    _updates(12, 1.0),
+    *(_updates(number, epsilon) for number, epsilon in ((9, 0.1), (10, 0.25), (11, 0.75), (12, 1.0))),
     _figure_2(),
     _figure_3(),
-    _by_batches("figure4", "Figure 4: batched updates on Credit 1, T = 200", ["credit1"], (0.1, 0.5)),
-    _figure_5(),
-    *_interactions(),
-    _figure_12(),
-    Experiment("figure13", "Figure 13: split candidates by Q", panels=tuple(map(_by_candidates, _OTHERS)), repeats=3),
-    _by_batches("figure14", "Figure 14: batched updates, T = 200", _OTHERS, (0.1,)),
+    _figure(4, "batched updates on Credit 1, T = 200", *(_by_batches("credit1", epsilon) for epsilon in (0.1, 0.5))),
+    _figure(
+        5, "all methods on Credit 1", Panel("Credit 1, epsilon 1, depth 4", "trees", _ALL_METHODS),
+        remark="DP-EBM trains T trees for each of the 10 features. The LDP baseline hides which leaf a record reaches, "
+        "so its noise is in every leaf; the paper's, whose server knows the features, has it in the record's own leaf "
+        "only.",
+    ),
+    _by_trees(10, "cyclical k-way", _SIZES),
+    _by_trees(11, "k = 1 against k = m", _ONE_OR_ALL),
+    _figure(12, "split candidates by epsilon on Credit 1",
+            Panel("T = 100", "epsilon", _along("epsilon", EPSILONS, _candidates()))),
+    _figure(13, "split candidates by Q", *map(_by_candidates, ("credit2", "adult", "bank"))),
+    _figure(14, "batched updates, T = 200", *(_by_batches(data, 0.1) for data in ("credit2", "adult", "bank"))),
 )  # fmt: skip
 EXPERIMENTS: Mapping[str, Experiment] = {experiment.name: experiment for experiment in _LIST}
 PREPARATIONS = (AUTHORS, "declared")

@@ -6,12 +6,13 @@ import argparse
 import csv
 import functools
 import hashlib
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ CCS22_RECIPE: dict[str, Any] = {
 """TR Newton IH EBM of Maddock et al., CCS'22, as a plan of ours (accountant "rdp")."""
 
 
+T = TypeVar("T")
+Line = dict[str, str]
 Number = tuple[float, float]
 """A published value, and its standard deviation (0 where none is published)."""
 
@@ -219,7 +222,7 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> list[dict[str, str]]:
+    def read(self) -> list[Line]:
         """All whole lines; the rest of one that was cut off while it was written is removed."""
         if not self.path.exists():
             return []
@@ -238,6 +241,38 @@ class Lines:
             if is_new:
                 writer.writeheader()
             writer.writerow(line)
+
+
+    def fill(
+        self, wanted: Sequence[T], fields: Mapping[str, Callable[[T], str]], run: Callable[[T], Line], title: str, *,
+        jobs: int = 1, accepts: Callable[[Line], bool] = lambda _: True,
+    ) -> list[Line]:  # fmt: skip
+        """The lines of all that is wanted, in its order; what the file does not hold is run, and added.
+
+        Args:
+            wanted: what is to be there.
+            fields: what tells lines apart: the columns, and what is wanted in them.
+            run: makes a line; in another process if there are several `jobs`.
+            title: for the progress bar.
+            accepts: whether a line of the file may be used.
+        """
+        known = {tuple(line[field] for field in fields): line for line in self.read() if accepts(line)}
+        keys = [tuple(value(each) for value in fields.values()) for each in wanted]
+        missing = {key: each for key, each in zip(keys, wanted, strict=True) if key not in known}
+        steps = progress(len(missing), title)
+        for line in _each(run, list(missing.values()), jobs):
+            known[tuple(line[field] for field in fields)] = line
+            self.append(line)
+            next(steps, None)
+        return [known[key] for key in keys]
+
+
+def _each(run: Callable[[T], Line], tasks: list[T], jobs: int) -> Iterator[Line]:
+    if jobs == 1:
+        yield from map(run, tasks)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, tasks, chunksize=4)
 
 
 class ScoreBook:
@@ -284,6 +319,19 @@ def row(cells: Iterable[str]) -> str:
 def heading(*names: str) -> list[str]:
     """The first two lines of a Markdown table."""
     return [row(names), "|---" * len(names) + "|"]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    names = list(head)
+    return [row(names), "|---" * len(names) + "|", *map(row, rows)]
+
+
+def verdict(gates: Mapping[str, bool], failed: str = "MISSED") -> int:
+    """Print what must hold, with the word for whether it does; 1, an exit code, if something does not."""
+    for gate, holds in gates.items():
+        print(f"{'holds ' if holds else failed}  {gate}")
+    return 0 if all(gates.values()) else 1
 
 
 @contextmanager
