@@ -172,8 +172,7 @@ def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteDa
 def train_and_score(prepared: Prepared, plan: Plan, train: NDArray[np.bool_], seed: int) -> tuple[float, Outcome]:
     """One seeded run on one split: the test AUC (R2 for a regression), and the run's outcome."""
     labels, scores, outcome = held_out_scores(prepared, plan, train, seed)
-    measure = r2_score if prepared.table.is_regression else roc_auc_score
-    return float(measure(labels, scores)), outcome
+    return auc_or_r2(prepared.table, labels, scores), outcome
 
 
 def held_out_scores(
@@ -189,16 +188,31 @@ def held_out_scores(
     return test.labels / (SCORE_UNIT if prepared.table.is_regression else 1), scores, outcome
 
 
-def scores_over_splits(
-    prepared: Prepared, epsilon: float, model: Mapping[str, Any], seeds: range, **privacy: Any
+MakePlan = Callable[[Table, int, int], Plan]
+"""A plan for a table, with so many training rows, and this seed."""
+Measure = Callable[[Table, NDArray[np.float64], NDArray[np.float64]], Any]
+"""What is measured on a table's test part, of its labels and their scores."""
+
+
+def auc_or_r2(table: Table, labels: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+    """The test AUC, R2 for a regression."""
+    return float((r2_score if table.is_regression else roc_auc_score)(labels, scores))
+
+
+def over_splits(
+    prepared: Prepared, make: MakePlan, seeds: range, measure: Measure = auc_or_r2, book: ScoreBook | None = None
 ) -> NDArray[np.float64]:
-    """Test scores over random 70/30 splits: float64 [len(seeds)]."""
-    scores = []
+    """What is measured over random 70/30 splits: float64 [len(seeds), ...]; single numbers if a book keeps them."""
+    found = []
     for seed in seeds:
         train = stratified_split(prepared.table.label, seed)
-        plan = plan_for(prepared.table, epsilon, int(train.sum()), {**model, "structure_seed": seed}, **privacy)
-        scores.append(train_and_score(prepared, plan, train, seed)[0])
-    return np.array(scores)
+        plan = make(prepared.table, int(train.sum()), seed)
+
+        def run(plan: Plan = plan, train: NDArray[np.bool_] = train, seed: int = seed) -> Any:
+            return measure(prepared.table, *held_out_scores(prepared, plan, train, seed)[:2])
+
+        found.append(run() if book is None else book.score((prepared.table.name, plan.digest, seed), run))
+    return np.array(found)
 
 
 @functools.cache

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
 from experiments import harness
+from experiments.central import Central, DPBoost, train_dpboost
 from experiments.datasets import load
 from experiments.harness import Prepared, ScoreBook, heading, row
-from experiments.sgbdt_dpboost import Central, DPBoost, train_dpboost
 from experiments.sgbdt_filter import ROWS, compare_filter
 from experiments.sgbdt_runs import (
     DPBOOST_EPSILONS,
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.starts:
         return _starts(options.sets, options.data)
-    book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "sgbdt_dpboost.py", "sgbdt.py"))
+    book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt_runs.py", "central.py", "sgbdt.py"))
     if options.filter is not None:
         prepared = Prepared(load("abalone", options.data))
         print("\n".join(compare_filter(prepared, book, options.filter or list(ROWS))))
@@ -163,7 +163,7 @@ def _tuning(bench: Bench, name: str, best: Mapping[tuple[str, float], Variant], 
     n_train = int((bench.folds != 0).sum())
     for epsilon in PAPER_EPSILONS[name]:
         variant = best["s-gbdt", epsilon]
-        settings = resolve_s_gbdt(plan_of(bench.prepared, variant, epsilon, n_train, 0))
+        settings = resolve_s_gbdt(plan_of(bench.prepared.table, variant, epsilon, n_train, 0))
         terms, z = settings.s_gbdt, settings.noise_multiplier
         rate, rounds, delta = terms.sampling_rate, terms.n_regular_rounds, 1 / n_train
         z0 = terms.initial_noise_multiplier

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
-from experiments.harness import HERE, Prepared, ScoreBook, plan_for, progress, rows_of
+from experiments.datasets import Table
+from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, progress, rows_of
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import ArrivingNode
@@ -118,7 +119,7 @@ class Bench:
     def score(self, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
         """Test R2 of a regression, or test error in per cent, of one seeded run."""
         train = self.folds != fold
-        plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
+        plan = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed)
 
         def run() -> float:
             rows = rows_of(self.prepared, plan, train)
@@ -134,7 +135,7 @@ class Bench:
     def stream_score(self, variant: Variant, epsilon: float, late: NDArray[np.bool_], fold: int, seed: int) -> float:
         """The same when the rows in `late` come after the regular rounds, under one filter and one ledger."""
         train = self.folds != fold
-        plan = plan_of(self.prepared, variant, epsilon, int(train.sum()), seed)
+        plan = plan_of(self.prepared.table, variant, epsilon, int(train.sum()), seed)
         terms = resolve_s_gbdt(plan).s_gbdt
         first = terms.n_regular_rounds + terms.n_start_exchanges
         if not variant.section["individual_filter"]:
@@ -170,12 +171,11 @@ def sign_of(name: str) -> float:
     return -1.0 if name == "adult" else 1.0
 
 
-def plan_of(prepared: Prepared, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
+def plan_of(table: Table, variant: Variant, epsilon: float, n_train: int, seed: int) -> Plan:
     """A variant as a plan; delta = 1 / n_train, as in the other experiments (the paper names none)."""
-    table = plan_for(prepared.table, epsilon, n_train, {}).to_dict()
-    table["model"] = {"algorithm": "s-gbdt", "structure_seed": seed, **variant.model}
-    table["s_gbdt"] = {name: value for name, value in variant.section.items() if name != "arrival"}
-    return Plan.from_dict(table)
+    model = {"structure_seed": seed, **variant.model}
+    own = {name: value for name, value in variant.section.items() if name != "arrival"}
+    return algorithm_plan(table, epsilon, n_train, "s-gbdt", {**own, "model": model})
 
 
 def _run(plan: Plan, data: SiteData, seed: int, arrivals: Any, is_static: bool) -> Outcome:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import sgbdt_dpboost
+from experiments import central
+from experiments.central import Central, DPBoost, _split, leaf, train_dpboost
 from experiments.datasets import Table, category, number
-from experiments.sgbdt_dpboost import Central, DPBoost, _split, leaf, train_dpboost
 
 
 def table_of(values: list[float], codes: list[int], label: list[float]) -> Table:
@@ -51,14 +51,14 @@ def test_splits_are_drawn_in_proportion_to_the_mechanisms_weights() -> None:
 def test_a_record_is_in_one_tree_of_an_ensemble(monkeypatch: pytest.MonkeyPatch, filters: bool) -> None:
     """Parallel composition needs disjoint parts; and no gradient beyond the clip reaches a sum."""
     seen: list[Any] = []
-    grown = sgbdt_dpboost._grown
+    grown = central._grown
 
     def watched(data: Any, rows: Any, gradients: Any, *rest: Any) -> Any:
         seen.append(rows)
         assert np.abs(gradients).max(initial=0) <= 0.3
         return grown(data, rows, gradients, *rest)
 
-    monkeypatch.setattr(sgbdt_dpboost, "_grown", watched)
+    monkeypatch.setattr(central, "_grown", watched)
     random = np.random.default_rng(0)
     columns = (list(random.random(200)), list(random.integers(0, 3, 200)), list(random.uniform(-1, 1, 200)))
     data = Central(table_of(*columns))

@@ -135,7 +135,7 @@ def test_a_run_with_samples_is_the_same_again() -> None:
     """What experiments compare and record is decided by the seed, samples too: the same bits when it is run again."""
     prepared = Prepared(make("two_features"))
     train = np.arange(prepared.table.n_records) % 4 > 0
-    plan = plan_of(prepared, FILTERED["adult"].with_section("few", extra_rounds=1), 1.0, int(train.sum()), 3)
+    plan = plan_of(prepared.table, FILTERED["adult"].with_section("few", extra_rounds=1), 1.0, int(train.sum()), 3)
     plan = Plan.from_dict({**plan.to_dict(), "model": {**plan.to_dict()["model"], "n_trees": 4}})
     fitted = [train_and_score(prepared, plan, train, seed)[1].ensemble.fitted for seed in (1, 1, 2)]
     first, again, other = (found.values.tolist() for found in fitted if found is not None)
