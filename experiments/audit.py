@@ -1,15 +1,21 @@
 """Canary audit: does what runs really release tell no more about one record than was accounted for?
 
-The auditor plays the strongest adversary that the guarantee allows: it knows every other record, and the canary, and
-sees every release. Whether the canary took part is then a test between two known sums under Gaussian noise, whose most
-powerful statistic is the log-likelihood ratio
+The auditor plays the strongest adversary that the guarantee allows: it knows every other record, which of them were
+drawn, and the canary, and sees every release; where rows are sampled, it does not know whether the canary was drawn.
+Whether the canary took part is then a test between two known sums under noise, whose most powerful statistic is the
+log-likelihood ratio. With v the canary's vector, zero where a filter keeps it out, a release r of a sum k adds to it
 
-    sum over releases of   <release - sum without canary, v> / sigma² - |v|² / (2 sigma²),   v = the canary's vector
+    <r - k, v> / sigma² - |v|² / (2 sigma²)        under Gaussian noise,
+    (|r - k| - |r - k - v|) / s                    under Laplace noise of scale s (sums of magnitudes),
 
-where sums and vectors are those of real nodes under the releases so far. A mu-GDP mechanism allows no test whose error
-rates a and b have Phi^-1(1 - a) - Phi^-1(b) > mu (Dong, Roth & Su 2019, arXiv 1905.02383, definition 2.5), so observed
-error rates give a lower bound on mu, whatever the statistic; Clopper and Pearson's intervals make it hold with
-confidence. Passing proves nothing; a bound above the accounted mu disproves the accounting.
+a choice the difference of the logarithms of its chances under the scores of k + v and of k, and a chance q to be drawn
+turns a ratio x into log(1 - q + q exp(x)). Sums and vectors are those of real nodes under the releases so far.
+
+A mu-GDP mechanism allows no test whose error rates a and b have Phi^-1(1 - a) - Phi^-1(b) > mu (Dong, Roth & Su 2019,
+arXiv 1905.02383, definition 2.5), an (epsilon, delta) one none with log((1 - delta - b) / a) > epsilon, so observed
+error rates give lower bounds, whatever the statistic; Clopper and Pearson's intervals make them hold with confidence.
+Passing proves nothing; a bound above what is accounted for disproves the accounting. Planted faults, which the audit
+must find, show that its silence means something.
 
 In the local model the adversary sees more: every record's own answer. Then v is the canary's exact vector, and what
 counts is what its node sent, with that record's noise alone; without the canary, the noise is in its place.
@@ -19,98 +25,98 @@ Source of the method: Nasr et al. 2023 (arXiv 2302.07956), with the exact statis
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from experiments.harness import arguments
+from experiments.harness import HERE, arguments
 from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
+from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.s_gbdt.trees import accounts
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event, SampledGaussianEvent
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.privacy.query_noise import noise_of
-from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
 
 CONFIDENCE = 0.999
-NO_DATA = "not used: the records are made up"
-Answer = Callable[[IntVector], IntVector]
-"""What happens to the canary's vector on its way into the sum; the identity unless a fault is being planted."""
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What an audit found.
+class Found:
+    """What an audit found: what is accounted for, infinity where that is not looked at, and what was observed.
 
     Attributes:
-        mu_accounted: what the ledger's events allow.
-        mu_lower_bound: what was observed, at the confidence asked for.
-        mu_estimate: the same without the interval.
-        n_runs: trainings in all, half of them with the canary.
+        epsilon_accounted: what the ledger's events allow at the plan's delta.
+        epsilon_lower_bound: what was observed, at the confidence asked for.
+        mu_accounted, mu_lower_bound: the same of mu, which is known where nothing is sampled or filtered and noise is
+            Gaussian, and shows a fault in fewer trainings.
+        mu_estimate: what was observed, without the interval.
     """
 
+    epsilon_accounted: float
+    epsilon_lower_bound: float
     mu_accounted: float
     mu_lower_bound: float
     mu_estimate: float
-    n_runs: int
 
     @property
     def passed(self) -> bool:
         """Whether nothing was observed that contradicts the accounting."""
-        return self.mu_lower_bound <= self.mu_accounted
+        return self.epsilon_lower_bound <= self.epsilon_accounted and self.mu_lower_bound <= self.mu_accounted
 
 
-Verdict = tuple[bool, str]
-"""Whether an audit passed, and the columns of its line."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is audited.
-
-    Attributes:
-        plan: the plan.
-        records: the rows that are always there.
-        canary: the row (or rows of one unit) that may be there.
-        noise: a source of noise for each run, from its number.
-        fault: a change to the canary's vector before it is summed, to see that the audit notices.
-    """
-
-    plan: Plan
-    records: SiteData
-    canary: SiteData
-    noise: Callable[[int], NoiseSource]
-    fault: Answer | None = None
-
-
-def audit(subject: Subject, n_runs: int, confidence: float = CONFIDENCE) -> Audit:
-    """Train `n_runs` times, in half of the runs with the canary, and bound mu from below."""
-    settings = resolve(subject.plan)
-    ratios = np.empty(n_runs)
-    accounted = 0.0
+def audit(attack: Attack, n_runs: int, confidence: float = CONFIDENCE) -> Found:
+    """Train `n_runs` times, in half of the runs with the canary, and bound epsilon and mu from below."""
+    plan, settings = attack.plan, resolve(attack.plan)
+    ratios, epsilon, mu = np.empty(n_runs), math.inf, 0.0
     for run in range(n_runs):
-        ratios[run], spent = _log_likelihood_ratio(subject, settings, run, with_canary=run % 2 == 1)
-        accounted = max(accounted, spent)
-    (false_alarms, n_without), (misses, n_present) = errors_of(ratios)
-    return Audit(
-        mu_accounted=accounted,
-        mu_lower_bound=mu_lower_bound(false_alarms, n_without, misses, n_present, confidence),
-        mu_estimate=_mu_of_rates((false_alarms + 0.5) / (n_without + 1), (misses + 0.5) / (n_present + 1)),
-        n_runs=n_runs,
-    )
+        ratios[run], releaser = attack.run(settings, run)
+        mu = max(mu, _mu_of(plan, releaser.ledger.events()))
+        if run == 0 and plan.model.algorithm in _ACCOUNTANTS:
+            accountant = get_accountant(_ACCOUNTANTS[plan.model.algorithm])
+            epsilon = accountant.epsilon(releaser.ledger.events(), plan.privacy.delta)
+    is_pure = plan.privacy.accountant == "pure"
+    alarms, missed = errors_of(ratios, halves_ties=is_pure)
+    return Found(
+        epsilon, epsilon_lower_bound(alarms, missed, 0.0 if is_pure else plan.privacy.delta, confidence),
+        mu, mu_lower_bound(*alarms, *missed, confidence),
+        _mu_of_rates((alarms[0] + 0.5) / (alarms[1] + 1), (missed[0] + 0.5) / (missed[1] + 1)),
+    )  # fmt: skip
+
+
+_ACCOUNTANTS = {"s-gbdt": "gdp", "dp-xgboost": "pure"}
+"""Of algorithms that may sample or filter, whose mu is not known."""
+
+
+def _mu_of(plan: Plan, events: Iterable[Event]) -> float:
+    """mu of a run; infinity where it is not known."""
+    if plan.model.algorithm not in _ACCOUNTANTS:
+        return total_mu(events)
+    weight = 0.0
+    for event in events:
+        sampled = isinstance(event, SampledGaussianEvent) and event.sampling_rate < 1
+        if sampled or not isinstance(event, SampledGaussianEvent | DiscreteGaussianEvent):
+            return math.inf
+        weight += event.count / event.noise_multiplier**2
+    return math.sqrt(weight)
 
 
 Errors = tuple[int, int]
@@ -149,44 +155,18 @@ def _mu_of_rates(false_alarm_rate: float, miss_rate: float) -> float:
     return float(norm.isf(false_alarm_rate) - norm.ppf(miss_rate))
 
 
-def play(plan: Plan, settings: Settings, step: Callable[[Query], tuple[IntVector, float]]) -> float:
-    """One training: the sum of what `step` says about each query beside its release."""
-    program = program_for(plan, settings)
-    total, query = 0.0, next(program)
-    while True:
-        released, gain = step(query)
-        total += gain
-        try:
-            query = program.send(released)
-        except StopIteration:
-            return total
+def epsilon_lower_bound(false_alarms: Errors, misses: Errors, delta: float, confidence: float) -> float:
+    """The epsilon that a mechanism must at least have to be told apart so well.
+
+    Source: Kairouz, Oh and Viswanath 2015, arXiv 1311.0776: epsilon >= log((1 - delta - b) / a), and the same with the
+    error rates a and b exchanged.
+    """
+    alarm, miss = highest_rates(false_alarms, misses, confidence)
+    bounds = [np.log((1 - delta - b) / a) if 1 - delta - b > 0 else 0.0 for a, b in ((alarm, miss), (miss, alarm))]
+    return float(max(0.0, *bounds))
 
 
-def _log_likelihood_ratio(subject: Subject, settings: Settings, run: int, with_canary: bool) -> tuple[float, float]:
-    """One training: the adversary's statistic, and the mu that its ledger accounts for."""
-    noise, is_local = subject.noise(run), subject.plan.privacy.noise == "local"
-    exact = replace(subject.plan, privacy=replace(subject.plan.privacy, noise="server")) if is_local else subject.plan
-    site = Node("records", subject.records, exact, settings)
-    canary = Node("canary", subject.canary, exact, settings)
-    releaser = Releaser(noise, is_local=is_local)
-
-    def step(query: Query) -> tuple[IntVector, float]:
-        known, own = site.answer(query), canary.answer(query)
-        if subject.fault is not None:
-            own = subject.fault(own)
-        added = own if with_canary else np.zeros_like(own)
-        if is_local:
-            known = known + noise_of_site(query, "records", subject.records.n_records, noise)
-            added = added + noise_of_site(query, "canary", 1, noise)
-        released = releaser.release(query, known + added)
-        shift = (released - known).astype(np.float64) @ own
-        gain = float(shift - own.astype(np.float64) @ own / 2) / noise_of(query, is_local=is_local).variance
-        return released, gain
-
-    return play(subject.plan, settings, step), total_mu(releaser.ledger.events())
-
-
-# Runs with samples ----------------------------------------------------------------------------------------------------
+# The attack -----------------------------------------------------------------------------------------------------------
 
 
 class Everyone:
@@ -201,114 +181,130 @@ class Everyone:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack on runs that may sample and filter: the adversary does not know whether the canary was drawn.
+    """An attack on runs of a plan, which may sample and filter.
 
     Attributes:
         plan: the plan.
         records: the rows that are always there.
-        canary: the row that may be there.
-        gain: the log-likelihood ratio of a release if the canary is drawn, of the query, the sum without it, its vector
-            and the release; and the chance that it is drawn.
+        canary: the row (or rows of one unit) that may be there.
+        noise: a source of noise for each run, from its number; another than that of runs plants a fault.
         kind: of the canary's node; another than `Node` plants a fault.
-        noise: of the coordinator; another than `SeededNoise` plants a fault.
         takes_all: a fault: the canary is always drawn, and the adversary knows it.
     """
 
     plan: Plan
     records: SiteData
     canary: SiteData
-    gain: Callable[[Query, IntVector, IntVector, IntVector], tuple[float, float]]
+    noise: Callable[[int], NoiseSource]
     kind: type[Node] = Node
-    noise: type[SeededNoise] = SeededNoise
     takes_all: bool = False
 
     def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
         """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
-        plan, n_records = self.plan, self.records.n_records
-        site = Node("records", self.records, plan, settings, 1, SeededSampling(run, np.arange(n_records)))
+        plan, n_records, noise = self.plan, self.records.n_records, self.noise(run)
+        is_local = plan.privacy.noise == "local"
+        exact = replace(plan, privacy=replace(plan.privacy, noise="server")) if is_local else plan
+        site = Node("records", self.records, exact, settings, 1, SeededSampling(run, np.arange(n_records)))
         sampling: SamplingSource = Everyone() if self.takes_all else SeededSampling(run, np.array([n_records]))
-        canary = self.kind("canary", self.canary, plan, settings, 1, sampling)
+        canary = self.kind("canary", self.canary, exact, settings, 1, sampling)
         # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
-        twin = self.kind("twin", self.canary, plan, settings, 1, Everyone())
-        releaser = Releaser(self.noise(run, exact=False))
+        twin = self.kind("twin", self.canary, exact, settings, 1, Everyone())
+        releaser = Releaser(noise, is_local=is_local)
 
         def step(query: Query) -> tuple[IntVector, float]:
             accounts(twin.held)[:] = accounts(canary.held)
             known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
-            released = releaser.release(query, known + own if run % 2 else known)
-            gain, rate = self.gain(query, known, vector, released)
+            added = own if run % 2 else np.zeros_like(own)
+            if is_local:
+                known = known + noise_of_site(query, "records", n_records, noise)
+                added = added + noise_of_site(query, "canary", 1, noise)
+            released = releaser.release(query, known + added)
+            gain, rate = gain_of(query, known, vector, released, is_local=is_local)
             if rate == 1 or self.takes_all:
                 return released, gain
             return released, float(np.logaddexp(np.log1p(-rate), np.log(rate) + gain))
 
-        return play(plan, settings, step), releaser
+        return _play(plan, settings, step), releaser
 
 
-def epsilon_lower_bound(false_alarms: Errors, misses: Errors, delta: float, confidence: float) -> float:
-    """The epsilon that a mechanism must at least have to be told apart so well.
+def _play(plan: Plan, settings: Settings, step: Callable[[Query], tuple[IntVector, float]]) -> float:
+    """One training: the sum of what `step` says about each query beside its release."""
+    program = program_for(plan, settings)
+    total, query = 0.0, next(program)
+    while True:
+        released, gain = step(query)
+        total += gain
+        try:
+            query = program.send(released)
+        except StopIteration:
+            return total
 
-    Source: Kairouz, Oh and Viswanath 2015, arXiv 1311.0776: epsilon >= log((1 - delta - b) / a), and the same with the
-    error rates a and b exchanged.
+
+def gain_of(
+    query: Query, known: IntVector, vector: IntVector, released: IntVector, *, is_local: bool
+) -> tuple[float, float]:
+    """The log-likelihood ratio of a release if the canary is drawn, and the chance that it is drawn.
+
+    Args:
+        known: the sum without it.
+        vector: what it adds.
     """
-    alarm, miss = highest_rates(false_alarms, misses, confidence)
-    bounds = [np.log((1 - delta - b) / a) if 1 - delta - b > 0 else 0.0 for a, b in ((alarm, miss), (miss, alarm))]
-    return float(max(0.0, *bounds))
+    if isinstance(query, SplitSelection):
+        present, absent = (log_chances(query, total, released) for total in (known + vector, known))
+        return present - absent, query.pure.sampling_rate
+    if isinstance(query, PureQuery):
+        distance = np.abs(released - known).sum() - np.abs(released - known - vector).sum()
+        return float(distance) / query.pure.scale, query.pure.sampling_rate
+    own = vector.astype(np.float64)
+    shift = float((released - known).astype(np.float64) @ own - own @ own / 2)
+    rate = query.sampling_rate if isinstance(query, SampledLeafSums) else 1.0
+    return shift / noise_of(query, is_local=is_local).variance, rate
 
 
-# Plans ----------------------------------------------------------------------------------------------------------------
+def log_chances(query: SplitSelection, total: IntVector, released: IntVector) -> float:
+    """The logarithm of the chance of these choices, one per node."""
+    chance = 0.0
+    for (places, scores), choice in zip(candidate_scores(query, total), released.tolist(), strict=True):
+        if choice >= 0:
+            logs = (scores - scores.max()) / query.pure.scale
+            chance += float(logs[places == choice][0] - np.log(np.exp(logs).sum()))
+    return chance
 
 
-def small_plan(
-    label: str,
-    epsilon: float,
-    model: Mapping[str, Any],
-    rows_per_unit: int = 1,
-    delta: float = 1e-5,
-    **section: Mapping[str, Any],
-) -> Plan:
-    """A plan over two features, small enough to train a thousand times; `section` is that of its algorithm."""
-    labels: dict[str, dict[str, Any]] = {
-        "binary": {"type": "binary", "classes": ["no", "yes"]},
-        "multiclass": {"type": "multiclass", "classes": ["a", "b", "c"]},
-        "regression": {"type": "regression", "min": 0, "max": 1},
-    }
-    unit = "record" if rows_per_unit == 1 else "patient"
-    table = {
-        "version": 1,
-        "name": "audit",
-        "features": [
-            {"name": "age", "type": "numeric", "min": 0, "max": 9, "integer": True},
-            {"name": "region", "type": "categorical", "categories": ["north", "south"]},
-        ],
-        "label": {"name": "y", **labels[label]},
-        "model": model if "algorithm" in model else {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
-        **section,
-        "privacy": {
-            "epsilon": epsilon, "delta": delta, "n_records": 40, "unit": unit, "max_rows_per_unit": rows_per_unit,
-        },
-    }  # fmt: skip
-    return Plan.from_dict(table)
+def attack_on(plan: Plan, **changes: Any) -> Attack:
+    """Forty records that all look alike, and a canary with the opposite label: the record that moves sums most.
 
+    For DP-XGBoost's splits, where they cost much, it is unlike them in every feature too, so that they set it apart.
+    For a linear start there are many records, at the other end of a feature, so that the start's second matrix is of
+    rows in which the canary's would be the longest.
 
-def subject_of(plan: Plan, noise: Callable[[int], NoiseSource] | None = None, fault: Answer | None = None) -> Subject:
-    """Forty records that all look alike, and a canary with the opposite label: the record that moves sums most."""
+    Args:
+        changes: to the attack, such as a fault.
+    """
     grid = build_grid(plan)
-    rows = plan.privacy.rows_per_unit
-    regression = plan.label.type == "regression"
-    common, opposite = (-SCORE_UNIT, SCORE_UNIT) if regression else (0, 1)
+    common, opposite = (-SCORE_UNIT, SCORE_UNIT) if plan.label.type == "regression" else (0, 1)
+    is_linear_start = plan.s_gbdt.initial_score == "linear"
     # The rows of linear models are longest at the ends of features.
-    code = 0 if plan.model.algorithm == "adassp" else 1
+    code = 0 if plan.model.algorithm == "adassp" or is_linear_start else 1
 
     def site(n: int, label: int) -> SiteData:
         codes: NDArray[np.unsignedinteger[Any]] = np.full((grid.n_features, n), code, dtype=grid.dtype)
         return SiteData(codes, np.full(n, label, dtype=np.int32))
 
-    return Subject(plan, site(40, common), site(rows, opposite), noise or seeded_noise(), fault)
+    records, canary = site(1000 if is_linear_start else 40, common), site(plan.privacy.rows_per_unit, opposite)
+    if is_linear_start:
+        canary.codes[0] = 9
+    elif plan.model.algorithm == "dp-xgboost" and plan.dp_xgboost.split_share >= 0.1:
+        canary.codes[:] = [[4], [0]]
+    return Attack(plan, records, canary, **{"noise": seeded_noise(), **changes})
 
 
 def seeded_noise(scale: float = 1.0, seed: int = 0) -> Callable[[int], NoiseSource]:
     """Reproducible noise for each run; `scale` other than 1 plants the fault of noise that is too small or large."""
     return lambda run: _ScaledNoise(seed * 1_000_003 + run, scale)
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
 
 
 class _ScaledNoise(SeededNoise):
@@ -319,31 +315,123 @@ class _ScaledNoise(SeededNoise):
     def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
         return super().sample(max(1, round(sigma * self._scale)), length, purpose)
 
+    def laplace(self, scale: int, length: int, purpose: str) -> NDArray[np.int64]:
+        return super().laplace(max(1, int(scale * self._scale)), length, purpose)
 
-PLANS: dict[str, Plan] = {
-    "binary, newton, adaptive": small_plan("binary", 6.0, {}),
-    "binary, newton, no joint clip": small_plan("binary", 6.0, {"joint_clip": "none"}),
-    "binary, newton, paid candidates": small_plan(
-        "binary", 6.0, {"split_candidates": "iterative_hessian", "candidate_rounds": 2}
-    ),
-    "binary, gradient, batches of 5": small_plan("binary", 6.0, {"weight_update": "gradient", "batch_size": "all"}),
-    "binary, averaging": small_plan("binary", 6.0, {"weight_update": "averaging"}),
-    "multiclass, newton": small_plan("multiclass", 6.0, {}),
-    "regression, newton": small_plan("regression", 6.0, {}),
-    "adassp, logistic": small_plan("binary", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4}),
-    "adassp, hinge, short rows": small_plan(
-        "binary", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4, "loss": "hinge", "row_norm": 1.0}
-    ),
-    "adassp, regression": small_plan("regression", 6.0, {"algorithm": "adassp"}, adassp={"rounds": 4}),
-    "binary, 3 rows per patient": small_plan("binary", 6.0, {}, rows_per_unit=3),
+
+class _BestSplit(SeededNoise):
+    """The best split is taken, as if choosing cost nothing."""
+
+    def select(self, scores: Sequence[NDArray[np.int64]], scale: int, purpose: str) -> NDArray[np.int64]:
+        return np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
+
+
+class _CountsTwice(Node):
+    """A row that was read twice, or a unit with more rows than the plan allows."""
+
+    def answer(self, query: Query) -> IntVector:
+        return 2 * super().answer(query)
+
+
+class _WeakFilter(Node):
+    """The filter keeps no record out."""
+
+    def answer(self, query: Query) -> IntVector:
+        accounts(self.held)[:] = 0
+        return super().answer(query)
+
+
+class _SkippedClip(Node):
+    """Gradients are not clipped, under a coordinator that noises for the clip."""
+
+    def __init__(self, site: str, data: SiteData, plan: Plan, *rest: Any) -> None:
+        super().__init__(site, data, plan, *rest)
+        self.held.loss = replace(self.held.loss, clip=2**14 if plan.model.algorithm == "dp-xgboost" else 2**15 - 1)
+
+
+class _LongRows(Node):
+    """The rows of linear models are not shortened."""
+
+    def answer(self, query: Query) -> IntVector:
+        if isinstance(query, GramMatrix | CrossProducts):
+            query = replace(query, rows=replace(query.rows, limit=2**20))
+        return super().answer(query)
+
+
+FAULTS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "half the noise": {"noise": seeded_noise(0.5)},
+    "contributions counted twice": {"kind": _CountsTwice},
+    "weakened filter": {"kind": _WeakFilter},
+    "skipped clip": {"kind": _SkippedClip},
+    "rows that are not shortened": {"kind": _LongRows},
+    "un-amplified sampler": {"takes_all": True},
+    "a quarter of the noise": {"noise": seeded_noise(0.25)},
+    "the best split without noise": {"noise": lambda run: _BestSplit(run, exact=False)},
 }
+"""Changes to an attack, by name."""
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def small_plan(
+    label: str = "binary",
+    epsilon: float = 6.0,
+    model: Mapping[str, Any] = {},
+    rows_per_unit: int = 1,
+    delta: float = 1e-5,
+    **section: Mapping[str, Any],
+) -> Plan:
+    """A plan over two features, small enough to train a thousand times; `section` is that of its algorithm."""
+    labels: dict[str, dict[str, Any]] = {
+        "binary": {"type": "binary", "classes": ["no", "yes"]},
+        "multiclass": {"type": "multiclass", "classes": ["a", "b", "c"]},
+        "regression": {"type": "regression", "min": 0, "max": 1},
+    }
+    privacy: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "n_records": 40, "max_rows_per_unit": rows_per_unit}
+    privacy["unit"] = "record" if rows_per_unit == 1 else "patient"
+    if model.get("algorithm") == "dp-xgboost":
+        privacy["accountant"] = "pure"
+    table = {
+        "version": 1,
+        "name": "audit",
+        "features": [
+            {"name": "age", "type": "numeric", "min": 0, "max": 9, "integer": True},
+            {"name": "region", "type": "categorical", "categories": ["north", "south"]},
+        ],
+        "label": {"name": "y", **labels[label]},
+        "model": model if "algorithm" in model else {"n_trees": 5, "max_depth": 2, "interaction": "cyclical", **model},
+        **section,
+        "privacy": privacy,
+    }
+    return Plan.from_dict(table)
+
+
+Rows = dict[str, tuple[Plan, str]]
+"""Plans by what they show, each with the name of its fault, or ""."""
+
+
+def _rows(entries: Sequence[dict[str, Any]]) -> Rows:
+    found: Rows = {}
+    for entry in entries:
+        fault = entry.pop("fault", "")
+        found[entry.pop("name", f"fault: {fault}")] = small_plan(**entry), fault
+    return found
+
+
+ROWS: dict[str, Rows] = {
+    command: _rows(entries)
+    for command, entries in tomllib.loads((HERE / "settings" / "audits.toml").read_text(encoding="utf-8")).items()
+}
+"""Of each command."""
 
 
 def preset_plans() -> dict[str, Plan]:
     """Every private preset as it is, its noise and accountant included, with few and shallow trees in small batches."""
-    plans, schema = {}, small_plan("binary", 6.0, {})
+    plans, schema = {}, small_plan()
     for name, preset in PRESETS.items():
-        # Other algorithms have plans above, or audits of their own: sgbdt_audit, dpxgboost_audit.
+        # Other algorithms have rows of their own.
         if preset.private and "algorithm" not in preset.model:
             table = apply_preset(preset, schema).to_dict()
             size = table["model"]["batch_size"]
@@ -352,73 +440,61 @@ def preset_plans() -> dict[str, Plan]:
     return plans
 
 
+# The commands ---------------------------------------------------------------------------------------------------------
+
+_HEADS = {
+    "audit": f"{'mu accounted':>14}{'observed':>10}{'at least':>10}",
+    "sgbdt_audit": f"{'epsilon accounted':>18}{'at least':>10}{'mu accounted':>14}{'at least':>10}",
+    "dpxgboost_audit": f"{'epsilon accounted':>18}{'at least':>10}",
+}
+
+
 def main(argv: list[str]) -> int:
     """Audit a few plans, then the same with planted faults; 0 if all sound ones pass and all faulty ones fail."""
-    parser = arguments("audit", __doc__, data=NO_DATA, runs=(2000, "trainings per plan"))
-    parser.add_argument("--presets", action="store_true", help="every private preset, sound and with half the noise")
-    options = parser.parse_args(argv)
-    n_runs, plans = options.runs, preset_plans() if options.presets else PLANS
-    first = next(iter(PLANS.values()))
-    rows = [(name, subject_of(plan), True) for name, plan in plans.items()]
-    halved = plans if options.presets else {}
-    rows += [
-        (f"{name}, half the noise", subject_of(plan, seeded_noise(0.5)), False) for name, plan in halved.items()
-    ]
-    rows += [
-        ("fault: half the noise", subject_of(first, seeded_noise(0.5)), False),
-        ("fault: contributions counted twice", subject_of(first, fault=lambda vector: 2 * vector), False),
-    ]
-    print(f"{n_runs} trainings each, {CONFIDENCE:.1%} confidence\n")
-
-    def found(subject: Subject) -> Verdict:
-        one = audit(subject, n_runs)
-        return one.passed, f"{one.mu_accounted:14.3f}{one.mu_estimate:10.3f}{one.mu_lower_bound:10.3f}"
-
-    width = max(len(name) for name, _, _ in rows) + 1
-    head = f"{'plan':{width}}{'mu accounted':>14}{'observed':>10}{'at least':>10}"
-    return report_audits(head, width, ((name, sound, partial(found, subject)) for name, subject, sound in rows))
+    return _run("audit", __doc__, argv, 2000)
 
 
-def report_audits(head: str, width: int, rows: Iterable[tuple[str, bool, Callable[[], Verdict]]]) -> int:
-    """Print a line for each audit as it ends; 0 if those that should have passed did, and no others.
+def main_sgbdt_audit(argv: list[str]) -> int:
+    """Canary audit of sampled and filtered runs: is one record's part told no better than the account says?"""
+    return _run("sgbdt_audit", main_sgbdt_audit.__doc__, argv, 1000)
 
-    Args:
-        head: the names of the columns, without the verdict.
-        width: of the first column.
-        rows: a name, whether it should pass, and what says whether it did, and its columns.
-    """
-    print(f"{head}  verdict")
+
+def main_dpxgboost_audit(argv: list[str]) -> int:
+    """Canary audit of DP-XGBoost: do choices and Laplace noise tell of one record no more than pure epsilon allows?"""
+    return _run("dpxgboost_audit", main_dpxgboost_audit.__doc__, argv, 1000)
+
+
+def _run(command: str, about: str | None, argv: list[str], n_runs: int) -> int:
+    parser = arguments(command, about, data="not used: the records are made up", runs=(n_runs, "trainings per plan"))
+    if command == "audit":
+        text = "every private preset, sound and with half the noise"
+        parser.add_argument("--presets", action="store_true", help=text)
+    options, rows = parser.parse_args(argv), ROWS[command]
+    if command == "audit" and options.presets:
+        halved = "half the noise"
+        rows = {name: row for name, row in rows.items() if row[1]}
+        plans = preset_plans()
+        rows = {**{name: (plan, "") for name, plan in plans.items()},
+                **{f"{name}, {halved}": (plan, halved) for name, plan in plans.items()}, **rows}  # fmt: skip
+    print(f"{options.runs} trainings each, {CONFIDENCE:.1%} confidence{', delta = 0' * command.startswith('dpx')}\n")
+    width = max(map(len, rows)) + 1 if command == "audit" else 38
+    print(f"{'plan':{width}}{_HEADS[command]}  verdict")
     as_expected = True
-    for name, is_sound, run in rows:
-        passed, columns = run()
-        as_expected &= passed == is_sound
-        print(f"{name:{width}}{columns}  {'within the promise' if passed else 'BROKEN'}", flush=True)
+    for name, (plan, fault) in rows.items():
+        found = audit(attack_on(plan, **FAULTS[fault]), options.runs)
+        as_expected &= found.passed == (not fault)
+        verdict = "within the promise" if found.passed else "BROKEN"
+        print(f"{name:{width}}{_columns(command, found)}  {verdict}", flush=True)
     if not as_expected:
         print("\nNot as expected: a sound plan broke its promise, or a planted fault went unseen.", file=sys.stderr)
     return 0 if as_expected else 1
 
 
-def audit_faults(
-    argv: list[str],
-    name: str,
-    about: str | None,
-    plans: tuple[Mapping[str, Plan], Mapping[str, Plan]],
-    columns: str,
-    run: Callable[[Plan, int, str], Verdict],
-) -> int:
-    """The command of an audit whose faults are named: sound plans, and plans each with the fault it is named after.
-
-    Args:
-        argv: the command's arguments.
-        name: of the experiment.
-        about: its module's docstring.
-        plans: the sound ones, and the others.
-        columns: the names of the columns after the first.
-        run: audits a plan in so many trainings with a fault, "none" for none.
-    """
-    options = arguments(name, about, data=NO_DATA, runs=(1000, "trainings per plan")).parse_args(argv)
-    print(f"{options.runs} trainings each, {CONFIDENCE:.1%} confidence{', delta = 0' * (name == 'dpxgboost_audit')}\n")
-    sound, faulty = plans
-    rows = [(title, True, partial(run, plan, options.runs, "none")) for title, plan in sound.items()]
-    rows += [(f"fault: {fault}", False, partial(run, plan, options.runs, fault)) for fault, plan in faulty.items()]
-    return report_audits(f"{'plan':38}{columns}", 38, rows)
+def _columns(command: str, found: Found) -> str:
+    epsilons = f"{found.epsilon_accounted:18.3f}{found.epsilon_lower_bound:10.3f}"
+    if command == "dpxgboost_audit":
+        return epsilons
+    if command == "audit":
+        return f"{found.mu_accounted:14.3f}{found.mu_estimate:10.3f}{found.mu_lower_bound:10.3f}"
+    is_known = found.mu_accounted < math.inf
+    return epsilons + (f"{found.mu_accounted:14.3f}{found.mu_lower_bound:10.3f}" if is_known else " " * 24)

@@ -13,16 +13,15 @@ import pytest
 from scipy.stats import binom, norm
 
 from experiments import audit as audit_module
-from experiments import dpxgboost_audit, sgbdt_audit
 from experiments.audit import (
-    PLANS,
-    Subject,
+    FAULTS,
+    ROWS,
+    attack_on,
     audit,
     mu_lower_bound,
     preset_plans,
     seeded_noise,
     small_plan,
-    subject_of,
 )
 from hedgerow.client.node import Node
 from hedgerow.losses.registry import build_loss
@@ -33,22 +32,23 @@ from hedgerow.training.presets import PRESETS
 
 N_RUNS = 1000
 DEFAULT = "binary, newton, adaptive"
+PLANS = {name: plan for name, (plan, fault) in ROWS["audit"].items() if not fault}
 
 
-def patched_nodes(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
-    """Nodes whose loss is not the one that the coordinator computed sensitivities from."""
+def with_loss(fault: Any) -> type[Node]:
+    """A node whose loss is not the one that the coordinator computed sensitivities from."""
 
     class FaultyNode(Node):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self.held.loss = fault(self.held.loss)
 
-    monkeypatch.setattr(audit_module, "Node", FaultyNode)
+    return FaultyNode
 
 
 def test_a_thousand_trainings_keep_the_promise() -> None:
     """The default method under the best attack there is: the bound stays below the accounted mu, and comes near it."""
-    found = audit(subject_of(PLANS[DEFAULT]), N_RUNS)
+    found = audit(attack_on(PLANS[DEFAULT]), N_RUNS)
     assert found.passed
     # A canary that hardly moved the sums would pass any audit.
     assert found.mu_estimate > 0.85 * found.mu_accounted
@@ -57,27 +57,20 @@ def test_a_thousand_trainings_keep_the_promise() -> None:
 @pytest.mark.parametrize("name", [name for name in PLANS if name != DEFAULT])
 def test_other_methods_keep_the_promise(name: str) -> None:
     """Every loss and update, paid candidates, batches, several rows of one person."""
-    found = audit(subject_of(PLANS[name]), 400)
+    found = audit(attack_on(PLANS[name]), 400)
     assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
 
 
-def test_rows_that_are_not_shortened_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_not_shortened_are_found() -> None:
     """A linear model's nodes that skip the clip of the row's norm, under a coordinator that noises for it."""
-    subject = subject_of(PLANS["adassp, hinge, short rows"])
-
-    class UnclippedNode(Node):
-        def answer(self, query: Any) -> Any:
-            rows = dataclasses.replace(query.rows, limit=2**20)
-            return super().answer(dataclasses.replace(query, rows=rows))
-
-    monkeypatch.setattr(audit_module, "Node", UnclippedNode)
-    assert not audit(subject, N_RUNS).passed
+    plan = PLANS["adassp, hinge, short rows"]
+    assert not audit(attack_on(plan, **FAULTS["rows that are not shortened"]), N_RUNS).passed
 
 
 @pytest.mark.parametrize("name", ["adassp, logistic", "adassp, regression"])
 def test_too_little_noise_of_a_linear_model_is_found(name: str) -> None:
     """Half of the noise that the ledger claims, in both statistics."""
-    assert not audit(subject_of(PLANS[name], seeded_noise(0.5)), N_RUNS).passed
+    assert not audit(attack_on(PLANS[name], noise=seeded_noise(0.5)), N_RUNS).passed
 
 
 def test_every_private_preset_is_audited_as_it_is() -> None:
@@ -86,7 +79,7 @@ def test_every_private_preset_is_audited_as_it_is() -> None:
     plans = preset_plans()
     others = {name: preset.model["algorithm"] for name, preset in PRESETS.items() if "algorithm" in preset.model}
     assert set(plans) == {name for name, preset in PRESETS.items() if preset.private} - set(others)
-    audited = [*PLANS.values(), *sgbdt_audit.SOUND.values(), *dpxgboost_audit.SOUND.values()]
+    audited = [plan for rows in ROWS.values() for plan, fault in rows.values() if not fault]
     assert set(others.values()) <= {plan.model.algorithm for plan in audited}
     for name, plan in plans.items():
         smaller = {"n_trees", "max_depth", "batch_size"}
@@ -100,39 +93,37 @@ def test_every_private_preset_is_audited_as_it_is() -> None:
 def test_half_the_noise_of_a_preset_is_found(name: str) -> None:
     """One record's noise by itself in the local model; and the preset whose records move its sums least."""
     plan = preset_plans()[name]
-    assert audit(subject_of(plan), 300).passed
-    assert not audit(subject_of(plan, seeded_noise(0.5)), 600).passed
+    assert audit(attack_on(plan), 300).passed
+    assert not audit(attack_on(plan, noise=seeded_noise(0.5)), 600).passed
 
 
 def test_the_exact_sampler_keeps_the_promise() -> None:
     """The sampler of real runs, driven by seeds, in fewer trainings: it is slower."""
-    subject = subject_of(PLANS[DEFAULT], noise=lambda run: SeededNoise(run))
-    found = audit(subject, 200)
+    found = audit(attack_on(PLANS[DEFAULT], noise=lambda run: SeededNoise(run)), 200)
     assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
 
 
 def test_too_little_noise_is_found() -> None:
     """Half of the noise that the ledger claims."""
-    assert not audit(subject_of(PLANS[DEFAULT], seeded_noise(0.5)), N_RUNS).passed
+    assert not audit(attack_on(PLANS[DEFAULT], noise=seeded_noise(0.5)), N_RUNS).passed
 
 
 def test_a_record_that_counts_twice_is_found() -> None:
     """A row that was read twice, or a unit with more rows than the plan allows."""
-    assert not audit(subject_of(PLANS[DEFAULT], fault=lambda vector: 2 * vector), N_RUNS).passed
+    assert not audit(attack_on(PLANS[DEFAULT], **FAULTS["contributions counted twice"]), N_RUNS).passed
 
 
-def test_a_doubled_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_doubled_table_is_found() -> None:
     """A loss whose statistics are twice what the sensitivity was computed for."""
 
     def doubled(loss: Loss) -> Loss:
         assert np.abs(loss.table.astype(np.int64)).max() < 2**14 + 1
         return dataclasses.replace(loss, table=np.minimum(2 * loss.table.astype(np.int64), 2**15 - 1).astype(np.int16))
 
-    patched_nodes(monkeypatch, doubled)
-    assert not audit(subject_of(PLANS[DEFAULT]), N_RUNS).passed
+    assert not audit(attack_on(PLANS[DEFAULT], kind=with_loss(doubled)), N_RUNS).passed
 
 
-def test_a_skipped_clip_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_clip_is_found() -> None:
     """Nodes that do not clip, under a coordinator that noises for the clip."""
     clip = 0.55
     plan: Plan = small_plan("binary", 6.0, {"joint_clip": clip})
@@ -140,10 +131,9 @@ def test_a_skipped_clip_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     scale = RECORD_NORM / clip / free.scales[0]
     unclipped = np.trunc(free.table * scale)
     assert np.abs(unclipped).max() < 2**15
-    patched_nodes(monkeypatch, lambda loss: dataclasses.replace(loss, table=unclipped.astype(np.int16)))
-    assert not audit(subject_of(plan), N_RUNS).passed
-    monkeypatch.undo()
-    assert audit(subject_of(plan), N_RUNS).passed
+    unclips = with_loss(lambda loss: dataclasses.replace(loss, table=unclipped.astype(np.int16)))
+    assert not audit(attack_on(plan, kind=unclips), N_RUNS).passed
+    assert audit(attack_on(plan), N_RUNS).passed
 
 
 def test_the_bound_holds_with_the_confidence_that_is_claimed() -> None:
@@ -171,13 +161,14 @@ def test_the_bound_of_extreme_counts_is_a_number() -> None:
 
 def test_the_canary_is_the_only_difference() -> None:
     """The audit compares neighbouring data: the same records, and one unit more."""
-    subject: Subject = subject_of(PLANS["binary, 3 rows per patient"])
-    assert subject.records.n_records == 40 and subject.canary.n_records == 3
+    attack = attack_on(PLANS["binary, 3 rows per patient"])
+    assert attack.records.n_records == 40 and attack.canary.n_records == 3
 
 
 def test_the_experiment_prints_its_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m experiments audit` exits with 1 when a planted fault goes unseen, as in too few trainings."""
-    monkeypatch.setattr(audit_module, "PLANS", {DEFAULT: PLANS[DEFAULT]})
+    rows = {name: row for name, row in ROWS["audit"].items() if name == DEFAULT or row[1]}
+    monkeypatch.setitem(ROWS, "audit", rows)
     assert audit_module.main(["--runs", "600"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("BROKEN") == 2 and printed.count("within the promise") == 1

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from experiments import sgbdt_audit
-from experiments.sgbdt_audit import FAULTY, SOUND, audit_sampled, epsilon_lower_bound
+from experiments.audit import FAULTS, ROWS, attack_on, audit, epsilon_lower_bound, main_sgbdt_audit
 
+SOUND = {name: plan for name, (plan, fault) in ROWS["sgbdt_audit"].items() if not fault}
+FAULTY = {fault: plan for plan, fault in ROWS["sgbdt_audit"].values() if fault}
 N_RUNS = {"weakened filter": 110, "rows that are not shortened": 80, "skipped clip": 200, "un-amplified sampler": 110}
 
 
@@ -17,19 +18,19 @@ N_RUNS = {"weakened filter": 110, "rows that are not shortened": 80, "skipped cl
 )
 def test_sampled_and_filtered_runs_keep_the_promise(name: str) -> None:
     """The best attack there is stays below the accounted epsilon."""
-    found = audit_sampled(SOUND[name], 60)
+    found = audit(attack_on(SOUND[name]), 60)
     assert found.passed and 1.9 < found.epsilon_accounted <= 2
 
 
 @pytest.mark.parametrize("fault", list(FAULTY))
 def test_planted_faults_are_found(fault: str) -> None:
     """A filter that lets all through, a skipped clip, a sampler that takes all."""
-    assert not audit_sampled(FAULTY[fault], N_RUNS[fault], fault).passed
+    assert not audit(attack_on(FAULTY[fault], **FAULTS[fault]), N_RUNS[fault]).passed
 
 
 def test_what_the_faults_change_is_all_that_fails() -> None:
     """The plans on which faults are planted keep the promise without them, so it is the fault that is found."""
-    assert all(audit_sampled(plan, 30).passed for plan in FAULTY.values())
+    assert all(audit(attack_on(plan), 30).passed for plan in FAULTY.values())
 
 
 def test_the_bound_holds_with_the_confidence_that_is_claimed() -> None:
@@ -51,7 +52,7 @@ def test_the_experiment_says_when_it_is_not_as_expected(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With too few trainings no fault can be shown, and the command fails."""
-    monkeypatch.setattr(sgbdt_audit, "SOUND", {"one": next(iter(SOUND.values()))})
-    monkeypatch.setattr(sgbdt_audit, "FAULTY", {"skipped clip": FAULTY["skipped clip"]})
-    assert sgbdt_audit.main(["--runs", "4"]) == 1
+    rows = {"one": (next(iter(SOUND.values())), ""), "fault": (FAULTY["skipped clip"], "skipped clip")}
+    monkeypatch.setitem(ROWS, "sgbdt_audit", rows)
+    assert main_sgbdt_audit(["--runs", "4"]) == 1
     assert "went unseen" in capsys.readouterr().err
