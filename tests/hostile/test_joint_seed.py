@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments.memory_network import MemoryHub
 from hedgerow.cli.main import main
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
@@ -35,6 +34,7 @@ from hedgerow.server.epochs import parameters_of
 from hedgerow.server.journal import JournalledRelease
 from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
+from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession, handle
@@ -36,6 +35,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Arrived, HubEvent
+from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 
 NOISE = ("server", "distributed", "local")
 OPEN_POLICY = Policy(version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=NOISE, evaluation_noise=NOISE)

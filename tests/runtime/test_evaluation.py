@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.memory_network import Direction, Fate, MemoryHub, Passing
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, UsageError
 from hedgerow.local.evaluation import evaluate_federated
@@ -22,6 +21,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
 from hedgerow.server.release import Outcome
+from tests.memory_network import Direction, Fate, MemoryHub, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

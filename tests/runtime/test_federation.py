@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from experiments.memory_network import Direction, Fate, Passing
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
@@ -18,6 +17,7 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.server import epochs
 from hedgerow.transport.interface import Arrived
+from tests.memory_network import Direction, Fate, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from experiments.memory_network import Fate, Passing
 from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, PlanError, PolicyRefusal, PrivacyError
@@ -35,6 +34,7 @@ from hedgerow.secagg.roster import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.release import Releaser
 from hedgerow.training.presets import apply_preset, preset_named
+from tests.memory_network import Fate, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder

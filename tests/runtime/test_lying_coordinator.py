@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.memory_network import Direction, Fate, MemoryHub, Passing
 from hedgerow.errors import AggregationError
 from hedgerow.protocol.messages import Hello, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.protocol.queries import IntVector
 from hedgerow.secagg.messages import RoundSpec
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Arrived, Connected
+from tests.memory_network import Direction, Fate, MemoryHub, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.memory_network import Direction, Fate, FaultPlan, Passing
 from hedgerow.errors import AggregationError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
@@ -22,6 +21,7 @@ from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, refuse
+from tests.memory_network import Direction, Fate, FaultPlan, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

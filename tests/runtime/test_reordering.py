@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.memory_network import Direction, Fate, Passing
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.transport.interface import Arrived
+from tests.memory_network import Direction, Fate, Passing
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.memory_network import MemoryHub
 from hedgerow.local.training import train, without_secure_aggregation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
@@ -20,6 +19,7 @@ from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind, Reader, Writer
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
+from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.memory_network import Direction, Fate, MemoryHub, MemoryNetwork, MemoryUplink, Passing
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, UplinkEvent
+from tests.memory_network import Direction, Fate, MemoryHub, MemoryNetwork, MemoryUplink, Passing
 
 
 def drained(end: MemoryHub | MemoryUplink) -> list[HubEvent | UplinkEvent]:
