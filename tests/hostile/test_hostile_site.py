@@ -52,7 +52,7 @@ from hedgerow.transport.interface import Arrived
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
 
-    from experiments.memory_network import MemoryHub
+    from tests.memory_network import MemoryHub
 
 HOSTILE, HONEST = "site-0", ("site-1", "site-2", "site-3", "site-4")
 N_TREES = 6
