@@ -44,7 +44,7 @@ class HedgerowError(Exception):
         row = _table().get(type(self).__name__, {}).get(entry)
         if row is None:
             row = _unlisted(entry, self.default_code, values)
-        self.code = code or row.get("code", entry)
+        self.code = code or _filled(row.get("code", entry), values)
         self.what, self.cause, self.remedy = (
             _filled(row.get(part, ""), {"code": self.code, **values}) for part in ("what", "cause", "remedy")
         )
@@ -198,12 +198,7 @@ def missing_extra(module: str, what: str = "This") -> EnvironmentFault:
         what: what needs it, as the beginning of a sentence.
     """
     package, extra = OPTIONAL[module]
-    return EnvironmentFault(
-        f"{what} needs {package}, which is not installed.",
-        cause="A node does without it, so it is an extra.",
-        remedy=f'Install it: pip install "hedgerow[{extra}]"',
-        code="missing-extra",
-    )
+    return EnvironmentFault("missing-extra", what=what, package=package, extra=extra)
 
 
 def fault_of_import(fault: ImportError) -> EnvironmentFault | None:

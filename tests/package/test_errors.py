@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import builtins
+import errno
 import re
 import string
 from collections.abc import Iterator
@@ -11,27 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from experiments.error_table import BEGIN, END, classes, render
 from hedgerow import errors
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, entries
+from hedgerow.protocol.wire.refusals import WireCode
+from hedgerow.secagg.transitions import Code, refuse
 
 PACKAGE = Path(errors.__file__).parent
-CLASSES = {
-    found
-    for path in PACKAGE.rglob("*.py")
-    for found in re.findall(r"^class (\w+)\((?:\w+Error|HedgerowError)[,)]", path.read_text(encoding="utf-8"), re.M)
-} - set(vars(builtins)) | {"HedgerowError"}
+CLASSES = {kind.__name__ for kind in classes()} - {"WireRefusal", "Refusal", "OwnMistake", "Abandoned"}
 PARTS = {"code", "what", "cause", "remedy"}
 
 
 def calls(path: Path) -> Iterator[ast.Call]:
-    """Every place that makes one of our errors."""
+    """Every place that makes one of our errors, but those of a code: `refuse` and `WireRefusal` make them of any."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES:
             yield node
 
 
 def names(given: ast.expr) -> list[str]:
-    """The entries that a call may name: a word, or one of two; none where a variable holds it."""
+    """The entries that a call names: a word, or one of several by a condition."""
     if isinstance(given, ast.IfExp):
         return [*names(given.body), *names(given.orelse)]
     return [given.value] if isinstance(given, ast.Constant) else []
@@ -43,13 +42,10 @@ def placeholders(row: dict[str, str]) -> set[str]:
     return {name for name in fields if name is not None} - {"code"}
 
 
-# Rooms whose sentences still stand where they are raised.
-TO_COME = {
-    "protocol", "secagg", "errors.py",
-}  # fmt: skip
 PLACES = {
-    f"{path.relative_to(PACKAGE)}:{call.lineno}": call for path in sorted(PACKAGE.rglob("*.py")) for call in calls(path)
-    if path.relative_to(PACKAGE).parts[0] not in TO_COME
+    f"{path.relative_to(PACKAGE)}:{call.lineno}:{call.col_offset}": call
+    for path in sorted(PACKAGE.rglob("*.py"))
+    for call in calls(path)
 }
 
 
@@ -58,10 +54,16 @@ def test_a_place_names_its_entry_and_gives_its_values(place: str) -> None:
     """The entry stands under the class that is raised, and its braces are exactly the values that are given."""
     call = PLACES[place]
     assert isinstance(call.func, ast.Name)
-    found = names(call.args[0])
     given = {keyword.arg for keyword in call.keywords} - {"code"}
-    rows = [entries()[call.func.id][name] for name in found]
-    assert not found or set[str]().union(*map(placeholders, rows)) == given
+    rows = [entries()[call.func.id][name] for name in names(call.args[0])]
+    assert rows and set[str]().union(*map(placeholders, rows)) == given
+
+
+def test_every_entry_has_a_place() -> None:
+    """No sentence stays behind when the last place goes that said it."""
+    made = {(ast.unparse(call.func), name) for call in PLACES.values() for name in names(call.args[0])}
+    made |= {("WireRefusal", code.value) for code in WireCode} | {(type(refuse(code)).__name__, code) for code in Code}
+    assert made == {(kind, name) for kind, rows in entries().items() for name in rows}
 
 
 def test_entries_are_whole() -> None:
@@ -70,8 +72,15 @@ def test_entries_are_whole() -> None:
         for name, row in rows.items():
             assert set(row) <= PARTS and row["what"], f"{kind}.{name}"
             assert all(row[part].strip() == row[part] != "" for part in row), f"{kind}.{name}"
-            assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.get("code", name)), f"{kind}.{name}"
+            assert re.fullmatch(r"[a-z]+(-[a-z]+)*|\{[a-z]+\}", row.get("code", name)), f"{kind}.{name}"
             assert row.get("code") != name, f"{kind}.{name}: its code is its name"
+
+
+def test_the_document_is_what_the_table_gives() -> None:
+    """Run ``python -m experiments error_table`` and paste its output between the markers."""
+    document = (PACKAGE.parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert document.count(BEGIN) == document.count(END) == 1
+    assert document[document.index(BEGIN) : document.index(END) + len(END)] == render()
 
 
 def test_codes_of_data_begin_alike() -> None:
@@ -99,7 +108,7 @@ def test_no_table_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a free file the table cannot be read; the error is made nevertheless."""
 
     def refused() -> None:
-        raise OSError(24, "Too many open files")
+        raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(errors, "entries", refused)
     fault = EnvironmentFault("too-few-files", soft=64)

@@ -10,7 +10,7 @@ import pytest
 from hedgerow.client.node_session import run_node
 from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.errors import AggregationError
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
+from hedgerow.protocol.wire.refusals import FINAL, WireCode, WireRefusal
 from hedgerow.transport.interface import Connected, Disconnected, UplinkEvent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ScriptedUplink:
         pass
 
 
-@pytest.mark.parametrize("code", [code for code, row in EXPLANATIONS.items() if row.is_final])
+@pytest.mark.parametrize("code", sorted(FINAL))
 def test_a_refusal_for_good_is_named_with_its_own_remedy(federate: Builder, code: WireCode) -> None:
     """A wrong roster and a second node call for different deeds: each error has a word and a remedy of its own."""
     session = federate(3).parties["site-1"].session
@@ -44,7 +44,7 @@ def test_a_refusal_for_good_is_named_with_its_own_remedy(federate: Builder, code
     comings = [Disconnected("unreachable"), Connected(), Disconnected(code.value, is_final=True)]
     with pytest.raises(WireRefusal) as refused:
         run_node(session, ScriptedUplink(*comings), lambda: 0.0, 60.0, seen.append)
-    assert refused.value.code == code.value and refused.value.remedy == EXPLANATIONS[code].remedy
+    assert refused.value.code == code.value and refused.value.remedy == WireRefusal(code).remedy
     assert refused.value.exit_code == 8
     assert seen == comings
 

@@ -19,7 +19,7 @@ from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.transitions import REASONS, Abandoned, OwnMistake, Refusal, refuse
+from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, refuse
 
 ROOM = Path(hedgerow.secagg.__file__).parent
 
@@ -110,7 +110,7 @@ def test_signing_and_secret_keys_are_not_pickled(secret):
 
 def test_every_error_says_what_why_and_what_to_do():
     """The three sentences are there for people, the code for machines."""
-    for code in REASONS:
+    for code in Code:
         error = refuse(code, peer=3)
         assert error.what and error.cause and error.remedy and error.code == code.value
         assert "3" in str(error)

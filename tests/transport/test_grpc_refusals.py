@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hedgerow.errors import EnvironmentFault
+from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
 from hedgerow.protocol.wire.frames import CHUNK_BYTES, Message, Ping, Refused, Welcome
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 from hedgerow.transport.roster_file import build_roster
@@ -320,8 +320,8 @@ def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> N
 
 def test_every_code_is_explained() -> None:
     """The table has one row per code, and every row its three sentences."""
-    assert set(EXPLANATIONS) == set(WireCode)
-    for row in EXPLANATIONS.values():
+    assert set(entries()["WireRefusal"]) == set(WireCode)
+    for row in map(WireRefusal, WireCode):
         assert all(sentence.endswith(".") for sentence in (row.what, row.cause, row.remedy))
 
 
@@ -341,5 +341,5 @@ def test_a_good_first_frame_is_welcome(federation: Any, run_beside: Any) -> None
 def test_the_document_has_every_code() -> None:
     """docs/errors.md tells an operator what each word means and whether the node comes back."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
-    for code, row in EXPLANATIONS.items():
-        assert f"| `{code.value}` | {row.what} | {'stops' if row.is_final else 'tries again'} |" in text
+    for row in map(WireRefusal, WireCode):
+        assert f"| `{row.code}` | {row.what} | {'stops' if row.is_final else 'tries again'} |" in text

@@ -25,7 +25,7 @@ from hedgerow.cli.inputs import address_of
 from hedgerow.cli.output import megabytes, note, number
 from hedgerow.errors import UsageError
 from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal, known
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
 from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Told
 from hedgerow.transport.grpc_monitor import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private
@@ -267,7 +267,7 @@ class MonitorView:
     def _connection(self) -> Text:
         if self._gone is not None:
             seconds, reason = self._clock() - self._gone[0], self._gone[1]
-            what = EXPLANATIONS[known(reason)].what
+            what = WireRefusal(known(reason)).what
             text = f"NO CONNECTION to {self._address} for {span(seconds)}: {what} ({reason}) Trying again."
             return Text(text + (" Below: the last that was told." if self._report else ""), style="bold red")
         if self._report is None:

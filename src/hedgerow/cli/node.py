@@ -40,7 +40,7 @@ from hedgerow.methods.tasks import digest_of_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, known
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identities import read_private
@@ -254,8 +254,8 @@ class ConnectionNotes:
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         else:
-            row = EXPLANATIONS[known(event.reason)]
-            said = f"{row.what} {row.cause} {row.remedy} The node tries again. ({known(event.reason).value})"
+            why = WireRefusal(known(event.reason))
+            said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
             note(said + times(count))
 

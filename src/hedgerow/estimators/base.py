@@ -180,16 +180,14 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise UsageError("feature-values-type", code=parameter, parameter=parameter, type=type(given).__name__)
+        raise UsageError("feature-values-type", parameter=parameter, type=type(given).__name__)
     found = {}
     for key, value in given.items():
         position = isinstance(key, int | np.integer) and not isinstance(key, bool) and 0 <= key < len(names)
         name = names[int(key)] if position and key not in names else key
         if name not in names:
             features = ", ".join([*map(str, names[:12]), *(["..."] if len(names) > 12 else [])])
-            raise UsageError(
-                "feature-values-unknown", code=parameter, parameter=parameter, feature=key, features=features
-            )
+            raise UsageError("feature-values-unknown", parameter=parameter, feature=key, features=features)
         found[str(name)] = value
     return found
 

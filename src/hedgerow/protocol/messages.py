@@ -49,12 +49,7 @@ AnyReal = Annotated[float, Real()]
 def refused(fault: CodecFault) -> RemoteProtocolError:
     """The error for bytes that are no message of a run."""
     is_version = fault.flaw is Flaw.UNKNOWN_VERSION
-    return RemoteProtocolError(
-        f"A message of a run cannot be read. {fault.what}",
-        cause="The parties run different versions of hedgerow, or it was cut or altered on its way.",
-        remedy="Install the same version on both sides.",
-        code="unknown-version" if is_version else "malformed-message",
-    )
+    return RemoteProtocolError("unknown-version" if is_version else "malformed-message", fault=fault.what)
 
 
 def _require_at_most(total: int, releases: tuple[IntVector, ...]) -> None:

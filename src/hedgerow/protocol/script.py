@@ -107,9 +107,4 @@ def is_expected(state: NodeState | RunState, kind: MessageKind) -> bool:
 def require_expected(state: NodeState | RunState, kind: MessageKind) -> None:
     """Raises RemoteProtocolError (code "out-of-order") unless the script has this message in this state."""
     if not is_expected(state, kind):
-        raise RemoteProtocolError(
-            f"A message {kind.name} came while this side is {state.value}.",
-            cause="The peer runs another version, or does not follow the protocol.",
-            remedy="Compare the installed versions; keep the log.",
-            code="out-of-order",
-        )
+        raise RemoteProtocolError("out-of-order", kind=kind.name, state=state.value)

@@ -236,7 +236,7 @@ class Enrolment:
         try:
             run = unseal(key, sealed, view)
             if len(run) != SHARE_BYTES * self.parameters.n_slots:
-                raise PrimitiveFault("A run of shares has another length.")
+                raise PrimitiveFault("share-run-length")
             for start in range(0, len(run), SHARE_BYTES):
                 parse_share(run[start : start + SHARE_BYTES])
         except PrimitiveFault as error:

@@ -110,14 +110,9 @@ def share_variance(total_variance: Fraction, guarantees: Guarantees) -> Fraction
     Raises PrivacyError when no honest vector is guaranteed or the variance is not positive.
     """
     if total_variance <= 0:
-        raise PrivacyError("Distributed noise needs a positive variance.", code="noise-variance")
+        raise PrivacyError("noise-variance")
     if guarantees.honest_group < 1:
-        raise PrivacyError(
-            "No honest noise share is guaranteed in a sum.",
-            cause="The thresholds allow the coordinator to isolate nodes.",
-            remedy="Raise min_survivors, add the echo exchange, or assume fewer colluders.",
-            code="noise-group",
-        )
+        raise PrivacyError("noise-group")
     return total_variance / guarantees.honest_group
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.results import EventReport, RunReport
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import (
     MAX_EVENTS,
     MAX_REPORT_BYTES,
@@ -225,7 +225,7 @@ class GrpcWatch:
         reported: WireCode | None = None
         while True:
             why = await self._connect()
-            is_final = EXPLANATIONS[why.wire_code].is_final
+            is_final = why.is_final
             if self._is_connected or why.wire_code is not reported or is_final:
                 # One event for many failures of one kind: nothing may grow while nobody looks.
                 self._events.put(Disconnected(why.code, is_final))

@@ -10,7 +10,7 @@ from typing import Any
 
 from hedgerow import __version__
 from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
     JOIN,
@@ -96,7 +96,7 @@ class GrpcUplink:
         while True:
             began = loop.time()
             why = await self._connect()
-            is_final = EXPLANATIONS[why.wire_code].is_final
+            is_final = why.is_final
             if why.code != self._reported:
                 # One report for a whole row of failures of one kind: nothing may grow while nobody looks.
                 self._reported = why.code

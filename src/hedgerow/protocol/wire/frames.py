@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from hedgerow.protocol.wire import hedgerow_pb2 as pb
-from hedgerow.protocol.wire.refusals import EXPLANATIONS, WireCode, WireRefusal, known
+from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
 
 FIRST_VERSION = 1
 """Hello and Refused are written in it for ever."""
@@ -51,8 +51,8 @@ class Refused:
     reason: str
 
     def refusal(self) -> WireRefusal:
-        """The same as an error of this side, with what the peer said beyond the table's sentence."""
-        own = EXPLANATIONS[self.code].what
+        """The same as an error of this side, with what the peer said beyond the code's own sentence."""
+        own = WireRefusal(self.code).what
         return WireRefusal(self.code, self.reason.removeprefix(own).strip())
 
 

@@ -32,8 +32,8 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """Returns the plaintext of `sealed`, or raises PrimitiveFault when key, context, nonce or ciphertext differ."""
     require_length("AEAD key", key, KEY_BYTES)
     if len(sealed) < OVERHEAD_BYTES:
-        raise PrimitiveFault("A ciphertext is shorter than its nonce and tag.", code="bad-ciphertext")
+        raise PrimitiveFault("short-ciphertext")
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
     except InvalidTag as error:
-        raise PrimitiveFault("A ciphertext does not open.", code="bad-ciphertext") from error
+        raise PrimitiveFault("bad-ciphertext") from error

@@ -58,4 +58,4 @@ class SecretKey:
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(peer))
         except ValueError as error:
-            raise PrimitiveFault("A public key is a point of low order.", code="low-order-key") from error
+            raise PrimitiveFault("low-order-key") from error

@@ -14,4 +14,4 @@ class PrimitiveFault(ProtocolError):
 def require_length(name: str, value: bytes, length: int) -> None:
     """Raises PrimitiveFault unless `value` has exactly `length` bytes."""
     if len(value) != length:
-        raise PrimitiveFault(f"The {name} has {len(value)} bytes where {length} are required.", code="wrong-length")
+        raise PrimitiveFault("wrong-length", name=name, n_bytes=len(value), length=length)

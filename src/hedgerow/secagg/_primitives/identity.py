@@ -60,7 +60,7 @@ def require_public(public: bytes) -> None:
     """Raises PrimitiveFault unless `public` has 32 bytes and is not the encoding of a point of small order."""
     require_length("identity key", public, PUBLIC_KEY_BYTES)
     if public in _SMALL_ORDER:
-        raise PrimitiveFault("An identity key is a point of small order.", code="low-order-key")
+        raise PrimitiveFault("small-order-key")
 
 
 @lru_cache(maxsize=4096)
@@ -94,7 +94,7 @@ def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
     try:
         _key_of(public).verify(signature, signed)
     except (InvalidSignature, ValueError) as error:
-        raise PrimitiveFault("A signature does not verify.", code="bad-signature") from error
+        raise PrimitiveFault("bad-signature") from error
     if len(_VERIFIED) >= _MOST_REMEMBERED:
         _VERIFIED.clear()
     _VERIFIED[claim] = None

@@ -23,9 +23,9 @@ Entropy = Callable[[int], bytes]
 
 def _check_coordinates(coordinates: Sequence[int]) -> None:
     if len(set(coordinates)) != len(coordinates):
-        raise PrimitiveFault("A share holder is named twice.", code="bad-share")
+        raise PrimitiveFault("share-holder-twice")
     if any(not 1 <= x <= MAX_COORDINATE for x in coordinates):
-        raise PrimitiveFault("A share holder's coordinate is outside 1..65535.", code="bad-share")
+        raise PrimitiveFault("share-holder-outside")
 
 
 def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
@@ -36,7 +36,7 @@ def split(secret: bytes, coordinates: Sequence[int], threshold: int, entropy: En
     require_length("secret to share", secret, SECRET_BYTES)
     _check_coordinates(coordinates)
     if not 1 <= threshold <= len(coordinates):
-        raise PrimitiveFault("The threshold is outside 1..number of holders.", code="bad-share")
+        raise PrimitiveFault("share-threshold")
     drawn = entropy(_COEFFICIENT_BYTES * (threshold - 1))
     require_length("randomness for a sharing", drawn, _COEFFICIENT_BYTES * (threshold - 1))
     descending = [
@@ -58,7 +58,7 @@ def parse_share(share: bytes) -> int:
     require_length("share", share, SHARE_BYTES)
     value = int.from_bytes(share, "big")
     if value >= PRIME:
-        raise PrimitiveFault("A share is not a field element.", code="bad-share")
+        raise PrimitiveFault("bad-share")
     return value
 
 
@@ -106,5 +106,5 @@ def secret_from(weights: Sequence[int], values: Sequence[int]) -> bytes:
     """Returns the 32-byte secret from the weights at zero and parsed shares; raises PrimitiveFault if it is longer."""
     secret = interpolate(weights, values)
     if secret >= 2**256:
-        raise PrimitiveFault("The shares combine to no 32-byte secret.", code="bad-share")
+        raise PrimitiveFault("shares-without-secret")
     return secret.to_bytes(SECRET_BYTES, "big")
