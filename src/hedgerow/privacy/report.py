@@ -452,8 +452,8 @@ def _is_of_mode(release: Release, mode: str) -> bool:
     return release.cohort is None and not isinstance(release.event, DiscreteGaussianSumEvent)
 
 
-def _untrue(told: str, found: str) -> PrivacyError:
-    return PrivacyError("report-untrue", told=told, found=found)
+def _untrue(said: str, found: str) -> PrivacyError:
+    return PrivacyError("report-untrue", said=said, found=found)
 
 
 def _malformed(what: str) -> PrivacyError:
