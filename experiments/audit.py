@@ -283,7 +283,7 @@ def attack_on(plan: Plan, **changes: Any) -> Attack:
     """
     grid = build_grid(plan)
     common, opposite = (-SCORE_UNIT, SCORE_UNIT) if plan.label.type == "regression" else (0, 1)
-    is_linear_start = plan.s_gbdt.initial_score == "linear"
+    is_linear_start = plan.own.initial_score == "linear"
     # The rows of linear models are longest at the ends of features.
     code = 0 if plan.model.algorithm == "adassp" or is_linear_start else 1
 
@@ -294,7 +294,7 @@ def attack_on(plan: Plan, **changes: Any) -> Attack:
     records, canary = site(1000 if is_linear_start else 40, common), site(plan.privacy.rows_per_unit, opposite)
     if is_linear_start:
         canary.codes[0] = 9
-    elif plan.model.algorithm == "dp-xgboost" and plan.dp_xgboost.split_share >= 0.1:
+    elif plan.model.algorithm == "dp-xgboost" and plan.own.split_share >= 0.1:
         canary.codes[:] = [[4], [0]]
     return Attack(plan, records, canary, **{"noise": seeded_noise(), **changes})
 

@@ -25,6 +25,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.s_gbdt.plan import SGbdt
 from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
@@ -220,7 +221,7 @@ class _StaticNoise:
             return exact
         ridge = self._plan.model.leaf_ridge
         sums, supports = (exact.reshape(-1, 2) / self._loss.scales).T
-        spread = query.noise_multiplier * self._plan.s_gbdt.gradient_clip / (1 + ridge)
+        spread = query.noise_multiplier * SGbdt.of(self._plan).gradient_clip / (1 + ridge)
         values = sums / np.maximum(supports + ridge, 1e-9) + self._random.normal(0, spread, len(sums))
         # Twice lambda, so that the quotient is this value whatever the rule does below lambda.
         support = max(2 * ridge, 2.0)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
     from hedgerow.privacy.report import PrivacyReport
 
+from hedgerow.plan import sections
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -59,6 +61,14 @@ _HOME = {
     "train": "hedgerow.local.training",
 }
 """The module of each public name."""
+
+
+def _load_methods() -> None:
+    """Plans stand below methods, whose sections they read."""
+    import hedgerow.methods.registry  # noqa: F401
+
+
+sections.on_first_use(_load_methods)
 
 
 def __getattr__(name: str) -> Any:

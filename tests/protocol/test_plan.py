@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
+from hedgerow.methods.s_gbdt.plan import SGbdt
 from hedgerow.plan.plan import (
     MAX_CATEGORIES,
     PLAN_VERSION,
@@ -22,7 +23,6 @@ from hedgerow.plan.plan import (
     Model,
     Plan,
     Privacy,
-    SGbdt,
     parse_plan,
 )
 

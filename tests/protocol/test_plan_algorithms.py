@@ -45,7 +45,7 @@ def test_an_algorithms_plan_is_read_back_equal() -> None:
     """Model and section survive; two different sections are two plans."""
     plan = Plan.from_dict(table(model={"algorithm": "adassp"}, adassp={"rounds": 3, "loss": "hinge"}))
     assert Plan.from_dict(plan.to_dict()) == plan
-    assert plan.adassp.rounds == 3
+    assert plan.own.rounds == 3
     other = Plan.from_dict(table(model={"algorithm": "adassp"}, adassp={"rounds": 4, "loss": "hinge"}))
     assert other.digest != plan.digest
 

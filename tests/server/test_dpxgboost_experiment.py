@@ -24,7 +24,7 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: py
         asked.append((plan, seed))
         # Wrong for seed + 1 rows of a hundred, for one more with clipping: the difference is 1 % in every split.
         scores = np.ones(100)
-        scores[: seed + 1 + plan.dp_xgboost.geometric_leaf_clip] = -1
+        scores[: seed + 1 + plan.own.geometric_leaf_clip] = -1
         return np.ones(100), scores, None
 
     monkeypatch.setattr(harness, "held_out_scores", scored)
@@ -37,7 +37,7 @@ def test_the_preset_is_compared_with_itself_but_for_the_clipping(monkeypatch: py
     assert n_train is not None
     preset = apply_preset(preset_named("dp-boost"), plan_for(prepared.table, 0.5, n_train, {}))
     (clipped, _), (free, _) = asked[0], asked[3]
-    assert clipped == preset and preset.dp_xgboost.geometric_leaf_clip
+    assert clipped == preset and preset.own.geometric_leaf_clip
     assert clipped != free and [seed for _, seed in asked[:6]] == [0, 1, 2, 0, 1, 2]
     table = free.to_dict()
     table["dp_xgboost"]["geometric_leaf_clip"] = True

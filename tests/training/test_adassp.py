@@ -110,11 +110,11 @@ def test_the_model_is_the_papers_formula(factory: ModuleType, loss: str, epsilon
     data = factory.make_data(plan, 100, 9)
     run = Recorder(plan, data)
     own = resolve_adassp(plan)
-    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.adassp.scale)
+    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.own.scale)
     gram = mended(run.releases[0], basis)
     gram_query = run.queries[0]
     sigma = math.ceil(own.gram_multiplier * math.sqrt(gram_query.sensitivity_squared)) * 2**GRAM_SHIFT / basis.unit**2
-    wanted = plan.adassp.ridge * sigma * math.sqrt(len(gram))
+    wanted = plan.own.ridge * sigma * math.sqrt(len(gram))
     ridge = max(0.0, wanted - float(np.linalg.eigvalsh(gram)[0])) + LEAST_RIDGE
     total = np.sum(run.releases[1:], axis=0) * RECORD_NORM / basis.unit / RECORD_NORM
     theta = np.linalg.solve(gram + ridge * np.eye(len(gram)), total)
@@ -135,7 +135,7 @@ def test_without_noise_it_is_ridge_regression(factory: ModuleType) -> None:
     data = factory.make_data(plan, 3000, 3)
     outcome = factory.train(plan, [data])
     own = resolve_adassp(plan)
-    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.adassp.scale)
+    basis = LinearBasis.of(plan, build_grid(plan), own.row_norm, plan.own.scale)
     design = np.zeros((3000, basis.rows.n_columns))
     design[:, 0] = 1
     for feature in range(4):

@@ -264,7 +264,7 @@ def test_no_record_adds_more_than_the_sensitivity(filters: bool, weight: float) 
 def test_sums_are_within_their_sensitivity(factory: ModuleType, data: st.DataObject, seed: int) -> None:
     """The L1 norm of what one unit adds to each release of a whole run, scores included."""
     plan = data.draw(plans(factory))
-    plan = dataclasses.replace(plan, dp_xgboost=dataclasses.replace(plan.dp_xgboost, subsampling_ratio=1.0))
+    plan = dataclasses.replace(plan, own=dataclasses.replace(plan.own, subsampling_ratio=1.0))
     unit = factory.make_data(plan, plan.privacy.max_rows_per_unit, seed)
     node = Node("unit", unit, plan, resolve(plan))
     program, releaser = dp_xgboost(plan, resolve_dp_xgboost(plan)), Releaser(SeededNoise(seed))

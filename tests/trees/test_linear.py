@@ -44,7 +44,7 @@ def linear_plan(factory: ModuleType, label: str = "binary", own: dict[str, Any] 
 def case_of(plan: Plan) -> Case:
     own = resolve_adassp(plan)
     run = Run(plan, own, build_grid(plan), own.loss(plan))
-    return plan, run, LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale), own
+    return plan, run, LinearBasis.of(plan, run.grid, own.row_norm, plan.own.scale), own
 
 
 def slow_row(basis: LinearBasis, codes: list[int]) -> list[int]:
@@ -107,7 +107,7 @@ def slow_gradient(run: Run, label: int, score: int) -> int:
     """-dL/ds from the formulas of the paper's Table 1; scores of classes in the middles of steps of 1/256."""
     own = run.settings
     assert isinstance(own, AdasspSettings)
-    clip = run.plan.adassp.gradient_clip
+    clip = run.plan.own.gradient_clip
     if run.plan.label.type == "regression":
         residual = (abs(label - score) * RECORD_NORM) >> 16
         return int(math.copysign(min(residual, math.floor(clip * RECORD_NORM)), label - score))

@@ -11,7 +11,6 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
 from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
-from hedgerow.methods.s_gbdt.settings import SGbdtSettings
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
@@ -125,9 +124,7 @@ def _whom(plan: Plan) -> str:
 
 
 def _whole(plan: Plan, expected: Forecast) -> str:
-    if not isinstance(expected.settings, SGbdtSettings):
-        return f"mu {_mu(plan)} in all"
-    return f"samples of {expected.settings.s_gbdt.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
+    return expected.settings.bounded_by or f"mu {_mu(plan)} in all"
 
 
 def _mu(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import ENDINGS
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
+from hedgerow.methods.registry import method_of
 from hedgerow.plan.plan import Plan
 from hedgerow.storage.database import Database
 
@@ -44,7 +45,7 @@ class ArrivalFolder:
 
     def check(self, plan: Plan) -> None:
         """Raise UsageError (code "stream-unsupported") for a plan whose rows cannot come one after the other."""
-        if plan.model.algorithm == "s-gbdt" and plan.privacy.unit == "record":
+        if method_of(plan).keeps_accounts and plan.privacy.unit == "record":
             return
         raise UsageError("arrivals-unsupported", algorithm=plan.model.algorithm, unit=plan.privacy.unit)
 

@@ -20,6 +20,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, RemoteProtocolError
 from hedgerow.evaluation.sums import EvaluationQuery
 from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.methods.registry import method_of
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
@@ -255,7 +256,7 @@ class Node:
     def _count_update(self, query: Query) -> None:
         if query.update is not None:
             self._ensemble_size += query.update.trees.n_trees
-            if self.held.plan.model.algorithm == "s-gbdt":
+            if method_of(self.held.plan).keeps_accounts:
                 self._fitted.append(query.update)
 
     def _expect_ensemble(self, query: Query) -> None:

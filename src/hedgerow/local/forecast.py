@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
@@ -120,7 +120,7 @@ def expected_singles(plan: Plan, settings: Settings) -> tuple[float, float] | No
 
     Returns None for an algorithm without leaves.
     """
-    if plan.model.algorithm == "adassp":
+    if not method_of(plan).has_leaves:
         return None
     trees, n_records, n_leaves = settings.n_trees, plan.privacy.n_records, 2**settings.max_depth
     even = _single(n_records, n_leaves)

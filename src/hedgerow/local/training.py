@@ -18,7 +18,7 @@ import numpy as np
 from hedgerow.client.node import Node, SamplingSource
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import UsageError
-from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
@@ -198,7 +198,7 @@ def check_sampling(
     """Raise UsageError for seeded samples under noise that claims a guarantee, or a stream for another algorithm."""
     if sampling and any(source.seeded for source in sampling.values()) and not noise.seeded:
         raise UsageError("sampling-seeded")
-    if arrivals and plan.model.algorithm != "s-gbdt":
+    if arrivals and not method_of(plan).keeps_accounts:
         raise UsageError("stream-unsupported", algorithm=plan.model.algorithm)
 
 

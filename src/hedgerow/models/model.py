@@ -24,17 +24,15 @@ from numpy.typing import NDArray
 from hedgerow import __version__
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import EnvironmentFault, ModelError, PlanError, PrivacyError, UsageError
+from hedgerow.methods.registry import method_of
 from hedgerow.models.export import to_xgboost
 from hedgerow.plan.fields import require_plain
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
-    FilteredGaussianEvent,
     GaussianEvent,
     LocalGaussianEvent,
-    PureEvent,
-    SampledGaussianEvent,
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import Ledger
@@ -49,13 +47,7 @@ Columns = Mapping[str, Any]
 _GAUSSIAN = (
     GaussianEvent, DiscreteGaussianEvent, DiscreteGaussianSumEvent, LocalGaussianEvent, UnnoisedEvent,
 )  # fmt: skip
-_EVENTS_OF: dict[str, tuple[type[Any], ...]] = {
-    "boosting": _GAUSSIAN,
-    "adassp": _GAUSSIAN,
-    "s-gbdt": (*_GAUSSIAN, SampledGaussianEvent, FilteredGaussianEvent),
-    "dp-xgboost": (*_GAUSSIAN, PureEvent),
-}
-"""What the releases of an algorithm's model can cost, its evaluations among them."""
+"""What releases of any method can cost, evaluations among them."""
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
@@ -373,7 +365,7 @@ def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Privacy
             raise ModelError(
                 "model-invalid", fault=f"its ledger's release {release.purpose!r} is entered as another round or kind"
             )
-        if not isinstance(release.event, _EVENTS_OF[plan.model.algorithm]):
+        if not isinstance(release.event, (*_GAUSSIAN, *method_of(plan).parts().events)):
             raise ModelError(
                 "model-invalid",
                 fault=f"its ledger's release {release.purpose!r} has a cost that its plan's algorithm cannot have",

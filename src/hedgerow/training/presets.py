@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.errors import UsageError
-from hedgerow.plan.plan import SECTIONS, Plan, section_of
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.sections import section_of, sections
 
 Values = Mapping[str, Any]
 
@@ -68,8 +69,8 @@ class Preset:
     @property
     def section_name(self) -> str:
         """The name of the section of the preset's algorithm; empty for boosting, which has none."""
-        algorithm = self.model.get("algorithm")
-        return section_of(algorithm) if algorithm in SECTIONS else ""
+        name = section_of(self.model.get("algorithm", ""))
+        return name if name in sections() else ""
 
 
 _LIST = (
@@ -250,9 +251,9 @@ def apply_preset(preset: Preset, plan: Plan) -> Plan:
     table = plan.to_dict()
     table["model"] = {**model_of(preset, len(plan.features)), "structure_seed": plan.model.structure_seed}
     table["privacy"] = {**table["privacy"], "accountant": preset.accountant, **preset.privacy}
-    for algorithm in SECTIONS:
+    for section in sections():
         # Options of the algorithm that the preset replaces.
-        table.pop(section_of(algorithm), None)
+        table.pop(section, None)
     if preset.section:
         table[preset.section_name] = dict(preset.section)
     if not preset.private:

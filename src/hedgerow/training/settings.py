@@ -66,6 +66,11 @@ class Settings:
     step: ClassVar[str] = "tree"
     """What the noise multiplier is for one of."""
 
+    @property
+    def bounded_by(self) -> str:
+        """What bounds all releases together, for a person, where that is not mu of Gaussian differential privacy."""
+        return ""
+
     def loss(self, plan: Plan) -> Loss:
         """The loss with these settings."""
         return build_loss(plan, self.joint_clip, self.hessian_scale)

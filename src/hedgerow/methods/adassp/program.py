@@ -34,6 +34,7 @@ from hedgerow.methods.adassp.linear import (
     least_eigenvalue,
     solve,
 )
+from hedgerow.methods.adassp.plan import Adassp
 from hedgerow.methods.adassp.settings import (
     GRAM_SHIFT,
     AdasspSettings,
@@ -144,7 +145,7 @@ def boosted_adassp(plan: Plan, settings: AdasspSettings) -> Program:
         settings: its resolved settings.
     """
     own, run = settings, Run.of(plan, settings)
-    basis = LinearBasis.of(plan, run.grid, own.row_norm, plan.adassp.scale)
+    basis = LinearBasis.of(plan, run.grid, own.row_norm, Adassp.of(plan).scale)
     rounds: list[NDArray[np.int32]] = []
     with suppress(EndedEarly):
         yield from _boost(run, own, basis, rounds)

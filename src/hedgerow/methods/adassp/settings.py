@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from hedgerow.losses.tables import RECORD_NORM, Loss
 from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
+from hedgerow.methods.adassp.plan import Adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
@@ -43,7 +44,7 @@ class AdasspSettings(Settings):
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: one statistic, the negative gradient."""
-        return linear_loss(self.loss_kind, plan.label.type == "regression", plan.adassp.gradient_clip)
+        return linear_loss(self.loss_kind, plan.label.type == "regression", Adassp.of(plan).gradient_clip)
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: X^T X."""
@@ -89,7 +90,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    own, privacy, m = plan.adassp, plan.privacy, len(plan.features)
+    own, privacy, m = Adassp.of(plan), plan.privacy, len(plan.features)
     regression = plan.label.type == "regression"
     default_loss = "squared" if regression else "logistic"
     loss_kind = default_loss if own.loss == "auto" else own.loss
@@ -134,8 +135,8 @@ def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
 
 def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, NoiseDemand]:
     """X^T X once and X^T g in every round, each at its smallest sensitivity, so on its coarsest grid."""
-    basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, plan.adassp.scale)
-    rows, share = plan.privacy.rows_per_unit, plan.adassp.gram_share
+    basis = LinearBasis.of(plan, build_grid(plan), settings.row_norm, Adassp.of(plan).scale)
+    rows, share = plan.privacy.rows_per_unit, Adassp.of(plan).gram_share
     smallest = settings.loss(plan).sensitivity_squared(0)
     return (
         NoiseDemand(gram_sensitivity_squared(basis, rows), settings.largest_length(plan), weight=share),

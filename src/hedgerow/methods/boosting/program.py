@@ -17,15 +17,27 @@ from contextlib import suppress
 
 import numpy as np
 
+from hedgerow.methods.boosting.greedy import greedy_trees
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import Settings, features_asked
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.random_trees import random_trees, words_of_trees
+
+
+def boosting(plan: Plan, settings: Settings) -> Program:
+    """Boosted trees: greedy ones where splits are chosen, totally random ones where there is nothing to choose.
+
+    Partially random splits of a single feature leave nothing to choose.
+    """
+    method = plan.model.split_method
+    if method == "hist" or (method == "partially_random" and features_asked(plan, settings) > 1):
+        return greedy_trees(plan, settings)
+    return boosted_trees(plan, settings)
 
 
 def boosted_trees(plan: Plan, settings: Settings) -> Program:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.methods.dp_xgboost.plan import DpXgboost
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, sampling_threshold, sensitivities
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,
@@ -69,14 +70,14 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
     run, plan = asking.run, asking.run.plan
     candidates = CandidateSource(plan, run.grid)
     for number in range(run.settings.n_trees):
-        if number < plan.dp_xgboost.sketch_rounds:
+        if number < DpXgboost.of(plan).sketch_rounds:
             _take_sketch(asking, candidates, (yield asking.sketch(candidates)))
         growing = yield from _grow(asking, candidates)
         sums = yield asking.leaves(growing)
         trees = growing.trees
         values = leaf_values(sums, asking.leaf_noise, run.loss, trees, _rule(asking))
         found = leaf_weights(sums, run.loss, 1, "gradient")
-        values[found < plan.dp_xgboost.min_child_weight * run.loss.scales[1]] = 0
+        values[found < DpXgboost.of(plan).min_child_weight * run.loss.scales[1]] = 0
         fitted = FittedTrees(trees, values)
         grown.add(fitted, found)
         asking.fitted(fitted)
@@ -202,7 +203,7 @@ def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
     randomness = PublicRandom(run.structure_seed, f"tree {asking.number}")
     for _ in range(run.settings.max_depth):
         coins = np.array([randomness.coin() for _ in range(growing.alive.shape[1])])
-        if run.plan.dp_xgboost.splits == "exponential":
+        if DpXgboost.of(run.plan).splits == "exponential":
             is_candidate = candidates_of(growing)
             chosen = yield asking.selection(growing, is_candidate, coins)
             splits = splits_of(growing, is_candidate, coins, chosen)
@@ -275,7 +276,7 @@ def _leaf_limit(asking: _Asking) -> float:
     it. No party of a federation has that value: here it is the quotient of noisy sums, so this is post-processing.
     """
     limit = GRADIENT_LIMIT
-    if asking.run.plan.dp_xgboost.geometric_leaf_clip:
+    if DpXgboost.of(asking.run.plan).geometric_leaf_clip:
         # One factor after the other: machines need not agree on the last bit of a power.
         for _ in range(asking.number):
             limit *= 1 - asking.run.settings.learning_rate

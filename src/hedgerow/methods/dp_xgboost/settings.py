@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
+from hedgerow.methods.dp_xgboost.plan import DpXgboost
 from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
@@ -44,7 +45,7 @@ class DpXgboostSettings(Settings):
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: (gradient, count)."""
-        own = plan.dp_xgboost
+        own = DpXgboost.of(plan)
         return dp_xgboost_loss(plan.label.type == "regression", own.gradient == "filter", own.count_weight)
 
     def largest_length(self, plan: Plan) -> int:
@@ -55,7 +56,7 @@ class DpXgboostSettings(Settings):
 
     def n_exchanges(self, plan: Plan) -> int:
         """See `Settings.n_exchanges`."""
-        return self.n_trees * (self.max_depth + 1) + min(plan.dp_xgboost.sketch_rounds, self.n_trees)
+        return self.n_trees * (self.max_depth + 1) + min(DpXgboost.of(plan).sketch_rounds, self.n_trees)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`; exactly what is released."""
@@ -66,14 +67,14 @@ class DpXgboostSettings(Settings):
 
 def sampling_threshold(plan: Plan) -> int:
     """The plan's chance of a record, in steps of the sampler, rounded up."""
-    return min(SAMPLING_STEPS, math.ceil(plan.dp_xgboost.subsampling_ratio * SAMPLING_STEPS))
+    return min(SAMPLING_STEPS, math.ceil(DpXgboost.of(plan).subsampling_ratio * SAMPLING_STEPS))
 
 
 def sensitivities(plan: Plan, loss: Loss) -> tuple[int, int, int]:
     """Of the sketch (L1), of a level's splits (range of the scores, or L1 of the histograms), of the leaves (L1)."""
     rows, m = plan.privacy.rows_per_unit, len(plan.features)
     leaves = l1_sensitivity(loss) * rows
-    splits = score_range(SCORE_UNIT_OF_GAIN, rows) if plan.dp_xgboost.splits == "exponential" else leaves * m
+    splits = score_range(SCORE_UNIT_OF_GAIN, rows) if DpXgboost.of(plan).splits == "exponential" else leaves * m
     # One record adds one count to one bin of every feature.
     return m * loss.largest_statistic(1) * rows, splits, leaves
 
@@ -113,12 +114,12 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
 
 def _counts(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
     n_trees = settings.n_trees
-    return min(plan.dp_xgboost.sketch_rounds, n_trees), n_trees * settings.max_depth, n_trees
+    return min(DpXgboost.of(plan).sketch_rounds, n_trees), n_trees * settings.max_depth, n_trees
 
 
 def _events(plan: Plan, settings: DpXgboostSettings, scales: tuple[int, int, int]) -> list[Event]:
     rate = sampling_threshold(plan) / SAMPLING_STEPS
-    splits = SelectionEvent if plan.dp_xgboost.splits == "exponential" else DiscreteLaplaceEvent
+    splits = SelectionEvent if DpXgboost.of(plan).splits == "exponential" else DiscreteLaplaceEvent
     kinds = (DiscreteLaplaceEvent, splits, DiscreteLaplaceEvent)
     parts = zip(kinds, sensitivities(plan, settings.loss(plan)), scales, _counts(plan, settings), strict=True)
     return [kind(epsilon_of(sensitivity, scale), rate, count) for kind, sensitivity, scale, count in parts if count]
@@ -126,7 +127,7 @@ def _events(plan: Plan, settings: DpXgboostSettings, scales: tuple[int, int, int
 
 def _scales(plan: Plan, settings: DpXgboostSettings) -> tuple[int, int, int]:
     """The smallest noise, each kind of release having its share of the sum of amplified epsilons, by bisection."""
-    privacy, own = plan.privacy, plan.dp_xgboost
+    privacy, own = plan.privacy, DpXgboost.of(plan)
     judge = get_accountant(privacy.accountant)
     shares = (own.sketch_share, own.split_share, 1 - own.sketch_share - own.split_share)
     rate = sampling_threshold(plan) / SAMPLING_STEPS

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
+from hedgerow.methods.s_gbdt.plan import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
     SGbdtTerms,
@@ -103,7 +104,7 @@ class _Structures:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._is_cyclical = run.plan.s_gbdt.splits == "cyclical"
+        self._is_cyclical = SGbdt.of(run.plan).splits == "cyclical"
         if self._is_cyclical:
             self._candidates = CandidateSource(run.plan, run.grid)
             self._order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
@@ -147,7 +148,7 @@ def _round_query(
 def _values(run: Run, sums: IntVector, sigma: float, trees: TreeBatch) -> NDArray[np.int32]:
     """Leaf values: int32 [1, n_leaves, 1]; everything here is post-processing."""
     model, largest = run.plan.model, _largest(run)
-    if run.plan.s_gbdt.leaf_rule == "shrunk":
+    if SGbdt.of(run.plan).leaf_rule == "shrunk":
         rule = LeafRule(
             weight_update="gradient",
             learning_rate=run.settings.learning_rate,

@@ -40,6 +40,7 @@ from hedgerow.methods.adassp.program import (
     shifted_factor,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.methods.s_gbdt.plan import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
@@ -144,7 +145,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
     Raises:
         PrivacyError: when no noise keeps the promise.
     """
-    section, privacy = plan.s_gbdt, plan.privacy
+    section, privacy = SGbdt.of(plan), plan.privacy
     n_regular = DEFAULT_ROUNDS if isinstance(plan.model.n_trees, str) else plan.model.n_trees
     threshold = max(1, math.floor(section.subsampling_ratio * SAMPLING_STEPS))
     share = section.initial_score_share
@@ -195,7 +196,7 @@ def round_filter(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, number:
 
 @lru_cache(maxsize=64)
 def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTerms:
-    bound = paper_divergence if plan.s_gbdt.bound == "general" else sampled_divergence
+    bound = paper_divergence if SGbdt.of(plan).bound == "general" else sampled_divergence
 
     def divergence(multiplier: float) -> float:
         return bound(terms.order, terms.sampling_rate, multiplier)
@@ -205,7 +206,7 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
 
 def label_statistics(plan: Plan) -> tuple[int, int, int]:
     """Unit, clip and support of the initial score's release, in integers of which a record's norm is below 2**14."""
-    clip = plan.s_gbdt.label_clip if plan.label.type == "regression" else 0.5
+    clip = SGbdt.of(plan).label_clip if plan.label.type == "regression" else 0.5
     unit = math.floor(LABEL_NORM / math.hypot(clip, clip / 2))
     return unit, math.floor(clip * unit), math.floor(clip / 2 * unit)
 
@@ -239,7 +240,7 @@ def n_start_trees(plan: Plan) -> int:
 
 def start_loss(plan: Plan) -> Loss:
     """The loss of the linear start: the logistic one, or squares with gradients clipped to g*, one integer at least."""
-    clip = min(max(plan.s_gbdt.gradient_clip, 1 / RECORD_NORM), 1.0)
+    clip = min(max(SGbdt.of(plan).gradient_clip, 1 / RECORD_NORM), 1.0)
     return linear_loss("logistic", plan.label.type == "regression", clip)
 
 
@@ -321,7 +322,7 @@ def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
 
 
 def _basis(plan: Plan) -> LinearBasis:
-    return LinearBasis.of(plan, build_grid(plan), ROW_NORM, plan.s_gbdt.linear_scale, numeric_only=True)
+    return LinearBasis.of(plan, build_grid(plan), ROW_NORM, SGbdt.of(plan).linear_scale, numeric_only=True)
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,11 @@ class SGbdtSettings(Settings):
     """
 
     s_gbdt: SGbdtTerms
+
+    @property
+    def bounded_by(self) -> str:
+        """See `Settings.bounded_by`."""
+        return f"samples of {self.s_gbdt.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: a leaf's support and its sum of clipped gradients."""

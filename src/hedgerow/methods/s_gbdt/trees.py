@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
+from hedgerow.methods.s_gbdt.plan import SGbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, Query, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid
@@ -129,7 +130,7 @@ def s_gbdt_loss(plan: Plan) -> Loss:
     Raises:
         PlanError: when the clip and the share leave a statistic no integers.
     """
-    section = plan.s_gbdt
+    section = SGbdt.of(plan)
     c = math.sqrt(section.support_share / (1 - section.support_share))
     is_binary = plan.label.type == "binary"
     clip = min(section.gradient_clip, 1.0 if is_binary else 2.0)
@@ -217,7 +218,7 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
         depth: levels of splits, 1 to 8.
     """
     draft = Draft(depth, grid.n_codes)
-    numeric = max(1, round(plan.s_gbdt.numeric_weight * _WEIGHT_UNIT))
+    numeric = max(1, round(SGbdt.of(plan).numeric_weight * _WEIGHT_UNIT))
     weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
     ordered = OrderedSplits()
     for node in range(2**depth - 1):

@@ -1,0 +1,74 @@
+"""What a plan asks of methods, of which it knows no more than this: their sections and their checks.
+
+Methods stand above plans, so they are added from there (`hedgerow.methods.registry`). That happens when a plan is first
+read: `hedgerow/__init__.py` says what to load then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRules:
+    """How plans of one method are written.
+
+    Attributes:
+        section: the dataclass of its own section, which is called as the method, with "_" for "-"; None without one.
+        model_fields: the fields of [model] that it reads, None for all; others would be ignored, so they are refused.
+        labels: types of labels that it is for; None for all.
+        is_pure: whether its releases are of pure differential privacy.
+        check: raises PlanError for a plan that contradicts itself; its own section is `plan.own`.
+    """
+
+    section: type[Any] | None = None
+    model_fields: frozenset[str] | None = None
+    labels: tuple[str, ...] | None = None
+    is_pure: bool = False
+    check: Callable[[Any], None] = lambda plan: None
+
+
+_RULES: dict[str, PlanRules] = {}
+_WAITING: list[Callable[[], object]] = []
+
+
+def on_first_use(load: Callable[[], object]) -> None:
+    """Call this before anything here is looked up: it adds what there is."""
+    _WAITING.append(load)
+
+
+def _load() -> None:
+    while _WAITING:
+        _WAITING.pop()()
+
+
+def add_rules(method: str, rules: PlanRules) -> None:
+    """Let plans have this method."""
+    _RULES[method] = rules
+
+
+def rules_by_method() -> Mapping[str, PlanRules]:
+    """The rules of every method, by its name."""
+    _load()
+    return _RULES
+
+
+def section_of(method: str) -> str:
+    """The name of a method's section."""
+    return method.replace("-", "_")
+
+
+def sections() -> dict[str, type[Any]]:
+    """Every section by its name."""
+    return {section_of(name): rules.section for name, rules in rules_by_method().items() if rules.section is not None}
+
+
+def own_section(section: type[Section], plan: Any) -> Section:
+    """The section of a plan's method; ValueError when it is another's."""
+    if not isinstance(plan.own, section):
+        raise ValueError(f"a plan of {plan.model.algorithm} has no section {section.__name__}")
+    return plan.own
