@@ -283,7 +283,7 @@ def attack_on(plan: Plan, **changes: Any) -> Attack:
     """
     grid = build_grid(plan)
     common, opposite = (-SCORE_UNIT, SCORE_UNIT) if plan.label.type == "regression" else (0, 1)
-    is_linear_start = plan.own.initial_score == "linear"
+    is_linear_start = getattr(plan.own, "initial_score", "") == "linear"
     # The rows of linear models are longest at the ends of features.
     code = 0 if plan.model.algorithm == "adassp" or is_linear_start else 1
 
