@@ -6,38 +6,52 @@ may be hostile and strangers may flood the port; the operator then does what doc
 again, or `--abort`, or a corrected plan with `--new-run`; or the coordinator never comes back. At the end it is checked
 that no model is wrong, nothing hangs, every end has a name, no site's book has less than what left the site, and no
 budget stays reserved.
+
+A worker imports and compiles everything once; every process is forked from it, so that a federation starts in a second.
+Only here are functions of the product wrapped: to strike a process at an exact message or write, and to note every
+vector that a node is about to send in a pipe, which a full disk does not reach.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import os
 import random
-import selectors
+import resource
 import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from experiments import faults_parties as parties
+import hedgerow.cli.node
+import hedgerow.client.node_session
 from experiments.datasets import Table, category, number
-from experiments.federation import SEED, make_sites, plan_text
+from experiments.federation import SEED, SETTINGS, make_sites
 from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.main import main as command
 from hedgerow.client.budget import RESERVED, BudgetBook, BudgetLine
 from hedgerow.client.node import Node, warm_up
+from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import read_site_data
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
@@ -45,7 +59,14 @@ from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.messages import Hello, MessageKind, encode
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identities import read_private
+from hedgerow.transport.interface import Connected
+from hedgerow.transport.roster_file import read_roster
 
 N_SITES, N_RECORDS, N_TREES = 5, 300, 10
 SITES = tuple(f"site-{count:03}" for count in range(N_SITES))
@@ -60,6 +81,21 @@ HUNG_SECONDS = 300.0
 CHECKS = ("wrong models", "hung", "under-charged", "budget left reserved", "ends without a name")
 _LOSSES = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 _MOST_LIVES = 8
+FULL = 0
+"""In place of a strike's signal: from now on no file of the process may grow."""
+MUTATING, NUMBERS, LYING, SILENT = "damages what it sends", "sends other numbers", "lies in its first word", "is silent"
+HOSTILE = (MUTATING, NUMBERS, LYING, SILENT)
+_DAMAGED_SHARE = 0.15
+_HOSTILE_SECONDS, _FLOOD_SECONDS, _FLOOD_CONNECTIONS = 20.0, 2.0, 200
+
+
+@dataclass(frozen=True)
+class Strike:
+    """What befalls a process at its n-th event: a node's n-th message in, or a coordinator's n-th write."""
+
+    signal: int
+    number: int
+    is_before: bool
 
 
 @dataclass(frozen=True)
@@ -67,7 +103,7 @@ class Schedule:
     """What befalls whom, as drawn."""
 
     number: int
-    strikes: dict[str, list[parties.Strike | None]]
+    strikes: dict[str, list[Strike | None]]
     signals: list[tuple[float, str, int]]
     hostile: str
     is_flooded: bool
@@ -79,15 +115,15 @@ class Schedule:
 def draw(seed: int, count: int) -> Schedule:
     """The schedule of this number; the same for the same seed."""
     source = random.Random(f"{seed}/{count}")
-    hostile = source.choice(parties.HOSTILE) if source.random() < 0.5 else ""
+    hostile = source.choice(HOSTILE) if source.random() < 0.5 else ""
     names = [HUB, *(SITES[:-1] if hostile else SITES)]
-    strikes: dict[str, list[parties.Strike | None]] = {name: [] for name in names}
+    strikes: dict[str, list[Strike | None]] = {name: [] for name in names}
     signals: list[tuple[float, str, int]] = []
     for _ in range(source.randint(1, 4)):
         name = HUB if source.random() < 0.35 else source.choice(names)
-        loss = source.choice([*_LOSSES, parties.FULL])
-        if loss == parties.FULL or source.random() < 0.6:
-            strikes[name].append(parties.Strike(loss, source.randint(1, 28), source.random() < 0.5))
+        loss = source.choice([*_LOSSES, FULL])
+        if loss == FULL or source.random() < 0.6:
+            strikes[name].append(Strike(loss, source.randint(1, 28), source.random() < 0.5))
         else:
             signals.append((source.uniform(0.0, 2.0), name, loss))
     ending = source.choice([AGAIN, AGAIN, AGAIN, ABORT, NEW_RUN, VANISHED])
@@ -108,9 +144,262 @@ class Found:
     n_closed: int = 0
     seconds: float = 0.0
 
-    def to_json(self) -> str:
-        """One line, for the process that adds up."""
-        return json.dumps({**self.__dict__, "ends": dict(self.ends), "faults": dict(self.faults)})
+
+# Processes, what befalls them, and who wishes them ill ---------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Process:
+    """A forked command: its pid, what it said on stderr, the vectors it was about to send, and how it ended."""
+
+    pid: int
+    pipes: tuple[int, int]
+    said: bytearray = field(default_factory=bytearray)
+    noted: bytearray = field(default_factory=bytearray)
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, below 0 for a signal; None while it runs. Reads what it has said meanwhile."""
+        if self.code is not None:
+            return self.code
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        for pipe, text in zip(self.pipes, (self.said, self.noted), strict=True):
+            with contextlib.suppress(BlockingIOError):
+                while part := os.read(pipe, 1 << 16):
+                    text += part
+        if done:
+            self.code = os.waitstatus_to_exitcode(status)
+            for pipe in self.pipes:
+                os.close(pipe)
+        return self.code
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it was stopped by a signal."""
+        text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+        return self.code is None and text.rpartition(")")[2].split()[0] == "T"
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    @property
+    def word(self) -> str:
+        """The code word of the error with which it ended; empty for none."""
+        lines = self.said.decode(errors="replace").strip().splitlines()
+        last = lines[-1].strip() if lines else ""
+        return last.lstrip("(").partition(",")[0] if last.endswith(")") and ", exit code " in last else ""
+
+    def uploads(self) -> Iterator[tuple[str, int]]:
+        """Run and round of every vector that it was about to send."""
+        for line in self.noted.decode("ascii").splitlines():
+            run_id, number = json.loads(line)
+            yield run_id, number
+
+
+def start(folder: Path, arguments: list[str], prepare: Callable[[int], None] = lambda _: None) -> Process:
+    """Fork a command in a folder.
+
+    Args: prepare: is called in the child before the command, with the pipe to note vectors in.
+    """
+
+    def act(noted: int) -> int:
+        prepare(noted)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = command(arguments)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
+
+    return _fork(folder, act)
+
+
+def _fork(folder: Path, act: Callable[[int], int]) -> Process:
+    said, noted = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            # Until the command has begun, to be interrupted is not an end of the command's.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+            os.setpgid(0, 0)
+            os.chdir(folder)
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream, target in ((0, null), (1, null), (2, said[1])):
+                os.dup2(target, stream)
+            code = act(noted[1])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            os._exit(code)
+    for pipe in (said[1], noted[1]):
+        os.close(pipe)
+    for pipe in (said[0], noted[0]):
+        os.set_blocking(pipe, False)
+    return Process(pid, (said[0], noted[0]))
+
+
+Act = Callable[[], object]
+
+
+def _striker(strike: Strike | None) -> Callable[[Act], None]:
+    """Does what it is given; the process is struck before or after the right one."""
+    seen = [0]
+
+    def befall() -> None:
+        assert strike is not None
+        if strike.signal == FULL:
+            # Python ignores the signal that goes with it, so that writing fails as on a full disk.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        else:
+            os.kill(os.getpid(), strike.signal)
+
+    def act(what: Act) -> None:
+        seen[0] += 1
+        is_it = strike is not None and seen[0] == strike.number
+        if is_it and strike is not None and strike.is_before:
+            befall()
+        what()
+        if is_it and strike is not None and not strike.is_before:
+            befall()
+
+    return act
+
+
+def prepare_node(strike: Strike | None, noted: int) -> None:
+    """Wrap the node's loop: it notes its vectors, and is struck."""
+    handle, act = hedgerow.client.node_session.handle, _striker(strike)
+
+    def struck(session: Any, uplink: Any, event: Any) -> None:
+        what = partial(handle, session, _Noting(session, uplink, noted), event)
+        if isinstance(event, bytes):
+            act(what)
+        else:
+            what()
+
+    hedgerow.client.node_session.handle = struck
+
+
+class _Wrapped:
+    """An uplink, as far as a node's loop uses it when it has an event."""
+
+    def __init__(self, uplink: Any) -> None:
+        self._uplink = uplink
+        self.receive, self.close = uplink.receive, uplink.close
+
+
+class _Noting(_Wrapped):
+    """Notes every vector before it is sent."""
+
+    def __init__(self, session: Any, uplink: Any, noted: int) -> None:
+        super().__init__(uplink)
+        self._session, self._noted = session, noted
+
+    def send(self, message: bytes) -> bool:
+        if message[4] == MessageKind.UPLOAD:
+            run = self._session._run
+            os.write(self._noted, json.dumps([run.run_id.hex(), run.replica.n_releases]).encode() + b"\n")
+        return bool(self._uplink.send(message))
+
+
+def prepare_coordinator(strike: Strike | None, _: int) -> None:
+    """Wrap the journal: the process is struck before or after a write."""
+    begin, act = Journal.__init__, _striker(strike)
+
+    def wrapped(self: Journal, path: Path) -> None:
+        begin(self, path)
+        write = self._database.write
+        self._database.write = lambda *statements: act(partial(write, *statements))  # type: ignore[method-assign]
+
+    Journal.__init__ = wrapped  # type: ignore[method-assign]
+
+
+def start_hostile(folder: Path, how: str, arguments: list[str], seed: int) -> Process:
+    """A site that does not follow the protocol, with a certificate that the roster pins.
+
+    Args: arguments: of `hedgerow node`, as an honest site has them.
+    """
+    source = random.Random(seed)
+    if how == MUTATING:
+        return start(folder, arguments, lambda _: _damage(source))
+    if how == NUMBERS:
+        return start(folder, arguments, lambda _: _misnumber(source))
+    return _fork(folder, lambda _: _lie(arguments, source, is_silent=how == SILENT))
+
+
+def _damage(source: random.Random) -> None:
+    handle = hedgerow.client.node_session.handle
+
+    class Damaging(_Wrapped):
+        def send(self, message: bytes) -> bool:
+            if source.random() >= _DAMAGED_SHARE:
+                return bool(self._uplink.send(message))
+            changed = bytearray(message)
+            way = source.randrange(5)
+            if way == 0:
+                changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+            elif way == 1:
+                changed = changed[: source.randrange(1, len(changed) + 1)]
+            elif way == 2:
+                changed[5:] = source.randbytes(len(changed) - 5)
+            elif way == 3:
+                self._uplink.send(message)
+            return way == 4 or bool(self._uplink.send(bytes(changed)))
+
+    hedgerow.client.node_session.handle = lambda session, uplink, event: handle(session, Damaging(uplink), event)
+
+
+def _misnumber(source: random.Random) -> None:
+    numbers = np.random.default_rng(source.getrandbits(32))
+
+    def answer(_: Node, query: Query) -> IntVector:
+        return numbers.integers(-(1 << 40), 1 << 40, query.length, dtype=np.int64)
+
+    Node.answer = answer  # type: ignore[method-assign,assignment]
+
+
+def _lie(arguments: list[str], source: random.Random, *, is_silent: bool) -> int:
+    given = dict(pairwise(arguments))
+    identity, pinned = read_private(Path(given["--identity"])), read_roster(Path(given["--roster"]))
+    plan = read_plan(given["--plan"])
+    digest = bytes.fromhex(plan.digest)
+    uplink = GrpcUplink(given["--connect"], identity, pinned, source.random, plan_digest=digest, settings=SETTINGS)
+    until = time.monotonic() + _HOSTILE_SECONDS
+    while time.monotonic() < until:
+        event = uplink.receive(0.2)
+        if is_silent or event is None:
+            continue
+        run_id, epoch = (source.choice([bytes(32), source.randbytes(32)]) for _ in range(2))
+        lie = encode(Hello(source.getrandbits(63), run_id, epoch, source.choice([0, 3, 65_000])))
+        uplink.send(lie if isinstance(event, Connected) or source.random() < 0.5 else source.randbytes(40))
+        time.sleep(0.02)
+    uplink.close()
+    return 0
+
+
+def start_flood(folder: Path, address: str, seed: int) -> Process:
+    """Strangers: connections that say garbage, or nothing, for two seconds."""
+    return _fork(folder, lambda _: _flood(address, random.Random(seed)))
+
+
+def _flood(address: str, source: random.Random) -> int:
+    host, _, port = address.rpartition(":")
+    held: list[socket.socket] = []
+    until = time.monotonic() + _FLOOD_SECONDS
+    for _ in range(_FLOOD_CONNECTIONS):
+        with contextlib.suppress(OSError):
+            held.append(socket.create_connection((host, int(port)), 0.5))
+            held[-1].settimeout(0.1)
+            if source.random() < 0.7:
+                held[-1].sendall(source.randbytes(source.randrange(1, 400)))
+        if len(held) > 40:
+            held.pop(0).close()
+        time.sleep(0.005)
+        if time.monotonic() > until:
+            break
+    return 0
 
 
 # One schedule ----------------------------------------------------------------------------------------------------
@@ -121,9 +410,9 @@ class Party:
     """The coordinator or a site: its lives, and whether its last end was its last."""
 
     name: str
-    strikes: list[parties.Strike | None]
-    process: parties.Process | None = None
-    lives: list[parties.Process] = field(default_factory=list)
+    strikes: list[Strike | None]
+    process: Process | None = None
+    lives: list[Process] = field(default_factory=list)
     start_at: float = 0.0
     thaw_at: float | None = None
     is_over: bool = False
@@ -141,7 +430,7 @@ class Play:
         self.leavers: set[str] = set()
         self.first_ready: float | None = None
         self.plans = [read_plan(str(folder / "plan.toml"))]
-        self.others: list[parties.Process] = []
+        self.others: list[Process] = []
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
 
@@ -162,7 +451,7 @@ class Play:
         """Until all have ended; what hangs is killed and counted."""
         begin = time.monotonic()
         if self.schedule.is_flooded:
-            self.others.append(parties.start_flood(self.folder, self.address, self.schedule.seed))
+            self.others.append(start_flood(self.folder, self.address, self.schedule.seed))
             self.found.faults["flood"] += 1
         while not self._is_over():
             now = time.monotonic() - begin
@@ -233,7 +522,7 @@ class Play:
     def _start(self, party: Party) -> None:
         strike = party.strikes.pop(0) if party.strikes and not self.is_calm else None
         if strike is not None:
-            name = "full disk" if strike.signal == parties.FULL else signal.Signals(strike.signal).name
+            name = "full disk" if strike.signal == FULL else signal.Signals(strike.signal).name
             self.found.faults[f"{name} at a message or write"] += 1
         if party is self.hub:
             arguments = [
@@ -242,7 +531,7 @@ class Play:
             ]  # fmt: skip
             # Given a second time, it would set the new run aside.
             self.hub_options = [option for option in self.hub_options if option != "--new-run"]
-            party.process = parties.start(self.folder, arguments, parties.prepare_coordinator(strike))
+            party.process = start(self.folder, arguments, partial(prepare_coordinator, strike))
         else:
             arguments = [
                 "node", f"{party.name}.csv", "--plan", "plan.toml", "--roster", "roster.toml", "--identity",
@@ -253,9 +542,9 @@ class Play:
             if self.schedule.hostile and party.name == SITES[-1]:
                 self.found.faults[f"hostile site: {self.schedule.hostile}"] += not party.lives
                 seed = self.schedule.seed + len(party.lives)
-                party.process = parties.start_hostile(self.folder, self.schedule.hostile, arguments, seed)
+                party.process = start_hostile(self.folder, self.schedule.hostile, arguments, seed)
             else:
-                party.process = parties.start(self.folder, arguments, parties.prepare_node(strike))
+                party.process = start(self.folder, arguments, partial(prepare_node, strike))
         party.lives.append(party.process)
 
     def _change_course(self) -> None:
@@ -328,20 +617,7 @@ class Play:
                     said = life.said.decode(errors="replace")[-2000:]
                     self.found.broken.append(("ends without a name", f"{party.name}, {code}: {said}"))
 
-
-# What is checked -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Inquest:
-    """Looks at the files that a schedule has left."""
-
-    play: Play
-
-    @property
-    def folder(self) -> Path:
-        """Where the federation's files are."""
-        return self.play.folder
+    # What is checked ----------------------------------------------------------------------------------------------
 
     @cached_property
     def plan(self) -> Plan:
@@ -352,14 +628,13 @@ class Inquest:
         """A model is what its journal's releases make, and each of these the local engine's sum over its sites."""
         if not (self.folder / "model.json").is_file():
             return
-        found = self.play.found
-        found.n_models += 1
+        self.found.n_models += 1
         try:
             why = self._fault_of_model()
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         if why:
-            found.broken.append(("wrong models", why))
+            self.found.broken.append(("wrong models", why))
 
     def _fault_of_model(self) -> str:
         # Loading refuses a report that does not follow from the ledger.
@@ -386,7 +661,7 @@ class Inquest:
                     total += node.answer(query)
                 else:
                     node.finish(query)
-            is_true = SITES[-1] not in survivors or self.play.schedule.hostile != parties.NUMBERS
+            is_true = SITES[-1] not in survivors or self.schedule.hostile != NUMBERS
             if is_true and count < n_used and not np.array_equal(releaser.release(query, total), release):
                 return f"release {count} is not the sum over {survivors}"
             # A release after those of a model that was salvaged is counted, and it may be garbage.
@@ -399,7 +674,7 @@ class Inquest:
 
     def check_books(self) -> None:
         """Of each honest site: close what is reserved, as docs/deploy.md says; then compare with what has left."""
-        for party in self.play.honest():
+        for party in self.honest():
             self._close_by_hand(party.name)
             left: dict[str, set[int]] = {}
             for life in party.lives:
@@ -411,17 +686,17 @@ class Inquest:
                     for line in book.lines():
                         charged[line.run_id] = line
                         if line.status == RESERVED:
-                            self.play.found.broken.append(("budget left reserved", f"{party.name}: {line.run_id}"))
+                            self.found.broken.append(("budget left reserved", f"{party.name}: {line.run_id}"))
             for run_id, rounds in left.items():
                 why = self._fault_of_line(charged.get(run_id), len(rounds))
                 if why:
-                    self.play.found.broken.append(("under-charged", f"{party.name}, run {run_id[:12]}: {why}"))
+                    self.found.broken.append(("under-charged", f"{party.name}, run {run_id[:12]}: {why}"))
 
     def _fault_of_line(self, line: BudgetLine | None, n_rounds: int) -> str:
         if line is None:
             return "it is not in the book"
         n_charged = sum(getattr(event, "count", 1) for event in line.events)
-        (plan,) = (plan for plan in self.play.plans if plan.digest == line.plan_digest)
+        (plan,) = (plan for plan in self.plans if plan.digest == line.plan_digest)
         # A plan's cost is rounded up; what is charged for all of its rounds may be less by so much.
         true = plan.privacy.epsilon * 0.9999 if n_rounds == N_TREES else 0.0
         if n_charged < n_rounds or line.epsilon(DELTA) < true:
@@ -436,12 +711,12 @@ class Inquest:
         with closing(BudgetBook(file)) as book:
             reserved = [line.run_id for line in book.lines() if line.status == RESERVED]
         for run_id in reserved:
-            process = parties.start(self.folder, ["ledger", str(state), "--close", run_id[:12]])
+            process = start(self.folder, ["ledger", str(state), "--close", run_id[:12]])
             while process.poll() is None:
                 time.sleep(0.02)
-            self.play.found.n_closed += 1
+            self.found.n_closed += 1
             if process.code:
-                self.play.found.broken.append(("budget left reserved", f"{site}: {process.word}"))
+                self.found.broken.append(("budget left reserved", f"{site}: {process.word}"))
 
 
 # All of them -----------------------------------------------------------------------------------------------------
@@ -466,7 +741,7 @@ def furnish(folder: Path) -> None:
             "federation": {"min_sites": 3, **TIMEOUTS},
         }
     )
-    (folder / "plan.toml").write_text(plan_text(plan), encoding="utf-8")
+    (folder / "plan.toml").write_text(plan_toml(plan), encoding="utf-8")
 
 
 def play_one(schedule: Schedule, template: Path, keep: Path | None) -> Found:
@@ -476,29 +751,14 @@ def play_one(schedule: Schedule, template: Path, keep: Path | None) -> Found:
         shutil.copytree(template, folder)
         play = Play(schedule, folder)
         found = play.play()
-        inquest = Inquest(play)
-        inquest.check_model()
-        inquest.check_books()
+        play.check_model()
+        play.check_books()
         if found.broken and keep is not None:
             shutil.copytree(folder, keep / f"schedule-{schedule.number}", dirs_exist_ok=True)
             for party in play.parties.values():
                 said = b"\n---\n".join(bytes(life.said) for life in party.lives)
                 (keep / f"schedule-{schedule.number}" / f"{party.name}.err").write_bytes(said)
     return found
-
-
-def be_worker(options: argparse.Namespace) -> int:
-    """Play every n-th schedule, and write a line for each."""
-    warm_up(None)
-    with tempfile.TemporaryDirectory() as place:
-        template = Path(place) / "template"
-        furnish(template)
-        parties.warm()
-        for count in options.only or range(options.worker[0], options.schedules, options.worker[1]):
-            schedule = draw(options.seed, count)
-            found = play_one(schedule, template, options.keep)
-            print(json.dumps([count, found.to_json()]), flush=True)
-    return 0
 
 
 def report(results: Sequence[tuple[int, Found]]) -> int:
@@ -520,7 +780,13 @@ def report(results: Sequence[tuple[int, Found]]) -> int:
     return int(any(found.broken for _, found in results))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def be_ready() -> None:
+    """What a process does once before it dials is done by the worker that it is forked from."""
+    warm_up(None)
+    hedgerow.cli.node.warm_up = lambda *_: None  # type: ignore[attr-defined]
+
+
+def main(argv: Sequence[str]) -> int:
     """Run it; 1 if something was broken."""
     parser = argparse.ArgumentParser(prog="python -m experiments faults", description=__doc__)
     parser.add_argument("--schedules", type=int, default=200)
@@ -528,44 +794,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=2, help="schedules that are played beside one another")
     parser.add_argument("--only", type=int, nargs="+", help="these schedules, by their numbers")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the files of schedules that broke something")
-    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.worker:
-        return be_worker(options)
+    schedules = [draw(options.seed, count) for count in options.only or range(options.schedules)]
     n_workers = 1 if options.only else max(1, min(options.at_once, options.schedules))
-    # A process with threads of its own cannot be forked safely.
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    given = list(sys.argv[2:] if argv is None else argv)
-    start = [sys.executable, "-m", "experiments", "faults", *given, "--worker"]
-    workers = [
-        subprocess.Popen([*start, str(first), str(n_workers)], env=environment, text=True, stdout=subprocess.PIPE)
-        for first in range(n_workers)
-    ]
-    results = sorted(_read(workers), key=lambda result: result[0])
-    expected = len(options.only) if options.only else options.schedules
-    if any(worker.wait() for worker in workers) or len(results) != expected:
-        print(f"BROKEN  {len(results)} of {expected} schedules were played: a worker has failed")
-        return 1
-    return report(results)
-
-
-def _read(workers: Sequence[subprocess.Popen[str]]) -> list[tuple[int, Found]]:
-    results = []
-    with selectors.DefaultSelector() as selector:
-        for worker in workers:
-            assert worker.stdout is not None
-            selector.register(worker.stdout, selectors.EVENT_READ)
-        while selector.get_map():
-            for key, _ in selector.select():
-                line = key.fileobj.readline()  # type: ignore[union-attr]
-                if not line:
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]
-                    continue
-                count, text = json.loads(line)
-                content = json.loads(text)
-                found = Found(**{**content, "ends": Counter(content["ends"]), "faults": Counter(content["faults"])})
-                results.append((count, found))
-                said = "; ".join(f"BROKEN {name}" for name, _ in found.broken) or "holds"
-                print(f"schedule {count}: {said}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
-    return results
+    # A process with threads of its own cannot be forked safely: workers are new ones that start none.
+    one_thread = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    results: list[tuple[int, Found]] = []
+    with (
+        tempfile.TemporaryDirectory() as place, mock.patch.dict(os.environ, one_thread),
+        ProcessPoolExecutor(n_workers, multiprocessing.get_context("spawn"), be_ready) as workers,
+    ):  # fmt: skip
+        furnish(Path(place) / "template")
+        waiting = {workers.submit(play_one, each, Path(place) / "template", options.keep): each for each in schedules}
+        for done in as_completed(waiting):
+            try:
+                count, found = waiting[done].number, done.result()
+            except BrokenProcessPool:
+                print(f"BROKEN  {len(results)} of {len(schedules)} schedules were played: a worker has failed")
+                return 1
+            results.append((count, found))
+            said = "; ".join(f"BROKEN {name}" for name, _ in found.broken) or "holds"
+            print(f"schedule {count}: {said}, {found.seconds:.1f} s", file=sys.stderr, flush=True)
+    return report(sorted(results, key=lambda result: result[0]))

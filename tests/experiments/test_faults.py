@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from experiments import faults
-from experiments.faults_parties import Process
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.methods.tasks import TrainingTask
@@ -32,7 +31,7 @@ def play_that_sent(template: Path, folder: Path, n_rounds: int) -> faults.Play:
     shutil.copytree(template, folder)
     schedule = faults.Schedule(0, {}, [], "", False, faults.AGAIN, 0.0, 1)
     play = faults.Play(schedule, folder)
-    life = Process(0, (0, 0), code=0)
+    life = faults.Process(0, (0, 0), code=0)
     for number in range(n_rounds):
         life.noted += json.dumps([RUN, number]).encode() + b"\n"
     play.parties[faults.SITES[0]].lives.append(life)
@@ -45,7 +44,7 @@ def test_a_schedule_is_drawn_from_its_seed_and_number() -> None:
     assert len({faults.draw(7, number).seed for number in range(20)}) == 20
     drawn = [faults.draw(0, number) for number in range(200)]
     assert {schedule.ending for schedule in drawn} == {faults.AGAIN, faults.ABORT, faults.NEW_RUN, faults.VANISHED}
-    assert {schedule.hostile for schedule in drawn} == {"", *faults.parties.HOSTILE}
+    assert {schedule.hostile for schedule in drawn} == {"", *faults.HOSTILE}
 
 
 @pytest.mark.parametrize(("n_charged", "is_broken"), [(None, True), (2, True), (3, False), (4, False)])
@@ -62,7 +61,7 @@ def test_a_book_with_less_than_what_left_is_noticed(
             book.reserve(bytes.fromhex(RUN), "experiment", plan, [event], (100.0, 1e-6))
             assert isinstance(event, DiscreteGaussianEvent)
             book.settle(bytes.fromhex(RUN), [dataclasses.replace(event, count=1)] * n_charged, LEFT)
-    faults.Inquest(play).check_books()
+    play.check_books()
     assert ([name for name, _ in play.found.broken] == ["under-charged"]) is is_broken
 
 
