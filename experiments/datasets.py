@@ -143,63 +143,30 @@ def _column(values: pd.Series, feature: Feature) -> NDArray[Any]:
     return np.asarray(values.map(numbers).fillna(-1).to_numpy(np.int16))
 
 
-Task = tuple[NDArray[Any], NDArray[Any]]
-"""Features [n, m], and log-odds [n]."""
-
-
-def _many_records(random: np.random.Generator) -> Task:
-    x = random.normal(size=(1_000_000, 10))
-    return x, x[:, 0] + np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] ** 2 - 1 + x[:, 3] * x[:, 4] + 0.5 * (x[:, 5] > 1)
-
-
-def _two_features(random: np.random.Generator) -> Task:
-    x = random.uniform(-4, 4, size=(20_000, 2))
-    return x, 3 * np.sin(0.75 * x[:, 0]) + 0.5 * x[:, 1]
-
-
-def _product(random: np.random.Generator) -> Task:
-    x = random.normal(size=(20_000, 3))
-    return x, x[:, 0] + x[:, 1] * x[:, 2] - 0.5
-
-
-def _fifty_features(random: np.random.Generator) -> Task:
-    x = random.normal(size=(30_000, 50))
-    return x, x[:, :5] @ np.array([1.2, -1, 0.8, 0.6, -0.4]) + 0.7 * (x[:, 5] ** 2 - 1)
-
-
-def _xor_of_two(random: np.random.Generator) -> Task:
-    x = random.uniform(-4, 4, size=(100_000, 10))
-    return x, 3 * np.sign(x[:, 0] * x[:, 1]) + x[:, 2] / 8
-
-
-def _xor_of_three(random: np.random.Generator) -> Task:
-    x = random.uniform(-4, 4, size=(60_000, 4))
-    return x, 3 * np.sign(x[:, 0] * x[:, 1] * x[:, 2])
-
-
-def _chequers(random: np.random.Generator) -> Task:
-    x = random.uniform(-4, 4, size=(100_000, 3))
-    return x, 6.0 * ((np.floor(x[:, 0] / 2) + np.floor(x[:, 1] / 2)) % 2) - 3
-
-
-def _mixed(random: np.random.Generator) -> Task:
-    x = random.normal(size=(50_000, 8))
-    return x, x[:, 0] - x[:, 1] + x[:, 2] * x[:, 3] + np.sign(x[:, 4]) * x[:, 5]
-
-
-SYNTHETIC: dict[str, Callable[[np.random.Generator], Task]] = {
-    maker.__name__.removeprefix("_"): maker
-    for maker in (
-        _many_records, _two_features, _product, _fifty_features, _xor_of_two, _xor_of_three, _chequers, _mixed,
-    )
+Drawn = NDArray[Any]
+SYNTHETIC: dict[str, tuple[tuple[int, int], float, Callable[[Drawn], Drawn]]] = {
+    "many_records": ((1_000_000, 10), 0, lambda x: (
+        x[:, 0] + np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] ** 2 - 1 + x[:, 3] * x[:, 4] + 0.5 * (x[:, 5] > 1)
+    )),
+    "two_features": ((20_000, 2), 4, lambda x: 3 * np.sin(0.75 * x[:, 0]) + 0.5 * x[:, 1]),
+    "product": ((20_000, 3), 0, lambda x: x[:, 0] + x[:, 1] * x[:, 2] - 0.5),
+    "fifty_features": ((30_000, 50), 0, lambda x: (
+        x[:, :5] @ np.array([1.2, -1, 0.8, 0.6, -0.4]) + 0.7 * (x[:, 5] ** 2 - 1)
+    )),
+    "xor_of_two": ((100_000, 10), 4, lambda x: 3 * np.sign(x[:, 0] * x[:, 1]) + x[:, 2] / 8),
+    "xor_of_three": ((60_000, 4), 4, lambda x: 3 * np.sign(x[:, 0] * x[:, 1] * x[:, 2])),
+    "chequers": ((100_000, 3), 4, lambda x: 6.0 * ((np.floor(x[:, 0] / 2) + np.floor(x[:, 1] / 2)) % 2) - 3),
+    "mixed": ((50_000, 8), 0, lambda x: x[:, 0] - x[:, 1] + x[:, 2] * x[:, 3] + np.sign(x[:, 4]) * x[:, 5]),
 }  # fmt: skip
+"""Records and features; the bound of uniform features, 0 for normal ones; log-odds [n] of the features [n, m]."""
 
 
 def make(name: str) -> Table:
     """A synthetic binary task with numeric features in [-4, 4]."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
-    x, log_odds = SYNTHETIC[name](random)
-    label = (random.random(len(x)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
+    size, bound, log_odds = SYNTHETIC[name]
+    x = random.uniform(-bound, bound, size=size) if bound else random.normal(size=size)
+    label = (random.random(len(x)) < 1 / (1 + np.exp(-log_odds(x)))).astype(np.int64)
     return _made_up(name, x, label, 4)
 
 

@@ -6,20 +6,19 @@ they are threads beside the coordinator (`Loopback`). Sessions, stores and links
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
+from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import EnvironmentFault
 from hedgerow.local.training import train
@@ -106,17 +106,6 @@ def make_sites(folder: Path, table: Table, n_sites: int) -> Sites:
     for number, name in enumerate(sites.names):
         frame.iloc[number::n_sites].to_csv(sites.table(name), index=False)
     return sites
-
-
-def plan_text(plan: Plan) -> str:
-    """A plan as its TOML file; JSON's texts, numbers and lists of texts are TOML's as well."""
-    table = plan.to_dict()
-    lines = [f"version = {table['version']}", f"name = {json.dumps(table['name'])}"]
-    for name in ("model", "privacy", "label", "federation"):
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table[name].items())]
-    for feature in table["features"]:
-        lines += ["[[features]]", *(f"{key} = {json.dumps(value)}" for key, value in feature.items())]
-    return "\n".join(lines) + "\n"
 
 
 def local_model(tables: Mapping[str, Path], plan: Plan) -> bytes:
@@ -292,11 +281,8 @@ def be_crowd(words: Sequence[str]) -> int:
 
 def in_threads(act: Callable[[Any], None], arguments: Sequence[Any]) -> None:
     """Call it with each argument in a thread of its own, and wait for all."""
-    threads = [threading.Thread(target=act, args=(argument,), daemon=True) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(arguments)) as threads:
+        list(threads.map(act, arguments))
 
 
 # Nodes as processes ----------------------------------------------------------------------------------------------
@@ -339,7 +325,7 @@ def run_federation(sites: Sites, plan: Plan, start: StartNodes) -> Measured:
     state = sites.folder / f"run-{time.monotonic_ns()}"
     state.mkdir()
     plan_file = state / "plan.toml"
-    plan_file.write_text(plan_text(plan), encoding="utf-8")
+    plan_file.write_text(plan_toml(plan), encoding="utf-8")
     processes: list[subprocess.Popen[bytes]] = []
     before, asked = [0.0, 0.0], list[float]()
 
@@ -504,51 +490,36 @@ class Loopback:
             before: list[Traffic] = []
             watch = Timeline(len(self.names), on_asked=lambda: before.append(hub.traffic()))
             address = f"127.0.0.1:{hub.port}"
-            nodes = [
-                _Node(site.name, partial(site.be, plan, data[site.name], noise, folder / site.name, address))
-                for site in self._sites
-            ]
-            for node in nodes:
-                node.start()
-            began = time.thread_time()
-            outcome, _ = coordinate(hub, self._keys, plan, noise, folder / "journal.db", watch)
-            spent = time.thread_time() - began
-            for node in nodes:
-                node.join(_LOOPBACK_PATIENCE)
+            be = {site.name: partial(site.be, plan, data[site.name], noise, folder / site.name, address)
+                  for site in self._sites}  # fmt: skip
+            threads = ThreadPoolExecutor(len(be))
+            nodes = {name: threads.submit(_timed, act) for name, act in be.items()}
+            (outcome, _), spent = _timed(lambda: coordinate(hub, self._keys, plan, noise, folder / "journal.db", watch))
+            cpu_node = sum(_spent_by(name, node) for name, node in nodes.items()) / len(nodes)
             total = hub.traffic()
-        for node in nodes:
-            node.require_success()
         rounds = Traffic(total.sent - before[0].sent, total.received - before[0].received)
-        cpu_node = sum(node.cpu for node in nodes) / len(nodes)
         numbers = sum(release.length for release in outcome.ledger)
         model, n_rounds = model_of(outcome, outcome.plan), len(watch.released)
         return LoopbackRun(model, before[0], rounds, n_rounds, numbers, watch.n_exchanges, cpu_node, spent)
 
 
-class _Node(threading.Thread):
-    """One node; `cpu` is what its thread spent, in seconds, and `fault` why it failed."""
+T = TypeVar("T")
 
-    def __init__(self, name: str, be: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._be = be
-        self.cpu = 0.0
-        self.fault: Exception | None = None
 
-    def run(self) -> None:
-        """See `threading.Thread.run`."""
-        began = time.thread_time()
-        try:
-            self._be()
-        except Exception as fault:  # the main thread raises it
-            self.fault = fault
-        self.cpu = time.thread_time() - began
+def _timed(act: Callable[[], T]) -> tuple[T, float]:
+    """What it gives, and the processor seconds of this thread for it."""
+    began = time.thread_time()
+    return act(), time.thread_time() - began
 
-    def require_success(self) -> None:
-        """Raises EnvironmentFault unless it has ended well."""
-        if self.fault is not None or self.is_alive():
-            raise EnvironmentFault(
-                f"The node {self.name} did not end well: {self.fault or 'it still runs'}.",
-                cause="It refused the run, or the machine is too busy.",
-                remedy="Run it again on a machine that does less.",
-                code="network-experiment",
-            ) from self.fault
+
+def _spent_by(name: str, node: Future[tuple[None, float]]) -> float:
+    """What a node's thread spent; raises EnvironmentFault unless it has ended well."""
+    try:
+        return node.result(_LOOPBACK_PATIENCE)[1]
+    except Exception as fault:
+        raise EnvironmentFault(
+            f"The node {name} did not end well: {str(fault) or 'it still runs'}.",
+            cause="It refused the run, or the machine is too busy.",
+            remedy="Run it again on a machine that does less.",
+            code="network-experiment",
+        ) from fault

@@ -45,7 +45,7 @@ from experiments.federation import (
     start_nodes,
 )
 from experiments.flower_lab import free_port
-from experiments.harness import arguments, plan_for
+from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
@@ -86,9 +86,7 @@ def main(argv: list[str]) -> int:
             if part in options.parts:
                 gates.update(_finished(part, partial(run, options, folder / part)))
     print(f"\nload {os.getloadavg()[0]:.1f} at the end")
-    for gate, holds in gates.items():
-        print(f"{'holds' if holds else 'MISSED':<7} {gate}")
-    return 0 if all(gates.values()) else 1
+    return verdict(gates)
 
 
 def _finished(part: str, run: Callable[[], Gates]) -> Gates:
