@@ -18,30 +18,13 @@ from functools import partial
 import numpy as np
 
 from experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
+from hedgerow.secagg import messages
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind, sealed_state, unsealed_state
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.messages import (
-    Acknowledgement,
-    Answer,
-    Echo,
-    EchoCertificate,
-    Header,
-    KeyBundle,
-    Manifest,
-    MaskedVector,
-    NonceReveal,
-    ReadyList,
-    RoundSpec,
-    ShareDelivery,
-    ShareMessage,
-    UnmaskRequest,
-    read_signed_list,
-    signed_list,
-)
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.roster import EpochParameters, Roster
 from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
@@ -76,7 +59,7 @@ def _parser(kind: Kind, parameters: bytes, sample: bytes) -> Target:
         kind.name,
         sample,
         partial(_read_list, kind, parameters),
-        lambda found: signed_list(kind, parameters, found),  # type: ignore[arg-type]
+        lambda found: messages.signed_list(kind, parameters, found),  # type: ignore[arg-type]
     )
 
 
@@ -109,14 +92,14 @@ def setup_targets() -> list[Target]:
     return [
         _plain(Roster, first.roster.to_bytes()),
         _plain(EpochParameters, parameters.to_bytes()),
-        _signed(KeyBundle, begun.messages[0]),
+        _signed(messages.KeyBundle, begun.messages[0]),
         _parser(Kind.KEY_LIST, parameters.hash(), key_list),
-        _signed(NonceReveal, revealed.messages[0]),
+        _signed(messages.NonceReveal, revealed.messages[0]),
         _parser(Kind.NONCE_LIST, parameters.hash(), nonce_list),
-        _signed(ShareMessage, shared.messages[0]),
-        _plain(ShareDelivery, delivery),
-        _signed(Acknowledgement, held.messages[0]),
-        _plain(ReadyList, ready_list),
+        _signed(messages.ShareMessage, shared.messages[0]),
+        _plain(messages.ShareDelivery, delivery),
+        _signed(messages.Acknowledgement, held.messages[0]),
+        _plain(messages.ReadyList, ready_list),
         Target("parameters at a node", parameters.to_bytes(), lambda data: Enrolment.begin(first, data, entropy)),
         Target("key list at a node", key_list, lambda data: begun.nodes[0].reveal(first, data)),
         Target("nonce list at a node", nonce_list, lambda data: revealed.nodes[0].share(first, data, entropy)),
@@ -136,83 +119,58 @@ def setup_targets() -> list[Target]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStages:
-    """One aggregation with echo, node 0 and the aggregator before each message."""
-
-    lab: Lab
-    ready: Participant
-    opened: Aggregator
-    uploads: list[bytes]
-    masked: Participant
-    closed: Aggregator
-    request: bytes
-    echoes: list[bytes]
-    echoed: Participant
-    certified: Aggregator
-    certificate: bytes
-    answers: list[bytes]
-
-
-def round_stages() -> RoundStages:
-    """The stages of one honest aggregation."""
+def round_targets() -> list[Target]:
+    """The parsers and steps of an honest aggregation with echo, at node 0 and at the aggregator."""
     lab = Lab(wishes=Wishes(1, has_echo=True))
     opened, ready = lab.open(), lab.node(0)
     uploads = [lab.masked(node, opened) for node in range(5)]
     masked = lab.node(0)
     closed, requests = opened.receive(uploads)[0].close_vectors(lab.session.coordinator)
     echoes = [lab.answered(node, requests[node]).message or b"" for node in range(5)]
+    echoed = lab.node(0)
     certified, certificate = closed.receive(echoes)[0].close_echoes()
     answers = [lab.node(node).confirm(certificate).message or b"" for node in range(5)]
-    return RoundStages(
-        lab, ready, opened, uploads, masked, closed, requests[0], echoes, lab.node(0), certified, certificate, answers
-    )
-
-
-def round_targets() -> list[Target]:
-    """The parsers and steps of an aggregation."""
-    made = round_stages()
-    context, coordinator = made.lab.session.contexts["site-0"], made.lab.session.coordinator
-    spec, upload = made.opened.spec, made.closed.uploads[0]
+    context, coordinator = lab.session.contexts["site-0"], lab.session.coordinator
+    spec, upload = opened.spec, closed.uploads[0]
     expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
     entropy, vectors = seeded_entropy(7), {"leaves": np.ones(4, np.int64)}
 
     def specified(data: bytes) -> object:
-        return made.ready.mask(context, data, expected, vectors, entropy)
+        return ready.mask(context, data, expected, vectors, entropy)
 
     def asked(manifest: bytes) -> object:
-        genuine = UnmaskRequest.from_bytes(made.request)
-        return made.masked.unmask(context, UnmaskRequest(manifest, genuine.headers, genuine.sealed).to_bytes())
+        genuine = messages.UnmaskRequest.from_bytes(requests[0])
+        return masked.unmask(context, messages.UnmaskRequest(manifest, genuine.headers, genuine.sealed).to_bytes())
 
     def uploaded(header: bytes) -> object:
-        return made.opened.receive([MaskedVector(header, upload.sealed, upload.payload).to_bytes()])
+        return opened.receive([messages.MaskedVector(header, upload.sealed, upload.payload).to_bytes()])
 
     def answered(answer: bytes) -> object:
-        return made.certified.receive([answer, *made.answers[1:]])[0].release()
+        return certified.receive([answer, *answers[1:]])[0].release()
 
     return [
-        _signed(RoundSpec, made.opened.signed_spec),
-        _signed(Header, upload.header),
-        _plain(MaskedVector, made.uploads[0]),
-        _signed(Manifest, made.closed.manifest),
-        _plain(UnmaskRequest, made.request),
-        _signed(Echo, made.echoes[0]),
-        _plain(EchoCertificate, made.certificate),
-        _signed(Answer, made.answers[0]),
-        Target("spec at a node", made.opened.signed_spec, specified),
-        Target("request at a node", made.request, lambda data: made.masked.unmask(context, data)),
-        Target("certificate at a node", made.certificate, made.echoed.confirm),
-        Target("stored participant", made.masked.to_bytes(), lambda d: Participant.restore(d, made.masked.sequence)),
-        Target("participant epoch state", made.masked.epoch_bytes(), lambda data: _restored(made.masked, epoch=data)),
-        Target("participant step state", made.masked.step_bytes(), lambda data: _restored(made.masked, step=data)),
-        Target("aggregator state", made.certified.to_bytes(), lambda data: Aggregator.restore(made.lab.view, data)),
-        _received("vector", made.opened, made.uploads[0]),
-        _received("echo", made.closed, made.echoes[0]),
-        _received("answer", made.certified, made.answers[0]),
-        _resigned("spec", Kind.ROUND_SPEC, coordinator, made.opened.signed_spec, specified),
-        _resigned("manifest", Kind.MANIFEST, coordinator, made.closed.manifest, asked),
+        _signed(messages.RoundSpec, opened.signed_spec),
+        _signed(messages.Header, upload.header),
+        _plain(messages.MaskedVector, uploads[0]),
+        _signed(messages.Manifest, closed.manifest),
+        _plain(messages.UnmaskRequest, requests[0]),
+        _signed(messages.Echo, echoes[0]),
+        _plain(messages.EchoCertificate, certificate),
+        _signed(messages.Answer, answers[0]),
+        Target("spec at a node", opened.signed_spec, specified),
+        Target("request at a node", requests[0], lambda data: masked.unmask(context, data)),
+        Target("certificate at a node", certificate, echoed.confirm),
+        Target("stored participant", masked.to_bytes(), lambda d: Participant.restore(d, masked.sequence)),
+        Target("participant epoch state", masked.epoch_bytes(), lambda data: _restored(masked, epoch=data)),
+        Target("participant step state", masked.step_bytes(), lambda data: _restored(masked, step=data)),
+        Target("aggregator state", certified.to_bytes(), lambda data: Aggregator.restore(lab.view, data)),
+        _received("vector", opened, uploads[0]),
+        _received("echo", closed, echoes[0]),
+        _received("answer", certified, answers[0]),
+        _resigned("spec", Kind.ROUND_SPEC, coordinator, opened.signed_spec, specified),
+        _resigned("manifest", Kind.MANIFEST, coordinator, closed.manifest, asked),
         _resigned("header", Kind.HEADER, context.identity, upload.header, uploaded),
-        _resigned("answer", Kind.ANSWER, context.identity, made.answers[0], answered),
+        _resigned("answer", Kind.ANSWER, context.identity, answers[0], answered),
     ]
 
 
@@ -222,7 +180,7 @@ def targets() -> list[Target]:
 
 
 def _read_list(kind: Kind, parameters: bytes, data: bytes) -> object:
-    return read_signed_list(kind, data, parameters)
+    return messages.read_signed_list(kind, data, parameters)
 
 
 def damaged(sample: bytes, draw: random.Random) -> bytes:

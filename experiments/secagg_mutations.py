@@ -8,7 +8,7 @@ one name, runs one check and puts the name back. A mutation whose check stays gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,13 @@ from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, Maske
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
 
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+def _check(check: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[check.__name__] = check
+    return check
+
 
 def looks_uniform(words: NDArray[np.unsignedinteger[Any]]) -> bool:
     """Whether the lowest and the highest byte of the words pass chi-square with 255 degrees of freedom (p > 1e-5)."""
@@ -41,6 +48,7 @@ def looks_uniform(words: NDArray[np.unsignedinteger[Any]]) -> bool:
     return max(statistics) < 360.0
 
 
+@_check
 def every_key_bit_counts() -> None:
     """A mask depends on all 256 bits of its key."""
     key = bytes(range(32))
@@ -82,6 +90,7 @@ def _views(lab: Lab, aggregator: Aggregator, upload: bytes, keys: MaskingKeys, s
     }
 
 
+@_check
 def equal_sums_look_alike() -> None:
     """Inputs (x, -x) and (x', -x') of two honest nodes look alike to the coordinator with t - 1 colluders."""
     for value in (7, 900):
@@ -102,6 +111,7 @@ def equal_sums_look_alike() -> None:
             require(looks_uniform(view), f"Not uniform: {name}.")
 
 
+@_check
 def a_used_slot_is_refused() -> None:
     """A node masks nothing twice under one slot key, whatever the purpose."""
     lab = Lab(n_nodes=3)
@@ -111,6 +121,7 @@ def a_used_slot_is_refused() -> None:
     require_refusal(lambda: lab.masked(0, again), Code.SLOT_REUSED)
 
 
+@_check
 def one_past_the_bound_is_refused() -> None:
     """Entries at the bound pass, one past it are refused, on both sides."""
     lab = Lab(n_nodes=3)
@@ -121,6 +132,7 @@ def one_past_the_bound_is_refused() -> None:
     lab.masked(0, aggregator, {"leaves": np.array([1000, -1000, 0, 1], np.int64)})
 
 
+@_check
 def a_forged_header_is_refused() -> None:
     """A header in another node's name is refused by the aggregator, and by a holder whose coordinator forged it."""
     lab = Lab(n_nodes=4)
@@ -135,6 +147,7 @@ def a_forged_header_is_refused() -> None:
     require_refusal(lambda: lab.answered(0, lab.request(lying, 0, (0, 1, 2, 3))), Code.BAD_SIGNATURE)
 
 
+@_check
 def tampered_shares_never_change_the_sum() -> None:
     """A node that returns wrong shares is named, and the sum is exact; too many of them, and nothing is released."""
     lab = Lab(n_nodes=5)
@@ -158,6 +171,7 @@ def tampered_shares_never_change_the_sum() -> None:
             require((release.sums["leaves"] == 15).all(), "A wrong number was released.")
 
 
+@_check
 def never_both_shares() -> None:
     """However often and with whatever manifests a node is asked, it gives one kind of share about each other node."""
     lab = Lab(n_nodes=5)
@@ -176,6 +190,7 @@ def never_both_shares() -> None:
     require(kinds[1] == {SEED_SHARE}, "The first manifest was not answered.")
 
 
+@_check
 def a_small_manifest_is_refused() -> None:
     """A manifest with one survivor fewer than guaranteed is refused."""
     lab = Lab(n_nodes=5)
@@ -184,6 +199,7 @@ def a_small_manifest_is_refused() -> None:
     require(lab.answered(0, lab.request(aggregator, 0, (0, 1, 2, 3))).message is not None, "The least was refused.")
 
 
+@_check
 def a_manifest_without_me_is_refused() -> None:
     """A node reveals nothing against a manifest that leaves it out."""
     lab = Lab(n_nodes=5)
@@ -191,6 +207,7 @@ def a_manifest_without_me_is_refused() -> None:
     require_refusal(lambda: lab.answered(0, lab.request(aggregator, 0, (1, 2, 3, 4))), Code.SELF_OMITTED)
 
 
+@_check
 def a_purpose_is_answered_once() -> None:
     """After an answer, the same purpose is refused in every later slot."""
     lab = Lab(n_nodes=3)
@@ -200,6 +217,7 @@ def a_purpose_is_answered_once() -> None:
     lab.masked(0, lab.open("tree-2"))
 
 
+@_check
 def low_order_keys_are_refused() -> None:
     """A key bundle with a low-order slot key goes no further than the aggregator, and no node would take it."""
     require(agreement.is_low_order(bytes(32)), "Zero is a point of low order.")
@@ -207,6 +225,7 @@ def low_order_keys_are_refused() -> None:
     require(not agreement.is_low_order(bytes([9]) + bytes(31)), "The base point is not of low order.")
 
 
+@_check
 def equal_shares_seal_differently() -> None:
     """The same share sealed twice under one key gives unrelated bytes, so that a rollback leaks no difference."""
     drawn = seeded_entropy(5)
@@ -214,6 +233,7 @@ def equal_shares_seal_differently() -> None:
     require(sealed[0][12:] != sealed[1][12:], "Two seals of one plaintext are equal.")
 
 
+@_check
 def a_restored_backup_is_refused() -> None:
     """A state older than the last record is refused, so that its slot key is not used a second time."""
     lab = Lab(n_nodes=3)
@@ -222,26 +242,6 @@ def a_restored_backup_is_refused() -> None:
     sequence = lab.node(0).sequence
     require_refusal(lambda: Participant.restore(backup, sequence), Code.ROLLED_BACK)
     Participant.restore(lab.node(0).to_bytes(), sequence)
-
-
-CHECKS: dict[str, Callable[[], None]] = {
-    check.__name__: check
-    for check in (
-        every_key_bit_counts,
-        equal_sums_look_alike,
-        a_used_slot_is_refused,
-        one_past_the_bound_is_refused,
-        a_forged_header_is_refused,
-        tampered_shares_never_change_the_sum,
-        never_both_shares,
-        a_small_manifest_is_refused,
-        a_manifest_without_me_is_refused,
-        a_purpose_is_answered_once,
-        low_order_keys_are_refused,
-        equal_shares_seal_differently,
-        a_restored_backup_is_refused,
-    )
-}
 
 
 # Weakenings -----------------------------------------------------------------------------------------------------------
@@ -262,22 +262,27 @@ def _narrow_seed() -> Any:
     return mock.patch.object(prg, "_encryptor", lambda key, *rest: plain(key[:4] + bytes(28), *rest))
 
 
-def _fresh_except(code: Code) -> Any:
-    plain = Participant._require_fresh
+def _except(code: Code, plain: Callable[..., None]) -> Callable[..., None]:
+    """Does not refuse with this code."""
 
-    def lenient(self: Participant, spec: Any) -> None:
+    def lenient(*arguments: Any) -> None:
         try:
-            plain(self, spec)
+            plain(*arguments)
         except Refusal as refusal:
             if refusal.reason is not code:
                 raise
+
+    return lenient
+
+
+def _fresh_except(code: Code) -> Any:
+    plain_mask = Participant.mask
 
     def rewinding(self: Participant, *arguments: Any, **options: Any) -> Any:
         # A slot can be used again only if its key is still there: the weakened node also keeps its first link.
         return plain_mask(replace(self, chain=_FIRST.setdefault(self.node, self.chain)), *arguments, **options)
 
-    plain_mask = Participant.mask
-    patches: dict[str, Any] = {"_require_fresh": lenient}
+    patches: dict[str, Any] = {"_require_fresh": _except(code, Participant._require_fresh)}
     if code is Code.SLOT_REUSED:
         _FIRST.clear()
         patches["mask"] = rewinding
@@ -300,14 +305,9 @@ def _masks_without(keep: Callable[[list[bytes]], list[bytes]], keeps_minus: bool
 
 @contextmanager
 def _unchecked_signatures() -> Iterator[None]:
-    def accept(*arguments: Any) -> None:
-        return None
-
-    with (
-        mock.patch.object(aggregator, "check_signature", accept),
-        mock.patch.object(checks, "check_signature", accept),
-        mock.patch.object(participant, "check_signature", accept),
-    ):
+    with ExitStack() as stack:
+        for module in (aggregator, checks, participant):
+            stack.enter_context(mock.patch.object(module, "check_signature", lambda *arguments: None))
         yield
 
 
@@ -347,21 +347,14 @@ def _second_manifest() -> Iterator[None]:
 
 
 def _manifest_except(code: Code) -> Any:
-    plain = checks.check_manifest
-
-    def lenient(*arguments: Any) -> None:
-        try:
-            plain(*arguments)
-        except Refusal as refusal:
-            if refusal.reason is not code:
-                raise
+    plain_headers = checks.check_headers
 
     def headers(request: Any, manifest: Any, view: Any, node: int) -> Any:
         if node in manifest.survivors:
             return plain_headers(request, manifest, view, node)
         return {header.node: header for header in map(Header.from_signed, request.headers)}
 
-    plain_headers = checks.check_headers
+    lenient = _except(code, checks.check_manifest)
     return mock.patch.multiple(participant, check_manifest=lenient, check_headers=headers)
 
 
