@@ -10,6 +10,9 @@ from typing import get_args
 
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
 from hedgerow.protocol import messages
+from hedgerow.protocol.results import EventReport, RunReport, SiteReport
+from hedgerow.protocol.wire.reports import Told, WatchRequest
+from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction
 
 INTRODUCTION = f"""# The wire
 
@@ -49,6 +52,21 @@ ROOMS = (
         "What a node and the coordinator say to each other in a run, whatever engine carries it. Which may come when "
         "is the table of `hedgerow.protocol.script`.",
         get_args(messages.Message),
+    ),
+    Room(
+        "A stream over gRPC",
+        "The engine `grpc` carries messages in the `Message` of `protocol/wire/hedgerow.proto`, over mutual TLS in "
+        "which both sides pin the other's certificate by the roster. The version stands in the names of the services. "
+        "A node says its Introduction first, the coordinator an Admittance; then both send messages of the run. The "
+        "side that ends the stream says a Farewell first.",
+        (Introduction, Admittance, Farewell),
+    ),
+    Room(
+        "A monitor",
+        "A party that the roster lists as a monitor sends one WatchRequest, and is told of the run until it ends. "
+        "Nothing in it was computed from a site's rows: all parties of the run know it, and those who watch the "
+        "network.",
+        (WatchRequest, Told, RunReport, SiteReport, EventReport),
     ),
 )
 

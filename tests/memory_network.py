@@ -164,8 +164,8 @@ class MemoryNetwork:
         with self._lock:
             if site in self._uplinks:
                 old = self._uplinks[site]
-                self._disconnect(site, "replaced")
-                old._inbox.put(Disconnected("replaced", is_final=True))
+                self._disconnect(site, "connection-lost")
+                old._inbox.put(Disconnected("duplicate-node", is_final=True))
             self._uplinks[site] = uplink = MemoryUplink(self, site)
             self._connect(site)
             return uplink

@@ -25,7 +25,6 @@ from hedgerow.codec import (
     Blob,
     BlobByNode,
     Blobs,
-    ByNode,
     Choice,
     CodecFault,
     CodeWord,
@@ -46,6 +45,8 @@ from hedgerow.codec import (
     Ratio,
     Real,
     Record,
+    Shown,
+    Table,
     Text,
     Unsigned,
     Word,
@@ -77,10 +78,11 @@ class Everything(Encoded):
 
     KIND = 250
     number: Annotated[int, Unsigned(2, least=3, most=700)]
-    real: Annotated[float, Real(least=0.0, finite=True)]
+    real: Annotated[float, Real(least=0.0, most=1e9)]
     hash: Hash
     blob: Annotated[bytes, Blob(most=40)]
     line: Line
+    shown: Shown
     word: CodeWord
     colour: Annotated[Colour, Choice(Colour)]
     flag: YesNo
@@ -104,14 +106,14 @@ def values_of(form: Form) -> st.SearchStrategy[Any]:
         case Unsigned():
             return st.integers(form.least, 256**form.size - 1 if form.most is None else form.most)
         case Real():
-            return st.floats(form.least if form.least > -math.inf else None, allow_nan=False,
-                             allow_infinity=None if not form.finite else False)  # fmt: skip
+            bounds = [None if math.isinf(bound) else bound for bound in (form.least, form.most)]
+            return st.floats(*bounds, allow_nan=False)
         case Fixed():
             return st.binary(min_size=form.size, max_size=form.size)
         case Blob():
             return st.binary(max_size=min(form.most, 40))
         case Text():
-            return st.text(max_size=form.most // 4)
+            return st.text(max_size=form.most // 4).filter(lambda text: text.isprintable() or not form.is_shown)
         case Word():
             return st.from_regex(rf"[a-z0-9-]{{{form.least},64}}", fullmatch=True)
         case Choice():
@@ -129,8 +131,8 @@ def values_of(form: Form) -> st.SearchStrategy[Any]:
         case Many():
             most = min(form.most or 4, 4)
             return st.lists(values_of(form.form), min_size=form.least, max_size=max(most, form.least)).map(tuple)
-        case ByNode():
-            return st.dictionaries(st.integers(0, 65_535), values_of(form.form), max_size=4)
+        case Table():
+            return st.dictionaries(values_of(form.keys), values_of(form.values), max_size=4)
         case Integers():
             bits = st.sampled_from([0, 7, 8, 15, 31, 62, 63])
             entries = bits.flatmap(
@@ -223,8 +225,8 @@ def test_garbage_is_refused_by_one_error(record: type[Encoded], tail: bytes) -> 
 
 
 GOOD = Everything(
-    5, 1.5, bytes(32), b"blob", "a line", "a-word", Colour.RED, True, b"four", Fraction(1, 2), (1, 2), (b"x", b""),
-    (b"abcd",), (Point(1, 2),), {3: b"three"}, np.array([-1, 300]), Point(7, 8),
+    5, 1.5, bytes(32), b"blob", "a line", "shown", "a-word", Colour.RED, True, b"four", Fraction(1, 2), (1, 2),
+    (b"x", b""), (b"abcd",), (Point(1, 2),), {3: b"three"}, np.array([-1, 300]), Point(7, 8),
 )  # fmt: skip
 
 
@@ -232,7 +234,8 @@ GOOD = Everything(
     "change",
     [
         {"number": 2}, {"number": 701}, {"number": -1}, {"real": math.nan}, {"real": math.inf}, {"real": -1.0},
-        {"hash": bytes(31)}, {"blob": bytes(41)}, {"line": "x" * 201}, {"word": ""}, {"word": "A"}, {"word": "a" * 65},
+        {"hash": bytes(31)}, {"blob": bytes(41)}, {"line": "x" * 201},
+        {"shown": "\x1b[1m"}, {"word": ""}, {"word": "A"}, {"word": "a" * 65},
         {"maybe": b"five5"}, {"ratio": Fraction(1, 2**24)}, {"nodes": (2, 2)}, {"nodes": (2, 1)}, {"keys": ()},
         {"keys": (b"abc",)}, {"points": (Point(1, 2),) * 4}, {"integers": np.zeros(51, np.int64)},
         {"point": Point(1, 65_536)},
@@ -258,6 +261,7 @@ def test_what_no_reader_takes_is_not_written(change: dict[str, Any]) -> None:
         (b"\x03red", b"\x03rod"),  # No such colour.
         (b"\x01\x01four", b"\x02\x01four"),  # Neither yes nor no.
         (b"\x06a line", b"\x06a lin\xff"),  # No UTF-8.
+        (b"\x05shown", b"\x05sh\x1bwn"),  # It would drive a terminal.
     ],
 )
 def test_another_form_of_a_field_is_refused(before: bytes, after: bytes) -> None:

@@ -143,10 +143,10 @@ class Unsigned(Form):
 
 @dataclass(frozen=True)
 class Real(Form):
-    """A double of IEEE 754 that is no NaN, and not below `least`; with `finite`, not infinite either."""
+    """A double of IEEE 754 from `least` to `most`, and no NaN."""
 
     least: float = -math.inf
-    finite: bool = False
+    most: float = math.inf
 
     def write(self, value: float, into: list[bytes]) -> None:
         into.append(struct.pack(">d", self._within(value)))
@@ -155,13 +155,12 @@ class Real(Form):
         return self._within(float(struct.unpack(">d", source.take(8))[0]))
 
     def _within(self, value: float) -> float:
-        if not value >= self.least or (self.finite and math.isinf(value)):
+        if not self.least <= value <= self.most:
             fail("A number is none, or out of its range.")
         return value
 
     def __str__(self) -> str:
-        least = "" if math.isinf(self.least) else f", at least {self.least:g}"
-        return "double, no NaN" + (", finite" if self.finite else "") + least
+        return f"double, {self.least:g} to {self.most:g}"
 
 
 @dataclass(frozen=True)
@@ -205,27 +204,31 @@ class Blob(Form):
 
 @dataclass(frozen=True)
 class Text(Form):
-    """UTF-8 with its length in one byte before it, at most `most` bytes."""
+    """UTF-8 of at most `most` bytes, their number in one byte before it; what `is_shown` drives no terminal."""
 
     most: int = MAX_TEXT_BYTES
+    is_shown: bool = False
 
     def write(self, value: str, into: list[bytes]) -> None:
         raw = value.encode()
-        if len(raw) > self.most:
-            fail("A text is too long.")
+        self._check(value, len(raw))
         into += (bytes((len(raw),)), raw)
 
     def read(self, source: Source) -> str:
-        size = source.number(1)
-        if size > self.most:
-            fail("A text is too long.")
+        raw = source.take(source.number(1))
         try:
-            return source.take(size).decode()
+            value = raw.decode()
         except UnicodeDecodeError:
             fail("A text is not UTF-8.")
+        self._check(value, len(raw))
+        return value
+
+    def _check(self, value: str, size: int) -> None:
+        if size > self.most or (self.is_shown and not value.isprintable()):
+            fail("A text is too long, or cannot be shown.")
 
     def __str__(self) -> str:
-        return f"u8 length, UTF-8 (at most {self.most} bytes)"
+        return f"u8 length, UTF-8 (at most {self.most} bytes{', all printable' if self.is_shown else ''})"
 
 
 @dataclass(frozen=True)
@@ -390,22 +393,30 @@ class Many(Form):
 
 
 @dataclass(frozen=True)
-class ByNode(Form):
-    """A value for each of some nodes: a list of nodes, and then the values in its order."""
+class Table(Form):
+    """Values by their keys, which are strictly increasing."""
 
-    form: Form
+    keys: Form
+    values: Form
 
-    def write(self, value: Mapping[int, Any], into: list[bytes]) -> None:
-        nodes = sorted(value)
-        _NODES.write(nodes, into)
-        for node in nodes:
-            self.form.write(value[node], into)
+    def write(self, value: Mapping[Any, Any], into: list[bytes]) -> None:
+        into.append(len(value).to_bytes(2, "big"))
+        for key in sorted(value):
+            self.keys.write(key, into)
+            self.values.write(value[key], into)
 
-    def read(self, source: Source) -> dict[int, Any]:
-        return {node: self.form.read(source) for node in _NODES.read(source)}
+    def read(self, source: Source) -> dict[Any, Any]:
+        found = {}
+        last = None
+        for _ in range(source.number(2)):
+            key = self.keys.read(source)
+            if last is not None and key <= last:
+                fail("Keys are not strictly increasing.", Flaw.DISORDERED)
+            last, found[key] = key, self.values.read(source)
+        return found
 
     def __str__(self) -> str:
-        return f"{_NODES}; then for each: {self.form}"
+        return f"u16 count, each: {self.keys}, strictly increasing; {self.values}"
 
 
 @dataclass(frozen=True)
@@ -475,10 +486,11 @@ YesNo = Annotated[bool, Flag()]
 Hash = Annotated[bytes, Fixed(HASH_BYTES)]
 Bytes = Annotated[bytes, Blob()]
 Line = Annotated[str, Text()]
+Shown = Annotated[str, Text(is_shown=True)]
 CodeWord = Annotated[str, Word()]
 Nodes = Annotated[tuple[int, ...], NodeList()]
 Blobs = Annotated[tuple[bytes, ...], Many(Blob())]
-BlobByNode = Annotated[Mapping[int, bytes], ByNode(Blob())]
+BlobByNode = Annotated[Mapping[int, bytes], Table(Unsigned(2), Blob())]
 
 
 class Record:

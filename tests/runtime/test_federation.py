@@ -326,7 +326,7 @@ def test_a_run_that_cannot_go_on_ends_with_a_code_and_not_with_a_wait(
         assert [fault.code for fault in federation.parties[site].failures] == ["too-few-sites"]
 
 
-@pytest.mark.parametrize("reason", ["silent", "slow-peer", "replaced"])
+@pytest.mark.parametrize("reason", ["silent", "slow-peer"])
 @pytest.mark.parametrize("kind", [MessageKind.ROUND_REQUEST, MessageKind.UNMASK])
 def test_a_node_whose_connection_was_given_up_keeps_its_place(
     federate: Builder, kind: MessageKind, reason: str

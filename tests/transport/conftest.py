@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Hello
+from hedgerow.codec import CodecFault, Encoded
+from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_uplink import GrpcUplink
@@ -24,8 +25,8 @@ from hedgerow.transport.interface import HubEvent, UplinkEvent
 from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 QUICK = LinkSettings(
-    ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, duplicate_seconds=600.0,
-    closing_seconds=600.0, backoff_seconds=0.05, longest_backoff_seconds=0.2, http_proxy=False,
+    ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, closing_seconds=600.0,
+    backoff_seconds=0.05, longest_backoff_seconds=0.2, http_proxy=False,
 )  # fmt: skip
 """Quick where nothing is judged. No peer is given up, however busy the machine is, unless a test asks for it."""
 PATIENCE = 300.0
@@ -106,7 +107,7 @@ class Relay:
 
 
 class Hostile:
-    """A client with a valid certificate that writes whatever it is told to, frame by frame."""
+    """A client with a valid certificate that writes whatever it is told to, message by message."""
 
     def __init__(self, federation: Federation, site: str, port: int) -> None:
         identity, own = federation.sites[site], federation.roster.coordinator
@@ -115,31 +116,39 @@ class Hostile:
         )
         options = [("grpc.ssl_target_name_override", own.tls_name), ("grpc.enable_http_proxy", 0)]
         self._channel = grpc.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: Any = self._channel.stream_stream(JOIN)(iter(self._frames.get, None))
-        self.writer, self._reader = FrameWriter(), FrameReader(1 << 30)
-        self.hello = Hello(site, federation.roster.digest())
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._answers: Any = self._channel.stream_stream(JOIN)(iter(self._messages.get, None))
+        self.introduction = Introduction(site, federation.roster.digest())
 
-    def write(self, *frames: bytes) -> Hostile:
-        for frame in frames:
-            self._frames.put(frame)
+    def write(self, *raw: bytes) -> Hostile:
+        """Hand over what gRPC shall carry."""
+        for each in raw:
+            self._messages.put(each)
         return self
 
+    def say(self, *messages: Encoded | bytes) -> Hostile:
+        """Send these, as a node wraps its own."""
+        contents = [message.to_bytes() if isinstance(message, Encoded) else message for message in messages]
+        return self.write(*map(wrapped, contents))
+
     def read(self) -> object:
-        """The next frame of the coordinator, whatever it says; None when the stream is over."""
+        """The next message of the coordinator, whatever it says; None when the stream is over."""
         try:
-            return self._reader.read(next(self._answers))
+            content = unwrapped(next(self._answers), 1 << 30)
         except StopIteration:
             return None
+        for kind in (Admittance, Farewell):
+            with contextlib.suppress(CodecFault):
+                return kind.from_bytes(content)
+        return content
 
     def greet(self) -> Hostile:
         """Join as a good node would."""
-        self.write(self.writer.hello(self.hello)).read()
-        self.writer.version = 1
+        self.say(self.introduction).read()
         return self
 
     def close(self) -> None:
-        self._frames.put(None)
+        self._messages.put(None)
         self._channel.close()
 
 
@@ -221,19 +230,6 @@ def federation(_keys: Federation) -> Iterator[Federation]:
 def quick() -> Callable[..., LinkSettings]:
     """The settings of these tests, with changes."""
     return lambda **changes: replace(QUICK, **changes)
-
-
-@pytest.fixture
-def impatient() -> Callable[[GrpcHub | GrpcUplink], None]:
-    """From now on one end gives up soon whom it does not hear: not before a test has made its peer fall silent."""
-
-    def give_up(end: GrpcHub | GrpcUplink) -> None:
-        links = end._links.values() if isinstance(end, GrpcHub) else [end._link]
-        for link in list(links):
-            if link is not None:
-                link._settings = replace(QUICK, silence_seconds=0.5)
-
-    return give_up
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.reports import WatchRequest
+from hedgerow.protocol.wire.stream import wrapped
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
@@ -89,11 +90,9 @@ def test_a_node_is_found_whatever_the_coordinator_listens_on(
     federation: Any, quick: Any, event_of: EventOf, host: str
 ) -> None:
     """It stays connected beyond the time after which a stranger is sent away, and the stranger is."""
-    settings = quick(handshake_seconds=0.5, hello_seconds=0.2, duplicate_seconds=0.2)
+    settings = quick(handshake_seconds=0.5, hello_seconds=0.2)
     try:
-        hub = federation.opened(
-            GrpcHub(federation.coordinator, federation.roster, HubAddress(host), settings=settings)
-        )
+        hub = federation.opened(GrpcHub(federation.coordinator, federation.roster, HubAddress(host), settings=settings))
     except EnvironmentFault:
         pytest.skip(f"This machine has no {host}.")
     where = "[::1]" if host == "::1" else "127.0.0.1"
@@ -165,7 +164,7 @@ def test_one_certificate_has_a_few_connections(
     gets in beside it.
     """
     scene = WatchedHub(federation, quick())
-    request = WatchRequest(scene.roster.digest(), 0.1).to_bytes()
+    request = wrapped(WatchRequest(scene.roster.digest(), 0.1).to_bytes())
     calls = [scene.channel().unary_stream(WATCH)(request) for _ in range(40)]
     wait_until(lambda: sum(call.done() for call in calls) >= 36)
     wait_until(lambda: n_accepted(scene.hub.port) <= MONITOR_CONNECTIONS)
@@ -176,9 +175,7 @@ def test_one_certificate_has_a_few_connections(
     assert len(caplog.records) < 20
 
 
-def test_refused_streams_name_their_party(
-    federation: Any, quick: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_streams_name_their_party(federation: Any, quick: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A monitor that asks for what only sites may is in the log by its name, and not once for every stream."""
     scene = WatchedHub(federation, quick())
     channel = scene.channel()
@@ -190,7 +187,7 @@ def test_refused_streams_name_their_party(
 
 def test_a_connection_that_asks_for_nothing_is_ended(federation: Any, quick: Any, tmp_path: Any) -> None:
     """A certificate of the roster alone keeps no connection open: something has to be carried over it."""
-    scene = WatchedHub(federation, quick(handshake_seconds=0.5, hello_seconds=0.2, duplicate_seconds=0.2))
+    scene = WatchedHub(federation, quick(handshake_seconds=0.5, hello_seconds=0.2))
     connection = scene.tls(tmp_path)
     wait_until(lambda: is_ended(connection))
 

@@ -12,21 +12,24 @@ from typing import Any
 
 import pytest
 
+from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, entries
-from hedgerow.protocol.wire import hedgerow_pb2 as pb
-from hedgerow.protocol.wire.frames import CHUNK_BYTES, Message, Ping, Refused, Welcome
+from hedgerow.protocol.messages import Hello
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, wrapped
+from hedgerow.transport import grpc_uplink
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 from hedgerow.transport.roster_file import build_roster
 
 EventOf = Callable[..., Any]
+LIMIT = 1 << 20
 
 
 @pytest.fixture
-def run_beside(federation: Any, event_of: EventOf) -> Any:
+def run_beside(federation: Any, event_of: EventOf, quick: Callable[..., Any]) -> Any:
     """A hub with one good node, and a check that both still get through to each other undisturbed."""
-    hub = federation.hub()
+    hub = federation.hub(settings=quick(max_message_bytes=LIMIT))
     south = federation.uplink("south", hub.port)
     event_of(hub, Joined, only=True)
     event_of(south, Connected, only=True)
@@ -46,108 +49,101 @@ def run_beside(federation: Any, event_of: EventOf) -> Any:
     return Run
 
 
-def frame(**fields: Any) -> bytes:
-    return pb.Envelope(**{"version": 1, "sequence": 1, **fields}).SerializeToString()
+def introduction(run: Any, **changes: Any) -> bytes:
+    return replace(Introduction("north", run.digest), **changes).to_bytes()
 
 
-def hello(run: Any, **changes: Any) -> bytes:
-    fields = {"versions": [1], "site": "north", "roster_digest": run.digest, **changes}
-    return frame(hello=pb.Hello(**fields))
-
-
-FIRST_FRAMES: dict[str, tuple[Callable[[Any], bytes], WireCode]] = {
+FIRST: dict[str, tuple[Callable[[Any], bytes], WireCode]] = {
     "noise": (lambda run: b"\xff" * 50, WireCode.MALFORMED),
     "nothing": (lambda run: b"", WireCode.MALFORMED),
-    "no body": (lambda run: frame(), WireCode.MALFORMED),
-    "truncated": (lambda run: hello(run)[:-5], WireCode.MALFORMED),
-    "oversized frame": (lambda run: frame(chunk=pb.Chunk(data=bytes(CHUNK_BYTES + 5000))), WireCode.OVERSIZED),
-    "another envelope": (lambda run: frame(version=2, hello=pb.Hello(site="north")), WireCode.UNKNOWN_VERSION),
-    "no common version": (lambda run: hello(run, versions=[7, 9]), WireCode.VERSION_MISMATCH),
-    "no version": (lambda run: hello(run, versions=[]), WireCode.MALFORMED),
-    "second frame first": (lambda run: frame(sequence=2, hello=pb.Hello(site="north")), WireCode.OUT_OF_ORDER),
-    "chunk first": (lambda run: frame(chunk=pb.Chunk(message_bytes=1, data=b"x")), WireCode.UNEXPECTED_FRAME),
-    "welcome first": (lambda run: frame(welcome=pb.Welcome(version=1, max_message_bytes=1)), WireCode.UNEXPECTED_FRAME),
-    "another site": (lambda run: hello(run, site="east"), WireCode.SITE_MISMATCH),
-    "another roster": (lambda run: hello(run, roster_digest=bytes(32)), WireCode.ROSTER_MISMATCH),
-    "short digest": (lambda run: hello(run, roster_digest=bytes(31)), WireCode.MALFORMED),
+    "no message": (lambda run: wrapped(b"hello"), WireCode.MALFORMED),
+    "truncated": (lambda run: wrapped(introduction(run)[:-5]), WireCode.MALFORMED),
+    "lengthened": (lambda run: wrapped(introduction(run) + b"x"), WireCode.MALFORMED),
+    "oversized": (lambda run: wrapped(bytes(LIMIT + 1)), WireCode.OVERSIZED),
+    "another version": (lambda run: wrapped(of_another_version(introduction(run))), WireCode.UNKNOWN_VERSION),
+    "a message of a run": (lambda run: wrapped(Hello(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "admittance": (lambda run: wrapped(Admittance(1).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "another site": (lambda run: wrapped(introduction(run, site="east")), WireCode.SITE_MISMATCH),
+    "another roster": (lambda run: wrapped(introduction(run, roster_digest=bytes(32))), WireCode.ROSTER_MISMATCH),
 }
 
 
-@pytest.mark.parametrize("name", FIRST_FRAMES)
-def test_a_wrong_first_frame(federation: Any, run_beside: Any, name: str) -> None:
+def of_another_version(message: bytes) -> bytes:
+    return message[:3] + bytes((VERSION + 1,)) + message[4:]
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_wrong_first_message(federation: Any, run_beside: Any, name: str) -> None:
     """Before a node has joined, the coordinator answers with the code, ends the stream and tells nobody else."""
     run_beside.digest = federation.roster.digest()
-    make, code = FIRST_FRAMES[name]
+    make, code = FIRST[name]
     hostile = federation.hostile("north", run_beside.port).write(make(run_beside))
     answer = hostile.read()
-    assert isinstance(answer, Refused) and answer.code is code
+    assert isinstance(answer, Farewell) and answer.code == code
     assert hostile.read() is None
     run_beside.is_undisturbed()
     assert dict(run_beside.hub.refusals) == {code.value: 1}
 
 
-def chunk(sequence: int, message_bytes: int, offset: int, data: bytes) -> bytes:
-    return frame(sequence=sequence, chunk=pb.Chunk(message_bytes=message_bytes, offset=offset, data=data))
+LATER: dict[str, tuple[bytes, WireCode]] = {
+    "noise": (b"\xff" * 50, WireCode.MALFORMED),
+    "second introduction": (wrapped(Introduction("north", bytes(32)).to_bytes()), WireCode.UNEXPECTED_FRAME),
+    "a farewell that is none": (wrapped(Farewell("closed", "").to_bytes() + b"x"), WireCode.UNEXPECTED_FRAME),
+    "oversized": (wrapped(bytes(LIMIT + 1)), WireCode.OVERSIZED),
+}
 
 
-FULL = bytes(CHUNK_BYTES)
-TWO, THREE = 2 * CHUNK_BYTES, 3 * CHUNK_BYTES
-SECOND_HELLO = frame(sequence=2, hello=pb.Hello(versions=[1], roster_digest=bytes(32)))
-LATER_FRAMES: dict[str, tuple[list[bytes], WireCode]] = {
-    "noise": ([b"\xff" * 50], WireCode.MALFORMED),
-    "truncated": ([chunk(2, 5, 0, b"12345")[:-2]], WireCode.MALFORMED),
-    "second hello": ([SECOND_HELLO], WireCode.UNEXPECTED_FRAME),
-    "unknown version": ([frame(sequence=2, version=2, ping=pb.Ping(token=1))], WireCode.UNKNOWN_VERSION),
-    "version 0": ([frame(sequence=2, version=0, ping=pb.Ping(token=1))], WireCode.UNKNOWN_VERSION),
-    "repeated": ([chunk(2, 1, 0, b"a"), chunk(2, 1, 0, b"a")], WireCode.OUT_OF_ORDER),
-    "missing": ([chunk(3, 1, 0, b"a")], WireCode.OUT_OF_ORDER),
-    "oversized message": ([chunk(2, 1 << 40, 0, FULL)], WireCode.OVERSIZED),
-    "begins in the middle": ([chunk(2, 9, 4, b"56789")], WireCode.OUT_OF_ORDER),
-    "a hole": ([chunk(2, THREE, 0, FULL), chunk(3, THREE, TWO, FULL)], WireCode.OUT_OF_ORDER),
-    "grows on the way": ([chunk(2, TWO, 0, FULL), chunk(3, 1 << 40, CHUNK_BYTES, FULL)], WireCode.OUT_OF_ORDER),
-    "tiny chunks": ([chunk(2, TWO, 0, b"1")], WireCode.MALFORMED),
-    "longer than it says": ([chunk(2, 3, 0, b"1234")], WireCode.MALFORMED),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LATER_FRAMES)
-def test_a_wrong_later_frame(federation: Any, run_beside: Any, event_of: EventOf, name: str) -> None:
+@pytest.mark.parametrize("name", LATER)
+def test_a_wrong_later_message(federation: Any, run_beside: Any, event_of: EventOf, name: str) -> None:
     """A joined node that breaks the rules is told which, and leaves under that name."""
-    frames, code = LATER_FRAMES[name]
-    hostile = federation.hostile("north", run_beside.port).greet().write(*frames)
+    raw, code = LATER[name]
+    hostile = federation.hostile("north", run_beside.port).greet().write(raw)
     answer = hostile.read()
-    assert isinstance(answer, Refused) and answer.code is code
+    assert isinstance(answer, Farewell) and answer.code == code
     assert event_of(run_beside.hub, Left) == Left("north", code.value)
     run_beside.is_undisturbed()
 
 
-def test_a_frame_beyond_what_grpc_takes(federation: Any, run_beside: Any, event_of: EventOf) -> None:
-    """Far too large a frame is not even read; its sender is gone, the others stay."""
+@pytest.mark.parametrize("method", ["wire.v1.Coordinator", "wire.v99.Coordinator"])
+def test_a_node_of_another_version(federation: Any, run_beside: Any, monkeypatch: Any, method: str) -> None:
+    """The version stands in the name of what it calls: both sides hear of it by name, and the node stops."""
+    monkeypatch.setattr(grpc_uplink, "JOIN", f"/hedgerow.{method}/Join")
+    node = federation.uplink("north", run_beside.port)
+    assert node.receive(300) == Disconnected("version-mismatch", is_final=True)
+    run_beside.is_undisturbed()
+    assert dict(run_beside.hub.refusals) == {"version-mismatch": 1}
+
+
+def test_a_message_beyond_what_grpc_takes(federation: Any, run_beside: Any, event_of: EventOf) -> None:
+    """Far too large a message is not even read; its sender is gone, the others stay."""
     federation.hostile("north", run_beside.port).greet().write(bytes(3 << 20))
     assert event_of(run_beside.hub, Left).site == "north"
     run_beside.is_undisturbed()
 
 
-def test_random_frames_never_disturb(federation: Any, run_beside: Any) -> None:
-    """Good frames with bytes changed end in a named refusal or are taken; the run beside goes on."""
+def test_random_messages_never_disturb(federation: Any, run_beside: Any) -> None:
+    """Good messages with bytes changed end in a named refusal or are taken; the run beside goes on."""
     source = random.Random(5)
-    for _ in range(60):
-        hostile = federation.hostile("north", run_beside.port).greet()
-        bad = bytearray(chunk(2, 20, 0, bytes(20)))
+    for number in range(60):
+        hostile = federation.hostile("north", run_beside.port)
+        good = hostile.introduction if number % 2 else Farewell("closed", "It was stopped.")
+        bad = bytearray(wrapped(good.to_bytes()))
         for _ in range(source.randrange(1, 4)):
             bad[source.randrange(len(bad))] = source.randrange(256)
-        hostile.write(bytes(bad), frame(sequence=9, ping=pb.Ping(token=1)))
+        if number % 2 == 0:
+            hostile.greet()
+        hostile.write(bytes(bad)).say(Farewell("closed", ""))
         while (answer := hostile.read()) is not None:
-            assert isinstance(answer, Refused | Ping)
+            assert isinstance(answer, Farewell | Admittance)
         hostile.close()
     run_beside.is_undisturbed(others=(Joined, Left, Arrived))
 
 
 def test_one_who_says_nothing(federation: Any, quick: Callable[..., Any]) -> None:
-    """A stream without a first frame is ended when its time is over."""
+    """A stream without a first message is ended when its time is over."""
     hub = federation.hub(settings=quick(hello_seconds=0.3))
     answer = federation.hostile("north", hub.port).read()
-    assert isinstance(answer, Refused) and answer.code is WireCode.HELLO_TIMEOUT
+    assert isinstance(answer, Farewell) and answer.code == WireCode.HELLO_TIMEOUT
     assert hub.receive(0) is None
 
 
@@ -209,8 +205,8 @@ def test_a_certificate_under_a_pinned_one(federation: Any, run_beside: Any) -> N
     federation.sites["forged"] = Forged()
     try:
         hostile = federation.hostile("forged", run_beside.port)
-        answer = hostile.write(hostile.writer.hello(replace(hostile.hello, site="north"))).read()
-        assert isinstance(answer, Refused) and answer.code is WireCode.UNPINNED
+        answer = hostile.say(replace(hostile.introduction, site="north")).read()
+        assert isinstance(answer, Farewell) and answer.code == WireCode.UNPINNED
     finally:
         del federation.sites["forged"]
     run_beside.is_undisturbed()
@@ -234,23 +230,31 @@ def test_two_plans(federation: Any, event_of: EventOf) -> None:
     assert event_of(hub, Joined) == Joined("south")
 
 
-def test_a_living_node_keeps_its_place(federation: Any, run_beside: Any, event_of: EventOf) -> None:
-    """A second node of a site is turned away for good; the first one does not even notice."""
-    twin = federation.uplink("south", run_beside.port)
+def test_a_living_node_keeps_its_place(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
+    """A second node of a site is turned away for good when the first has given a sign of life; that one notices
+    nothing.
+    """
+    hub = federation.hub(settings=quick(silence_seconds=5.0))
+    south = federation.uplink("south", hub.port)
+    event_of(hub, Joined, only=True)
+    event_of(south, Connected, only=True)
+    twin = federation.uplink("south", hub.port)
     assert twin.receive(300) == Disconnected("duplicate-node", is_final=True)
     assert twin.receive(0.5) is None
-    run_beside.is_undisturbed()
+    assert hub.send("south", b"question")
+    assert event_of(south, bytes, only=True) == b"question"
+    assert hub.receive(0) is None
 
 
 def test_a_dead_connection_is_replaced(federation: Any, quick: Callable[..., Any], event_of: EventOf) -> None:
     """A node that comes back while its old connection hangs is let in, after the old one has been reported as gone."""
-    hub = federation.hub(settings=quick(duplicate_seconds=0.5))
+    hub = federation.hub(settings=quick(silence_seconds=3.0))
     relay = federation.relay(hub.port)
     federation.uplink("north", relay.port)
     assert event_of(hub, Joined, only=True) == Joined("north")
     relay.freeze()
     new = federation.uplink("north", hub.port)
-    assert event_of(hub, Left, only=True) == Left("north", "replaced")
+    assert event_of(hub, Left, only=True) == Left("north", "connection-lost")
     assert event_of(hub, Joined, only=True) == Joined("north")
     event_of(new, Connected, only=True)
     assert hub.send("north", b"to the new one")
@@ -285,19 +289,6 @@ def test_a_flood_is_not_read(federation: Any, quick: Callable[..., Any], event_o
     assert [messages[0], *(event_of(hub, Arrived).message for _ in messages[1:])] == messages
 
 
-def test_a_flood_of_pings(federation: Any, event_of: EventOf) -> None:
-    """Asking for signs of life without taking them fills no memory."""
-    hub = federation.hub()
-    hostile = federation.hostile("north", hub.port).greet()
-    event_of(hub, Joined)
-    hub.send("north", bytes(30 << 20))
-    for _ in range(400):
-        hostile.write(*(hostile.writer.ping(Ping(token)) for token in range(50)))
-        if (event := hub.receive(0.02)) is not None:
-            break
-    assert (event or hub.receive(300)) == Left("north", "slow-peer")
-
-
 def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> None:
     """Strangers who send random bytes, or nothing, or half a handshake, cost the run nothing but time."""
     source = random.Random(3)
@@ -325,17 +316,14 @@ def test_every_code_is_explained() -> None:
         assert all(sentence.endswith(".") for sentence in (row.what, row.cause, row.remedy))
 
 
-def test_a_good_first_frame_is_welcome(federation: Any, run_beside: Any) -> None:
+def test_a_good_first_message_is_taken(federation: Any, run_beside: Any) -> None:
     """The hostile client can behave: else the refusals above would prove nothing."""
     hostile = federation.hostile("north", run_beside.port)
-    hostile.write(hostile.writer.hello(replace(hostile.hello, versions=(1, 99))))
-    answer = hostile.read()
-    assert isinstance(answer, Welcome) and answer.version == 1
+    answer = hostile.say(hostile.introduction).read()
+    assert isinstance(answer, Admittance) and answer.max_message_bytes == LIMIT
     assert run_beside.hub.receive(300) == Joined("north")
     assert run_beside.hub.send("north", b"question")
-    while isinstance(answer := hostile.read(), Ping):
-        pass
-    assert answer == Message(b"question")
+    assert hostile.read() == b"question"
 
 
 def test_the_document_has_every_code() -> None:

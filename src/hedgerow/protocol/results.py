@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+from hedgerow.codec import U32, U64, CodeWord, Fixed, Hash, Many, Nested, Real, Record, Shown, Table, Unsigned, Word
+
+Amount = Annotated[float, Real(least=0.0)]
+Seconds = Annotated[float, Real(least=0.0, most=1e15)]
+MaybeWord = Annotated[str, Word(least=0)]
 
 
 class SiteState(StrEnum):
@@ -52,7 +59,7 @@ class Salvage:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteReport:
+class SiteReport(Record):
     """One site.
 
     Attributes:
@@ -64,49 +71,80 @@ class SiteReport:
         refusals: times that it refused, or sent what could not be used.
     """
 
-    name: str
-    state: str = SiteState.ABSENT
-    code: str = ""
-    rounds: int = 0
-    dropouts: int = 0
-    refusals: int = 0
+    name: Shown
+    state: CodeWord = SiteState.ABSENT
+    code: MaybeWord = ""
+    rounds: U32 = 0
+    dropouts: U32 = 0
+    refusals: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)
-class EventReport:
-    """One event: `number` counts those of a process from 1, `seconds` are since it began; see `server.events`."""
+class EventReport(Record):
+    """One event of a run; rounds and phases are none, the reports themselves tell of them.
 
-    number: int
-    seconds: float
-    kind: str
-    round: int
-    site: str = ""
-    code: str = ""
+    Attributes:
+        number: counts the events of one process of the coordinator: 1, 2, 3 ...
+        seconds: since that process began.
+        kind: a word of `server.facts.RunEventKind`.
+        round: releases made before it.
+        site: that it is about, or "".
+        code: why, a stable code, or "".
+    """
+
+    number: U64
+    seconds: Seconds
+    kind: CodeWord
+    round: U32
+    site: Shown = ""
+    code: MaybeWord = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
-    """A run at one moment; protocol/wire/hedgerow.proto documents every field (message Report)."""
+class RunReport(Record):
+    """A run at one moment.
 
-    process: bytes
-    run_id: bytes
-    plan_digest: bytes
-    release: str
-    phase: str
-    failure: str = ""
-    rounds_done: int = 0
-    rounds_planned: int = 0
-    seconds: float = 0.0
-    rounds_per_second: float = 0.0
-    epsilon_spent: float = 0.0
-    epsilon_limit: float = 0.0
-    delta: float = 0.0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    rounds_abandoned: int = 0
-    sites: tuple[SiteReport, ...] = ()
-    streams_refused: Mapping[str, int] = field(default_factory=dict)
-    task: str = TRAINING
+    Attributes:
+        process: 8 random bytes of the coordinator's process; others after it was started again.
+        run_id: the run's number; the same after the coordinator was started again.
+        plan_digest: SHA-256 of the plan.
+        release: of Hedgerow.
+        phase: what the coordinator collects, a word of `protocol.script`, or `waiting-for-sites`.
+        failure: why the run was given up, a stable code; or "".
+        rounds_done: releases made.
+        rounds_planned: releases that the whole run makes.
+        seconds: since the coordinator's process began, or until the run was over.
+        rounds_per_second: lately; 0 when not known.
+        epsilon_spent: what all releases so far cost at the delta of the promise, by the plan's accountant.
+        epsilon_limit: what the plan, or the evaluation, promises; infinite when it promises none.
+        delta: of that promise.
+        bytes_sent: to all nodes since the coordinator's process began.
+        bytes_received: from all nodes, likewise.
+        rounds_abandoned: rounds that were begun again since the coordinator's process began.
+        sites: all of the roster, in its order.
+        streams_refused: how many streams were refused before they joined, by reason.
+        task: what the run is for: `training`, or `evaluation` of a model of the plan.
+    """
+
+    process: Annotated[bytes, Fixed(8)]
+    run_id: Hash
+    plan_digest: Hash
+    release: Shown
+    phase: CodeWord
+    failure: MaybeWord = ""
+    rounds_done: U32 = 0
+    rounds_planned: U32 = 0
+    seconds: Seconds = 0.0
+    rounds_per_second: Seconds = 0.0
+    epsilon_spent: Amount = 0.0
+    epsilon_limit: Amount = 0.0
+    delta: Amount = 0.0
+    bytes_sent: U64 = 0
+    bytes_received: U64 = 0
+    rounds_abandoned: U32 = 0
+    sites: Annotated[tuple[SiteReport, ...], Many(Nested(SiteReport), most=4096)] = ()
+    streams_refused: Annotated[Mapping[str, int], Table(Word(), Unsigned(4))] = field(default_factory=dict)
+    task: CodeWord = TRAINING
 
     @property
     def is_over(self) -> bool:

@@ -54,7 +54,7 @@ from hedgerow.server.status import RunEventKind
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 # Why either end gives up a connection that did not break.
-_GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value, WireCode.REPLACED.value}
+_GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value}
 # A node that cannot resume its epoch says so, and takes part in the next one.
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 _LEAST_WAIT = 1.0

@@ -100,7 +100,7 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the hub has counted: bytes of frames, and streams refused before they were joined, by reason."""
+    """What the hub has counted: bytes of messages, and streams refused before they were joined, by reason."""
 
     sent: int = 0
     received: int = 0

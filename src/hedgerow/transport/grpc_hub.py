@@ -1,9 +1,9 @@
 """Engine `grpc`, the coordinator's end: nodes dial in over mutual TLS and keep one stream each.
 
 Only certificates of the roster complete a TLS handshake, and the certificate decides which site a node is. A second
-node of a connected site is turned away as `duplicate-node` as long as the first one answers, so that a copy started by
-mistake cannot disturb a run; when the first one does not answer, the new one takes its place, so that a dead connection
-locks no site out.
+node of a connected site waits until the first one has given a sign of life and is turned away as `duplicate-node`, so
+that a copy started by mistake cannot disturb a run; when the first one gives none, its connection ends and the new one
+takes its place, so that a dead connection locks no site out.
 
 `MonitorServer` is a port for monitors alone: for engines whose nodes do not dial the coordinator.
 """
@@ -15,13 +15,14 @@ import contextlib
 import logging
 import queue
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Welcome, negotiate
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.wire.reports import MAX_REPORT_BYTES
+from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, first_of, unwrapped, wrapped
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
@@ -125,7 +126,7 @@ class GrpcHub:
         return tuple(sorted(self._links))
 
     def traffic(self) -> Traffic:
-        """Bytes of frames since the hub was made, over all streams that were joined."""
+        """Bytes of messages since the hub was made, over all streams that were joined."""
         parts = [self._past, *(link.traffic for link in list(self._links.values()))]
         return Traffic(sum(part.sent for part in parts), sum(part.received for part in parts))
 
@@ -142,12 +143,13 @@ class GrpcHub:
             require_client_auth=True,
         )
         self._door = self._make_door(address.host)
-        options = [*channel_options(self._settings, MAX_FRAME_BYTES), *self._door.options]
+        options = [*channel_options(self._settings, self._settings.max_message_bytes), *self._door.options]
         self._server = grpc.aio.server(options=options)
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         if self._monitors is not None:
             self._server.add_generic_rpc_handlers((self._monitors.handler(self._door),))
+        self._server.add_generic_rpc_handlers((_OtherVersions(self._refuse),))
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
         port = await listen(self._server, str(address), credentials, "The coordinator cannot listen")
         self._watching = asyncio.ensure_future(self._door.watch(port))
@@ -177,34 +179,32 @@ class GrpcHub:
         self._watching.cancel()
 
     async def _join(self, _: object, context: Any) -> None:
-        """One stream of one node, from its first frame to its last."""
-        frames = FrameReader(self._settings.max_message_bytes), FrameWriter()
+        """One stream of one node, from its first message to its last."""
         try:
             site = self._site_of(context)
-            hello = await self._hello(frames[0], context)
-            version = self._check(hello, site)
+            self._check(await self._introduction(context), site)
             async with self._joining[site]:
-                await self._make_place(site)
-                welcome = Welcome(version, self._settings.max_message_bytes, __version__)
-                await context.write(frames[1].welcome(welcome))
-                frames[0].version = version
-                link = self._add(site, context, frames)
+                with self._door.carrying(context.peer()):
+                    await self._make_place(site)
+                admittance = Admittance(self._settings.max_message_bytes, __version__)
+                await context.write(wrapped(admittance.to_bytes()))
+                link = self._add(site, context)
         except WireRefusal as refusal:
-            self.refusals[refusal.code] += 1
-            self._tell(refusal, context)
+            self._refuse(refusal, context)
             with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError):
-                await context.write(frames[1].refused(refusal))
+                await context.write(wrapped(Farewell.of(refusal).to_bytes()))
             return
         except (grpc.RpcError, grpc.aio.BaseError):
-            return  # The node went away before it was welcome.
+            return  # The node went away before it was admitted.
         try:
             with self._door.carrying(context.peer()):
                 await link.run()
         finally:
             self._remove(site, link)
 
-    def _tell(self, refusal: WireRefusal, context: Any) -> None:
-        """Log whose stream was refused, and why."""
+    def _refuse(self, refusal: WireRefusal, context: Any) -> None:
+        """Count and log whose stream was refused, and why."""
+        self.refusals[refusal.code] += 1
         who = "a stranger"
         with contextlib.suppress(WireRefusal):
             who = self._names.get(peer_certificate_sha256(context), who)
@@ -220,7 +220,7 @@ class GrpcHub:
         self._door.admit(context.peer(), self._names[digest], SITE_CONNECTIONS)
         return self._sites[digest]
 
-    async def _hello(self, reader: FrameReader, context: Stream) -> Hello:
+    async def _introduction(self, context: Stream) -> Introduction:
         try:
             raw = await within(context.read(), self._settings.hello_seconds)
         except TimeoutError:
@@ -229,37 +229,31 @@ class GrpcHub:
             raise lost(error) from None
         if raw is grpc.aio.EOF:
             raise WireRefusal(WireCode.CLOSED)
-        frame = reader.read(raw)
-        if not isinstance(frame, Hello):
-            raise WireRefusal(WireCode.UNEXPECTED_FRAME, "The first frame must be Hello.")
-        return frame
+        return first_of(Introduction, unwrapped(raw, self._settings.max_message_bytes))
 
-    def _check(self, hello: Hello, site: str) -> int:
-        """The wire version to speak with this node; raises WireRefusal."""
-        version = negotiate(hello.versions)
-        if hello.site != site:
+    def _check(self, node: Introduction, site: str) -> None:
+        if node.site != site:
             raise WireRefusal(WireCode.SITE_MISMATCH)
-        if hello.roster_digest != self._roster_digest:
+        if node.roster_digest != self._roster_digest:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
-        if self._plan_digest and hello.plan_digest and hello.plan_digest != self._plan_digest:
+        if self._plan_digest and node.plan_digest and node.plan_digest != self._plan_digest:
             raise WireRefusal(WireCode.PLAN_MISMATCH)
-        return version
 
     async def _make_place(self, site: str) -> None:
-        """Raise DUPLICATE_NODE if the site's connected node answers; end its stream otherwise."""
+        """Raise DUPLICATE_NODE if the site's connected node gives a sign of life; else its stream has ended."""
         old = self._links.get(site)
         if old is None:
             return
-        if await old.is_alive(self._settings.duplicate_seconds):
-            raise WireRefusal(WireCode.DUPLICATE_NODE)
-        old.end(WireRefusal(WireCode.REPLACED))
-        await old.finished.wait()
+        with contextlib.suppress(TimeoutError):
+            await within(old.finished.wait(), self._settings.place_seconds)
+            return
+        raise WireRefusal(WireCode.DUPLICATE_NODE)
 
-    def _add(self, site: str, context: Stream, frames: tuple[FrameReader, FrameWriter]) -> Link:
+    def _add(self, site: str, context: Stream) -> Link:
         def deliver(message: bytes) -> None:
             self._events.put((Arrived(site, message), link))
 
-        link = Link(context, frames, self._settings, deliver, caller=self._caller)
+        link = Link(context, self._settings, deliver, caller=self._caller)
         self._links[site] = link
         self._events.put((Joined(site), None))
         return link
@@ -269,6 +263,23 @@ class GrpcHub:
         self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
         self._events.put((Left(site, link.why.code), None))
         link.finished.set()
+
+
+class _OtherVersions(grpc.GenericRpcHandler):
+    """Answers nodes of another version as gRPC does for every unknown method, and lets the operator know."""
+
+    def __init__(self, refuse: Callable[[WireRefusal, Any], None]) -> None:
+        self._refuse = refuse
+
+    def service(self, call: Any) -> Any:
+        """See gRPC: the handler of a call, if it is for this one."""
+        is_ours = call.method.startswith("/hedgerow.") and call.method.endswith(f"/{METHOD}")
+        return grpc.stream_stream_rpc_method_handler(self._answer) if is_ours else None
+
+    async def _answer(self, _: object, context: Any) -> None:
+        refusal = WireRefusal(WireCode.VERSION_MISMATCH)
+        self._refuse(refusal, context)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, refusal.code)
 
 
 class MonitorServer:
@@ -300,7 +311,7 @@ class MonitorServer:
         )
         n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
         door = Door(places(address.host, n_guests, n_guests), idle_seconds_of(DEFAULTS))
-        self._server = grpc.aio.server(options=[*channel_options(DEFAULTS, MAX_FRAME_BYTES), *door.options])
+        self._server = grpc.aio.server(options=[*channel_options(DEFAULTS, MAX_REPORT_BYTES), *door.options])
         self._server.add_generic_rpc_handlers((self._monitors.handler(door),))
         port = await listen(self._server, str(address), credentials, "Monitors cannot be served")
         self._watching = asyncio.ensure_future(door.watch(port))

@@ -1,42 +1,41 @@
 """What both ends of the engine `grpc` share: settings, the event loop of the process, and a stream after its handshake.
 
-A `Link` has bounded queues, signs of life, and one named end. Its `offer` and `taken` may be called from any thread;
-everything else runs in the event loop.
+A `Link` has bounded queues and one named end. Its `offer` and `taken` may be called from any thread; everything else
+runs in the event loop. Whether the peer is alive is HTTP/2's own matter: gRPC asks for a sign of life and ends a
+connection that gives none, whether the network drops packets or the peer's process is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import queue
 import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.wire.frames import FrameReader, FrameWriter, Message, Ping, Refused
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.wire.stream import HEADROOM, Farewell, farewell_in, unwrapped, wrapped
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc.aio
 
-JOIN = "/hedgerow.wire.v1.Coordinator/Join"
+JOIN = "/hedgerow.wire.v4.Coordinator/Join"
 """The method of hedgerow.proto that every stream calls."""
 SERVICE, METHOD = JOIN[1:].split("/")
-WATCH = "/hedgerow.wire.v1.Monitor/Watch"
+WATCH = "/hedgerow.wire.v4.Monitor/Watch"
 """The method of hedgerow.proto that monitors call."""
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
-_HEADROOM = 1 << 16
 _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
 _SLICE_SECONDS = 1.0
@@ -53,29 +52,32 @@ class LinkSettings:
 
     Args: max_message_bytes: largest message taken or sent; outbox_bytes: what may wait to be sent to one peer, beyond
         it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer,
-        beyond it nothing more is read from that peer; ping_seconds: one beat, after which a peer that
-        said nothing is asked for a sign of life; silence_seconds: after as many beats without one, or with a frame
-        that cannot be written, the peer is disconnected; handshake_seconds: for TLS, by the clock, since strangers may
-        begin one; hello_seconds: for the first frame; duplicate_seconds: for a
-        connected node to answer when a second one of its site appears; closing_seconds: for a peer to take what was
-        sent before the end; backoff_seconds, longest_backoff_seconds: before the node tries again, doubled each time;
-        http_proxy: whether a node dials through the proxy that the environment names.
+        beyond it nothing more is read from that peer; ping_seconds: after so long without a word a peer is asked for a
+        sign of life; silence_seconds: after so long without one, or with a message that cannot be written, the peer is
+        disconnected; handshake_seconds: for TLS; hello_seconds: for the first message; closing_seconds: for a peer to
+        take what was sent before the end; backoff_seconds, longest_backoff_seconds: before the node tries again,
+        doubled each time; http_proxy: whether a node dials through the proxy that the environment names.
 
-    All but the back-off and the handshake are seconds in which this process ran: on a busy machine they take longer.
+    The time to say the first message, to take one, and to take the last is counted in seconds in which this process
+    ran: on a busy machine it is longer.
     """
 
     max_message_bytes: int = 64 << 20
     outbox_bytes: int = 128 << 20
     inbox_bytes: int = 128 << 20
     ping_seconds: float = 10.0
-    silence_seconds: float = 60.0
+    silence_seconds: float = 30.0
     handshake_seconds: float = 10.0
     hello_seconds: float = 10.0
-    duplicate_seconds: float = 10.0
     closing_seconds: float = 5.0
     backoff_seconds: float = 0.2
     longest_backoff_seconds: float = 30.0
     http_proxy: bool = True
+
+    @property
+    def place_seconds(self) -> float:
+        """After so long a connection that is still there has given a sign of life since."""
+        return self.silence_seconds + self.ping_seconds
 
 
 DEFAULTS = LinkSettings()
@@ -87,12 +89,20 @@ def require_size(message: bytes, settings: LinkSettings) -> None:
         raise WireRefusal(WireCode.OVERSIZED)
 
 
-def channel_options(settings: LinkSettings, max_frame_bytes: int) -> list[tuple[str, int]]:
-    """Options for both ends. Frames a little too large are let through to be refused by name."""
+def channel_options(settings: LinkSettings, max_bytes: int) -> list[tuple[str, int]]:
+    """Options for both ends. Messages a little too large are let through to be refused by name."""
+    answer_ms = int(1000 * max(settings.silence_seconds - settings.ping_seconds, settings.ping_seconds))
     return [
-        ("grpc.max_receive_message_length", max_frame_bytes + _HEADROOM),
-        ("grpc.max_send_message_length", max_frame_bytes + _HEADROOM),
+        ("grpc.max_receive_message_length", max_bytes + HEADROOM),
+        ("grpc.max_send_message_length", max_bytes + HEADROOM),
         ("grpc.enable_retries", 0),
+        ("grpc.keepalive_time_ms", int(1000 * settings.ping_seconds)),
+        # The first is what gRPC documents, the second what version 1.85 goes by.
+        ("grpc.keepalive_timeout_ms", answer_ms),
+        ("grpc.http2.ping_timeout_ms", answer_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Who asks for more signs of life than agreed is sent away.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(500 * settings.ping_seconds)),
         # What may be on its way to a reader is said here; to find it out, gRPC would send a ping with every message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _ON_THE_WAY),
@@ -155,8 +165,8 @@ def peer_certificate_sha256(context: Any) -> bytes:
 
 
 def idle_seconds_of(settings: LinkSettings) -> float:
-    """How long a good connection may carry nothing that counts: to shake hands, say Hello, and wait for its place."""
-    return settings.handshake_seconds + settings.hello_seconds + settings.duplicate_seconds
+    """How long a good connection may carry nothing that counts: to shake hands and to say who it is."""
+    return settings.handshake_seconds + settings.hello_seconds
 
 
 async def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, fault: str) -> int:
@@ -246,25 +256,22 @@ __all__ = [
 
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
-_MAX_WAITING_PINGS = 64
 _LAST_WORDS_SECONDS = 1.0
-_DEAF = {WireCode.SILENT, WireCode.SLOW_PEER, WireCode.REPLACED}
-"""The peer did not take what was sent before: it will hardly take the last words."""
 
 
 class Stream(Protocol):
     """What gRPC gives either end."""
 
     async def read(self) -> Any:
-        """The next frame, or `grpc.aio.EOF`."""
+        """The next message as it was wrapped, or `grpc.aio.EOF`."""
 
-    async def write(self, frame: bytes, /) -> None:
-        """Hand a frame over; waits while the peer takes nothing."""
+    async def write(self, raw: bytes, /) -> None:
+        """Hand a wrapped message over; waits while the peer takes nothing."""
 
 
 @dataclass
 class Traffic:
-    """Bytes of frames, both ways, over one stream."""
+    """Bytes of wrapped messages, both ways, over one stream."""
 
     sent: int = 0
     received: int = 0
@@ -276,35 +283,27 @@ class Link:
     def __init__(
         self,
         stream: Stream,
-        frames: tuple[FrameReader, FrameWriter],
         settings: LinkSettings,
         deliver: Callable[[bytes], None],
         hang_up: Callable[[], Awaitable[None]] | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """Args: frames: the reader and writer that did the handshake; deliver: is given every whole message; hang_up:
-        on the side that opened the stream, says that nothing more will be written; caller: of the event loop, shared
-        with other links.
+        """Args: deliver: is given every message; hang_up: on the side that opened the stream, says that nothing more
+        will be written; caller: of the event loop, shared with other links.
         """
         self._stream, self._settings, self._deliver, self._hang_up = stream, settings, deliver, hang_up
-        self._reader, self._writer = frames
         self._loop = asyncio.get_running_loop()
         self._caller = caller or Caller(self._loop)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = self._inbox_bytes = 0
         self._is_open = True
-        self._pings: deque[Ping] = deque()
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._has_heard = self._is_writing = False
-        self._n_written = 0
-        self._answers: dict[int, asyncio.Future[None]] = {}
         self._ended: asyncio.Future[WireRefusal] = self._loop.create_future()
         self._last_words: WireRefusal | None = None
         self._drains = False
-        self._n_pings = 0
         self.finished = asyncio.Event()
         self.traffic = Traffic()
 
@@ -347,24 +346,6 @@ class Link:
         self._ended.set_result(why)
         self._work.set()
 
-    async def is_alive(self, seconds: float) -> bool:
-        """Whether the peer answers within this time.
-
-        Only the answer to what is asked now counts: what was on its way already may be of a process that is gone.
-        """
-        if not self._room.is_set():
-            return True  # It is we who do not read.
-        token = self._ask()
-        answer = self._answers[token] = self._loop.create_future()
-        waiting = asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-        try:
-            await within(waiting, seconds)
-        except TimeoutError:
-            return False
-        finally:
-            del self._answers[token]
-        return not self._ended.done()
-
     @property
     def why(self) -> WireRefusal:
         """Why the stream ended; only after it has."""
@@ -372,10 +353,8 @@ class Link:
 
     async def run(self) -> WireRefusal:
         """Carry messages until the stream ends, and return why; cancelled, the stream is lost."""
-        writing = asyncio.ensure_future(self._write())
-        reading, watching = asyncio.ensure_future(self._read()), asyncio.ensure_future(self._watch())
-        tasks = (writing, reading, watching)
-        for task in tasks:
+        writing, reading = asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())
+        for task in (writing, reading):
             task.add_done_callback(self._stopped)
         try:
             # Shielded, because a cancelled handler must leave the reason to `end`.
@@ -383,14 +362,15 @@ class Link:
             if self._last_words is not None:
                 # The other side ends the stream when it has read the last words; cancelled before, it may lose them.
                 last = [writing] if self._hang_up is None else [writing, reading]
-                is_deaf = why.wire_code in _DEAF and not self._drains
+                # One that did not take what was sent before will hardly take the last words.
+                is_deaf = why.wire_code is WireCode.SLOW_PEER
                 seconds = _LAST_WORDS_SECONDS if is_deaf else self._settings.closing_seconds
                 with contextlib.suppress(TimeoutError):
                     await within(asyncio.wait(last), seconds)
             return why
         finally:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
-            for task in tasks:
+            for task in (writing, reading):
                 task.cancel()
 
     def _stopped(self, task: asyncio.Future[None]) -> None:
@@ -401,117 +381,58 @@ class Link:
 
     async def _read(self) -> None:
         try:
-            while True:
-                raw = await self._stream.read()
-                if raw is grpc.aio.EOF:
-                    return self.end(WireRefusal(WireCode.CLOSED), tell=False)
-                self._has_heard = True
+            while (raw := await self._stream.read()) is not grpc.aio.EOF:
                 self.traffic.received += len(raw)
-                self._take(self._reader.read(raw))
-                if not self._room.is_set():
-                    await self._room.wait()
-                    self._has_heard = True
+                message = unwrapped(raw, self._settings.max_message_bytes)
+                if (farewell := farewell_in(message)) is not None:
+                    return self.end(farewell.refusal(), tell=False)
+                with self._lock:
+                    self._inbox_bytes += len(message) + _PER_MESSAGE
+                    if self._inbox_bytes > self._settings.inbox_bytes:
+                        self._room.clear()
+                self._deliver(message)
+                await self._room.wait()
+            # Without a Farewell it is no orderly end; the coordinator's gRPC tells of every loss so.
+            self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
         except WireRefusal as refusal:
             self.end(refusal)
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError) as error:
             self.end(lost(error), tell=False)
 
-    def _take(self, frame: object) -> None:
-        if isinstance(frame, Message):
-            with self._lock:
-                self._inbox_bytes += len(frame.data) + _PER_MESSAGE
-                if self._inbox_bytes > self._settings.inbox_bytes:
-                    self._room.clear()
-            self._deliver(frame.data)
-        elif isinstance(frame, Ping):
-            if frame.is_answer:
-                answer = self._answers.get(frame.token)
-                if answer is not None and not answer.done():
-                    answer.set_result(None)
-            else:
-                if len(self._pings) >= _MAX_WAITING_PINGS:
-                    raise WireRefusal(WireCode.SLOW_PEER, "It asks for signs of life and does not take them.")
-                self._pings.append(Ping(frame.token, is_answer=True))
-                self._work.set()
-        elif isinstance(frame, Refused):
-            self.end(frame.refusal(), tell=False)
-        elif frame is not None:
-            raise WireRefusal(WireCode.UNEXPECTED_FRAME)
-
     async def _write(self) -> None:
         try:
-            while True:
-                for frame in self._waiting():
-                    self._is_writing = True
-                    await self._stream.write(frame)
-                    self._is_writing = False
-                    self._n_written += 1
-                    self.traffic.sent += len(frame)
-                if self._ended.done():
-                    if self._last_words is not None:
-                        await self._stream.write(self._writer.refused(self._last_words))
-                        if self._hang_up is not None:
-                            await self._hang_up()
-                    return
-                await self._work.wait()
-                self._work.clear()
+            while not self._ended.done() or (self._drains and self._outbox):
+                if not self._outbox:
+                    await self._work.wait()
+                    self._work.clear()
+                    continue
+                message = self._outbox[0]
+                await self._hand_over(wrapped(message))
+                with self._lock:
+                    self._outbox.popleft()
+                    self._outbox_bytes -= len(message) + _PER_MESSAGE
+            if self._last_words is not None:
+                await self._stream.write(wrapped(Farewell.of(self._last_words).to_bytes()))
+                if self._hang_up is not None:
+                    await self._hang_up()
+        except TimeoutError:
+            self.end(WireRefusal(WireCode.SLOW_PEER), tell=False)
         except (grpc.RpcError, grpc.aio.BaseError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-            # An InvalidStateError says that the peer's end of the stream came before this frame.
+            # An InvalidStateError says that the peer's end of the stream came before this message.
             self.end(lost(error), tell=False)
 
-    def _waiting(self) -> Iterator[bytes]:
-        """The frames to be written now; signs of life go between the chunks of a message."""
-        while not self._ended.done() or self._drains:
-            if self._pings:
-                yield self._writer.ping(self._pings.popleft())
-                continue
-            with self._lock:
-                if not self._outbox:
-                    return
-                message = self._outbox[0]
-            for frame in self._writer.chunks(message):
-                yield frame
-                if self._ended.done() and not self._drains:
-                    return
-                while self._pings:
-                    yield self._writer.ping(self._pings.popleft())
-            with self._lock:
-                self._outbox.popleft()
-                self._outbox_bytes -= len(message) + _PER_MESSAGE
-
-    def _ask(self) -> int:
-        self._n_pings += 1
-        self._pings.append(Ping(self._n_pings))
-        self._work.set()
-        return self._n_pings
-
-    async def _watch(self) -> None:
-        """Ask for signs of life, and end the stream when several beats in a row have brought none.
-
-        A beat in which this process did not run counts for nothing: a peer is not silent because nobody listened.
-        """
-        n_silent = n_stuck = n_written = 0
-        while True:
-            began, settings = self._loop.time(), self._settings
-            n_beats = max(2, math.ceil(settings.silence_seconds / settings.ping_seconds))
-            await asyncio.sleep(settings.ping_seconds)
-            counts = ran_on_time(began, self._loop.time(), settings.ping_seconds)
-            is_stuck = self._is_writing and self._n_written == n_written
-            n_stuck, n_written = (n_stuck + counts if is_stuck else 0), self._n_written
-            # While there is no room, it is we who do not read.
-            n_silent = 0 if self._has_heard or not self._room.is_set() else n_silent + counts
-            is_quiet, self._has_heard = not self._has_heard, False
-            if n_stuck > n_beats:
-                return self.end(WireRefusal(WireCode.SLOW_PEER))
-            if n_silent > n_beats:
-                return self.end(WireRefusal(WireCode.SILENT))
-            if is_quiet and len(self._pings) < _MAX_WAITING_PINGS:
-                self._ask()
+    async def _hand_over(self, raw: bytes) -> None:
+        await within(self._stream.write(raw), self._settings.silence_seconds)
+        self.traffic.sent += len(raw)
 
 
 def lost(error: BaseException) -> WireRefusal:
     """What gRPC's error means to us."""
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+    text = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return WireRefusal(WireCode.OVERSIZED)
-    return WireRefusal(WireCode.CONNECTION_LOST)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return WireRefusal(WireCode.VERSION_MISMATCH)
+    is_silent = "ping timeout" in text.replace("_", " ") or "keepalive" in text
+    return WireRefusal(WireCode.SILENT if is_silent else WireCode.CONNECTION_LOST)

@@ -23,12 +23,13 @@ from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.reports import (
     MAX_EVENTS,
     MAX_REPORT_BYTES,
+    MAX_REQUEST_BYTES,
     Told,
     WatchRequest,
     event_bytes,
-    read_told,
     report_bytes,
 )
+from hedgerow.protocol.wire.stream import read_as, unwrapped, wrapped
 from hedgerow.transport.connections import Door
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
@@ -149,7 +150,7 @@ class Monitors:
             raise WireRefusal(WireCode.UNPINNED)
         name = self._names[digest]
         self._door.admit(context.peer(), f"monitor {name}", MONITOR_CONNECTIONS)
-        request = WatchRequest.from_bytes(raw)
+        request = read_as(WatchRequest, unwrapped(raw, MAX_REQUEST_BYTES))
         if request.roster_digest != self._roster_digest:
             raise WireRefusal(WireCode.ROSTER_MISMATCH)
         if self._watching.total() >= MAX_MONITORS or self._watching[name] >= MAX_PER_IDENTITY:
@@ -168,10 +169,10 @@ class Monitors:
                 n_told, (shared, events_since) = self._n_shown, self._newest
             events, missed = events_since(last_event)
             told = shared + event_bytes(events[-MAX_EVENTS:], missed)
-            await within(context.write(told), self._settings.silence_seconds)
+            await within(context.write(wrapped(told)), self._settings.silence_seconds)
             last_event += missed + len(events)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closes(), request.interval)
+                await asyncio.wait_for(self._closes(), request.seconds)
 
     async def _closes(self) -> None:
         async with self._changed:
@@ -206,7 +207,7 @@ class GrpcWatch:
         if identity.public != roster.monitor(identity.public.name):
             raise EnvironmentFault("monitor-not-pinned", name=identity.public.name)
         self._address, self._identity, self._coordinator = address, identity, roster.coordinator
-        self._request = WatchRequest(roster.digest(), interval).to_bytes()
+        self._request = wrapped(WatchRequest(roster.digest(), interval).to_bytes())
         self._jitter, self._settings, self._interval = jitter, settings, interval
         self._events: queue.SimpleQueue[WatchEvent] = queue.SimpleQueue()
         self._is_connected = False
@@ -271,7 +272,7 @@ class GrpcWatch:
             raw = await within(call.read(), patience)
             if raw is grpc.aio.EOF:
                 return WireRefusal(WireCode.CLOSED)
-            told = read_told(raw)
+            told = read_as(Told, unwrapped(raw, MAX_REPORT_BYTES))
             if not self._is_connected:
                 self._is_connected = True
                 self._events.put(Connected())

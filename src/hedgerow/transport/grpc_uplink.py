@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 from collections.abc import Callable
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.wire.frames import MAX_FRAME_BYTES, FrameReader, FrameWriter, Hello, Refused, Welcome
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.wire.stream import Admittance, Introduction, first_of, unwrapped, wrapped
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
     JOIN,
@@ -116,7 +117,7 @@ class GrpcUplink:
             coordinator.certificate_pem, self._identity.tls_key, self._identity.public.certificate_pem
         )
         options = [
-            *channel_options(settings, MAX_FRAME_BYTES),
+            *channel_options(settings, settings.max_message_bytes),
             # The certificate is for its key's own name; where the coordinator lives is no part of who it is.
             ("grpc.ssl_target_name_override", coordinator.tls_name),
         ]
@@ -124,9 +125,9 @@ class GrpcUplink:
             call: Any = channel.stream_stream(JOIN)
             stream = call()
             try:
-                frames = FrameReader(settings.max_message_bytes), FrameWriter()
-                welcome = await within(self._shake_hands(stream, frames), 2 * settings.hello_seconds)
-                return await self._carry(stream, frames, welcome)
+                # Before it is admitted, the coordinator may have to find out whether another node of the site lives.
+                seconds = 2 * settings.hello_seconds + settings.place_seconds
+                return await self._carry(stream, await within(self._introduced(stream), seconds))
             except WireRefusal as refusal:
                 return refusal
             except TimeoutError:
@@ -138,30 +139,22 @@ class GrpcUplink:
             finally:
                 stream.cancel()
 
-    async def _shake_hands(self, stream: Any, frames: tuple[FrameReader, FrameWriter]) -> Welcome:
-        hello = Hello(self._identity.public.name, self._roster.digest(), self._plan_digest, release=__version__)
-        try:
-            await stream.write(frames[1].hello(hello))
-        except asyncio.InvalidStateError:
-            # The stream has ended before the first frame; reading says why.
-            pass
+    async def _introduced(self, stream: Any) -> Admittance:
+        own = Introduction(self._identity.public.name, self._roster.digest(), self._plan_digest, __version__)
+        # Where the stream has ended before the first message, reading says why.
+        with contextlib.suppress(asyncio.InvalidStateError):
+            await stream.write(wrapped(own.to_bytes()))
         raw = await stream.read()
         if raw is grpc.aio.EOF:
             raise WireRefusal(WireCode.CLOSED)
-        frame = frames[0].read(raw)
-        if isinstance(frame, Refused):
-            raise frame.refusal()
-        if not isinstance(frame, Welcome):
-            raise WireRefusal(WireCode.UNEXPECTED_FRAME, "The first frame must be Welcome.")
-        frames[1].version = frame.version
-        return frame
+        return first_of(Admittance, unwrapped(raw, self._settings.max_message_bytes))
 
-    async def _carry(self, stream: Any, frames: tuple[FrameReader, FrameWriter], welcome: Welcome) -> WireRefusal:
+    async def _carry(self, stream: Any, admittance: Admittance) -> WireRefusal:
         def deliver(message: bytes) -> None:
             self._events.put((message, link))
 
-        link = Link(stream, frames, self._settings, deliver, stream.done_writing)
-        self._max_message_bytes = welcome.max_message_bytes
+        link = Link(stream, self._settings, deliver, stream.done_writing)
+        self._max_message_bytes = admittance.max_message_bytes
         self._reported = None
         # First the link, then the news: whoever hears that it is up may send at once, from another thread.
         self._link = link

@@ -24,39 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%hedgerow/protocol/wire/hedgerow.proto\x12\x10hedgerow.wire.v1\"\x8d\x02\n\x08\x45nvelope\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12(\n\x05hello\x18\x03 \x01(\x0b\x32\x17.hedgerow.wire.v1.HelloH\x00\x12,\n\x07welcome\x18\x04 \x01(\x0b\x32\x19.hedgerow.wire.v1.WelcomeH\x00\x12,\n\x07refused\x18\x05 \x01(\x0b\x32\x19.hedgerow.wire.v1.RefusedH\x00\x12&\n\x04ping\x18\x06 \x01(\x0b\x32\x16.hedgerow.wire.v1.PingH\x00\x12(\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x17.hedgerow.wire.v1.ChunkH\x00\x42\x06\n\x04\x62ody\"m\n\x05Hello\x12\x10\n\x08versions\x18\x01 \x03(\r\x12\x18\n\x10hedgerow_version\x18\x02 \x01(\t\x12\x0c\n\x04site\x18\x03 \x01(\t\x12\x15\n\rroster_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bplan_digest\x18\x05 \x01(\x0c\"O\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x18\n\x10hedgerow_version\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\"\'\n\x07Refused\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"(\n\x04Ping\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x11\n\tis_answer\x18\x02 \x01(\x08\"<\n\x05\x43hunk\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"L\n\x0cWatchRequest\x12\x10\n\x08versions\x18\x01 \x03(\r\x12\x15\n\rroster_digest\x18\x02 \x01(\x0c\x12\x13\n\x0binterval_ms\x18\x03 \x01(\r\"\xe4\x04\n\x06Report\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07process\x18\x02 \x01(\x0c\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x13\n\x0bplan_digest\x18\x04 \x01(\x0c\x12\x18\n\x10hedgerow_version\x18\x05 \x01(\t\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\x12\x13\n\x0brounds_done\x18\x08 \x01(\r\x12\x16\n\x0erounds_planned\x18\t \x01(\r\x12\x0f\n\x07seconds\x18\n \x01(\x01\x12\x19\n\x11rounds_per_second\x18\x0b \x01(\x01\x12\x15\n\repsilon_spent\x18\x0c \x01(\x01\x12\x15\n\repsilon_limit\x18\r \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x0e \x01(\x01\x12\x12\n\nbytes_sent\x18\x0f \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x10 \x01(\x04\x12\x18\n\x10rounds_abandoned\x18\x11 \x01(\r\x12+\n\x05sites\x18\x12 \x03(\x0b\x32\x1c.hedgerow.wire.v1.SiteReport\x12\x45\n\x0fstreams_refused\x18\x13 \x03(\x0b\x32,.hedgerow.wire.v1.Report.StreamsRefusedEntry\x12-\n\x06\x65vents\x18\x14 \x03(\x0b\x32\x1d.hedgerow.wire.v1.EventReport\x12\x15\n\revents_missed\x18\x15 \x01(\x04\x12\x0c\n\x04task\x18\x16 \x01(\t\x1a\x35\n\x13StreamsRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"k\n\nSiteReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0e\n\x06rounds\x18\x04 \x01(\r\x12\x10\n\x08\x64ropouts\x18\x05 \x01(\r\x12\x10\n\x08refusals\x18\x06 \x01(\r\"g\n\x0b\x45ventReport\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0c\n\x04site\x18\x05 \x01(\t\x12\x0c\n\x04\x63ode\x18\x06 \x01(\t2Q\n\x0b\x43oordinator\x12\x42\n\x04Join\x12\x1a.hedgerow.wire.v1.Envelope\x1a\x1a.hedgerow.wire.v1.Envelope(\x01\x30\x01\x32N\n\x07Monitor\x12\x43\n\x05Watch\x12\x1e.hedgerow.wire.v1.WatchRequest\x1a\x18.hedgerow.wire.v1.Report0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%hedgerow/protocol/wire/hedgerow.proto\x12\x10hedgerow.wire.v4\"\x1a\n\x07Message\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x32O\n\x0b\x43oordinator\x12@\n\x04Join\x12\x19.hedgerow.wire.v4.Message\x1a\x19.hedgerow.wire.v4.Message(\x01\x30\x01\x32J\n\x07Monitor\x12?\n\x05Watch\x12\x19.hedgerow.wire.v4.Message\x1a\x19.hedgerow.wire.v4.Message0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.protocol.wire.hedgerow_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPORT_STREAMSREFUSEDENTRY']._loaded_options = None
-  _globals['_REPORT_STREAMSREFUSEDENTRY']._serialized_options = b'8\001'
-  _globals['_ENVELOPE']._serialized_start=60
-  _globals['_ENVELOPE']._serialized_end=329
-  _globals['_HELLO']._serialized_start=331
-  _globals['_HELLO']._serialized_end=440
-  _globals['_WELCOME']._serialized_start=442
-  _globals['_WELCOME']._serialized_end=521
-  _globals['_REFUSED']._serialized_start=523
-  _globals['_REFUSED']._serialized_end=562
-  _globals['_PING']._serialized_start=564
-  _globals['_PING']._serialized_end=604
-  _globals['_CHUNK']._serialized_start=606
-  _globals['_CHUNK']._serialized_end=666
-  _globals['_WATCHREQUEST']._serialized_start=668
-  _globals['_WATCHREQUEST']._serialized_end=744
-  _globals['_REPORT']._serialized_start=747
-  _globals['_REPORT']._serialized_end=1359
-  _globals['_REPORT_STREAMSREFUSEDENTRY']._serialized_start=1306
-  _globals['_REPORT_STREAMSREFUSEDENTRY']._serialized_end=1359
-  _globals['_SITEREPORT']._serialized_start=1361
-  _globals['_SITEREPORT']._serialized_end=1468
-  _globals['_EVENTREPORT']._serialized_start=1470
-  _globals['_EVENTREPORT']._serialized_end=1573
-  _globals['_COORDINATOR']._serialized_start=1575
-  _globals['_COORDINATOR']._serialized_end=1656
-  _globals['_MONITOR']._serialized_start=1658
-  _globals['_MONITOR']._serialized_end=1736
+  _globals['_MESSAGE']._serialized_start=59
+  _globals['_MESSAGE']._serialized_end=85
+  _globals['_COORDINATOR']._serialized_start=87
+  _globals['_COORDINATOR']._serialized_end=166
+  _globals['_MONITOR']._serialized_start=168
+  _globals['_MONITOR']._serialized_end=242
 # @@protoc_insertion_point(module_scope)

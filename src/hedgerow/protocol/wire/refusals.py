@@ -16,7 +16,6 @@ class WireCode(StrEnum):
 
     MALFORMED = "malformed"
     UNKNOWN_VERSION = "unknown-version"
-    OUT_OF_ORDER = "out-of-order"
     OVERSIZED = "oversized"
     UNEXPECTED_FRAME = "unexpected-frame"
     HELLO_TIMEOUT = "hello-timeout"
@@ -26,7 +25,6 @@ class WireCode(StrEnum):
     ROSTER_MISMATCH = "roster-mismatch"
     PLAN_MISMATCH = "plan-mismatch"
     DUPLICATE_NODE = "duplicate-node"
-    REPLACED = "replaced"
     SILENT = "silent"
     SLOW_PEER = "slow-peer"
     CONNECTION_LOST = "connection-lost"
