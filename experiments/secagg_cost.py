@@ -1,6 +1,7 @@
 """What secure aggregation costs, beside Flower's SecAgg+ primitives on the same machine in the same run.
 
-``python -m experiments secagg_cost`` prints time and bytes; the gates at the end are the project's promises.
+``python -m experiments secagg_cost`` prints time and bytes; the gates at the end are the project's promises. With
+``--sizes`` it prints only what a node of a large roster is sent in a set-up, the table of docs/secure-aggregation.md.
 Flower's column needs ``pip install flwr`` (1.41 was measured); without it, it stays empty.
 """
 
@@ -19,13 +20,30 @@ from typing import Any
 import numpy as np
 
 from hedgerow.secagg._primitives import shamir
-from hedgerow.secagg._primitives.identity import forget_verified
+from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
+from hedgerow.secagg._primitives.agreement import KEY_BYTES
+from hedgerow.secagg._primitives.identity import Identity, forget_verified
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams
+from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.session import EpochSession
+from hedgerow.secagg.encoding import HASH_BYTES, Kind
+from hedgerow.secagg.guarantees import Wishes, derive
+from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.messages import (
+    Acknowledgement,
+    KeyBundle,
+    NonceDelivery,
+    NonceReveal,
+    ReadyList,
+    ShareDelivery,
+    VectorSpec,
+    signed_list,
+)
+from hedgerow.secagg.roster import MAX_NODES, EpochParameters, NoiseMode, Roster, Site
+from hedgerow.secagg.session import EpochSession, default_wishes
+from hedgerow.secagg.view import record_of
+from hedgerow.server.epochs import most_slots
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
 
@@ -184,9 +202,74 @@ def run_bytes(n_sites: int = 10) -> dict[str, int]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class SetupSizes:
+    """Bytes of the messages that one node is sent in a set-up.
+
+    Attributes:
+        n_slots: of the epoch.
+        degree: the node's neighbours.
+        key_list: all members' signed bundles.
+        drawn: all members' signed nonces, and the slot keys of the neighbours.
+        shares: the neighbours' sealed shares of their slot keys.
+        ready_list: all members' acknowledgements.
+        origin: the record of such an epoch, for a site that was not in it.
+    """
+
+    n_slots: int
+    degree: int
+    key_list: int
+    drawn: int
+    shares: int
+    ready_list: int
+    origin: int
+
+    @property
+    def together(self) -> int:
+        """What a member is sent."""
+        return self.key_list + self.drawn + self.shares + self.ready_list
+
+
+def setup_sizes(n_sites: int, n_slots: int = 0) -> SetupSizes:
+    """The sizes for a roster of so many sites, all of them members; as many slots as there may be where none are given.
+
+    The messages are encoded with content that is made up: their lengths do not depend on it.
+    """
+    n_slots = n_slots or most_slots(n_sites)
+    degree = derive(n_sites, default_wishes(n_sites, LEAST_COLLUDERS)).degree or n_sites - 1
+    some, near, signer = bytes(HASH_BYTES), tuple(range(degree)), Identity(bytes(32))
+    coordinator, *keys = (Identity(number.to_bytes(32, "big")).public for number in range(1, n_sites + 2))
+    roster = Roster(coordinator, tuple(Site(f"site-{number:04}", key) for number, key in enumerate(keys)))
+    parameters = EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), NoiseMode.SERVER).to_bytes()
+    key_list = signed_list(Kind.KEY_LIST, some, [KeyBundle(some, 0, some, some, some).to_signed(signer)] * n_sites)
+    nonce_list = signed_list(Kind.NONCE_LIST, some, [NonceReveal(some, 0, some, some).to_signed(signer)] * n_sites)
+    ready_list = ReadyList(some, (Acknowledgement(some, 0, near).to_signed(signer),) * n_sites).to_bytes()
+    drawn = NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes()
+    sealed = (bytes(SHARE_BYTES * n_slots + OVERHEAD_BYTES),) * degree
+    shares = ShareDelivery(some, near, sealed).to_bytes()
+    origin = record_of(roster.to_bytes(), parameters, key_list, nonce_list, ready_list)
+    return SetupSizes(n_slots, degree, *map(len, (key_list, drawn, shares, ready_list, origin)))
+
+
+def size_rows() -> list[str]:
+    """The table of `setup_sizes` for four rosters, in Markdown."""
+    titles = "sites", "slots", "neighbours", "key bundles", "nonces, slot keys", "shares", "ready list", "together"
+    rows = [f"| {' | '.join(titles)} | the epoch that drew the seed |", "|---" * (len(titles) + 1) + "|"]
+    for n_sites in (200, 1000, 2048, MAX_NODES):
+        sizes = setup_sizes(n_sites)
+        parts = (sizes.key_list, sizes.drawn, sizes.shares, sizes.ready_list, sizes.together, sizes.origin)
+        shown = " | ".join(f"{size / 2**20:.2f}" for size in parts)
+        rows.append(f"| {n_sites:,} | {sizes.n_slots:,} | {sizes.degree} | {shown} |")
+    return rows
+
+
 def main(argv: list[str]) -> int:
     """Prints the tables and returns 1 if a promise is broken."""
-    argparse.ArgumentParser(prog="secagg_cost", description=__doc__).parse_args(argv)
+    parser = argparse.ArgumentParser(prog="secagg_cost", description=__doc__)
+    parser.add_argument("--sizes", action="store_true", help="only print the sizes, in MiB, of what a node is sent")
+    if parser.parse_args(argv).sizes:
+        print("\n".join(size_rows()))
+        return 0
     theirs = flower()
     print(f"{'primitive (ms, median)':<55} {'hedgerow':>9} {'Flower':>9} {'ratio':>7}")
     table = primitives(theirs)

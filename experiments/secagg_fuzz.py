@@ -83,7 +83,13 @@ def setup_targets() -> list[Target]:
     first, liar = begun.contexts[0], begun.contexts[0].identity
     entropy, parameters = seeded_entropy(7), begun.parameters
     _, ready_list = held.server.receive(held.messages)[0].close_acknowledgements()
-    key_list, nonce_list, delivery = held.lists["keys"], held.lists["nonces"], held.deliveries[0]
+    key_list, drawn, delivery = held.key_list, held.drawn[0], held.deliveries[0]
+    nonce_list, advertised = messages.NonceDelivery.from_bytes(drawn).nonce_list, messages.Advertisement.from_bytes(begun.messages[0])
+
+    def advertise(bundle: bytes) -> object:
+        """A liar's bundle with its slot keys, together with the others' honest ones, and then these are listed."""
+        message = messages.Advertisement(bundle, advertised.slot_keys).to_bytes()
+        return begun.server.receive([message, *begun.messages[1:]])[0].close_keys()
 
     def closed(made: SetUp, close: str) -> Callable[[bytes], object]:
         """The liar's message together with the others' honest ones, and then the collection is closed."""
@@ -92,25 +98,27 @@ def setup_targets() -> list[Target]:
     return [
         _plain(Roster, first.roster.to_bytes()),
         _plain(EpochParameters, parameters.to_bytes()),
-        _signed(messages.KeyBundle, begun.messages[0]),
+        _signed(messages.KeyBundle, advertised.bundle),
+        _plain(messages.Advertisement, begun.messages[0]),
         _parser(Kind.KEY_LIST, parameters.hash(), key_list),
         _signed(messages.NonceReveal, revealed.messages[0]),
         _parser(Kind.NONCE_LIST, parameters.hash(), nonce_list),
+        _plain(messages.NonceDelivery, drawn),
         _signed(messages.ShareMessage, shared.messages[0]),
         _plain(messages.ShareDelivery, delivery),
         _signed(messages.Acknowledgement, held.messages[0]),
         _plain(messages.ReadyList, ready_list),
         Target("parameters at a node", parameters.to_bytes(), lambda data: Enrolment.begin(first, data, entropy)),
         Target("key list at a node", key_list, lambda data: begun.nodes[0].reveal(first, data)),
-        Target("nonce list at a node", nonce_list, lambda data: revealed.nodes[0].share(first, data, entropy)),
+        Target("nonce delivery at a node", drawn, lambda data: revealed.nodes[0].share(first, data, entropy)),
         Target("delivery at a node", delivery, lambda data: shared.nodes[0].acknowledge(first, data)),
         Target("ready list at a node", ready_list, lambda data: held.nodes[0].finish(first, data)),
         Target("enrolment state", held.nodes[0].to_bytes(), lambda data: Enrolment.restore(data, 4)),
-        _received("bundle", begun.server, begun.messages[0]),
+        _received("advertisement", begun.server, begun.messages[0]),
         _received("nonce", revealed.server, revealed.messages[0]),
         _received("shares", shared.server, shared.messages[0]),
         _received("acknowledgement", held.server, held.messages[0]),
-        _resigned("bundle", Kind.KEY_BUNDLE, liar, begun.messages[0], closed(begun, "close_keys")),
+        _resigned("bundle", Kind.KEY_BUNDLE, liar, advertised.bundle, advertise),
         _resigned("nonce", Kind.NONCE, liar, revealed.messages[0], closed(revealed, "close_nonces")),
         _resigned("shares", Kind.SHARES, liar, shared.messages[0], closed(shared, "close_shares")),
         _resigned(

@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
+from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.messages import Manifest, UnmaskRequest, VectorSpec, header_hash
+from hedgerow.secagg.messages import (
+    Advertisement,
+    Manifest,
+    NonceDelivery,
+    UnmaskRequest,
+    VectorSpec,
+    header_hash,
+    signed_list,
+)
 from hedgerow.secagg.participant import NodeContext, Participant
 from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
 from hedgerow.secagg.session import EpochSession
@@ -148,15 +157,34 @@ def complaint_of(aggregator: Aggregator, message: bytes) -> None:
 
 @dataclass(slots=True)
 class SetUp:
-    """A set-up stopped at a stage: the nodes so far, what they last sent, and the aggregator before it received it."""
+    """A set-up stopped at a stage: the nodes so far, what they last sent, and the aggregator before it received it.
+
+    `drawn` are the lists of nonces with the neighbours' slot keys, and `deliveries` the shares, by node.
+    """
 
     contexts: list[NodeContext]
     parameters: EpochParameters
     nodes: list[Enrolment]
     server: EpochSetup
-    lists: dict[str, bytes]
+    key_list: bytes
+    drawn: dict[int, bytes]
     deliveries: dict[int, bytes]
     messages: list[bytes]
+
+    def advertised(self, node: int) -> Advertisement:
+        """What a node advertised: its signed bundle and its slot keys."""
+        return Advertisement.from_bytes(self.nodes[node].advertisement)
+
+    @property
+    def bundles(self) -> list[bytes]:
+        """All nodes' signed bundles."""
+        return [self.advertised(node).bundle for node in range(len(self.nodes))]
+
+    def drawn_with(self, nonces: list[bytes]) -> bytes:
+        """What node 0 of a complete graph is sent with these signed nonces: the list, and the others' slot keys."""
+        listed = signed_list(Kind.NONCE_LIST, self.parameters.hash(), nonces)
+        others = range(1, len(self.nodes))
+        return NonceDelivery(listed, tuple(self.advertised(node).slot_keys for node in others)).to_bytes()
 
 
 def set_up(until: str, n_nodes: int = 4, wishes: Wishes | None = None) -> SetUp:
@@ -167,29 +195,28 @@ def set_up(until: str, n_nodes: int = 4, wishes: Wishes | None = None) -> SetUp:
     roster = Roster(coordinator.public, tuple(Site(f"s{i}", key.public) for i, key in enumerate(identities)))
     contexts = [NodeContext(identity, roster, NodePolicy()) for identity in identities]
     parameters = EpochParameters(entropy(32), 1, roster.hash(), 2, wishes or Wishes(0), NoiseMode.SERVER)
-    made = SetUp(contexts, parameters, [], EpochSetup(roster, parameters), {}, {}, [])
+    made = SetUp(contexts, parameters, [], EpochSetup(roster, parameters), b"", {}, {}, [])
 
     def take(steps: list[Step[Enrolment]]) -> None:
         made.nodes = [step.state for step in steps]
         made.messages = [step.message or b"" for step in steps]
 
-    def close(name: str) -> None:
-        made.server, complaints = made.server.receive(made.messages)
+    def received() -> EpochSetup:
+        server, complaints = made.server.receive(made.messages)
         require(not complaints, "A message of the set-up was refused.")
-        made.server, made.lists[name] = getattr(made.server, f"close_{name}")()
+        return server
 
     take([Enrolment.begin(context, parameters.to_bytes(), entropy) for context in contexts])
     if until == "keys":
         return made
-    close("keys")
-    take([node.reveal(c, made.lists["keys"]) for node, c in zip(made.nodes, contexts, strict=True)])
+    made.server, made.key_list = received().close_keys()
+    take([node.reveal(c, made.key_list) for node, c in zip(made.nodes, contexts, strict=True)])
     if until == "nonces":
         return made
-    close("nonces")
-    take([node.share(c, made.lists["nonces"], entropy) for node, c in zip(made.nodes, contexts, strict=True)])
+    made.server, made.drawn = received().close_nonces()
+    take([node.share(contexts[i], made.drawn[i], entropy) for i, node in enumerate(made.nodes)])
     if until == "shares":
         return made
-    made.server, _ = made.server.receive(made.messages)
-    made.server, made.deliveries = made.server.close_shares()
+    made.server, made.deliveries = received().close_shares()
     take([node.acknowledge(contexts[i], made.deliveries[i]) for i, node in enumerate(made.nodes)])
     return made

@@ -78,7 +78,7 @@ class Colluders:
         setup, listed = setup.close_keys()
         steps: dict[str, Callable[[Any, NodeContext, Any], Any]] = {
             "close_nonces": lambda node, context, keys: node.reveal(context, keys),
-            "close_shares": lambda node, context, revealed: node.share(context, revealed, os.urandom),
+            "close_shares": lambda node, context, revealed: node.share(context, revealed[node.node], os.urandom),
             "close_acknowledgements": lambda node, context, shares: node.acknowledge(context, shares[node.node]),
         }
         for close, step in steps.items():

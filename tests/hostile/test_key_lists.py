@@ -11,26 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments import secagg_cost
+from experiments.secagg_cost import setup_sizes
 from experiments.secagg_lab import set_up
 from hedgerow.errors import PlanError
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.integers import LEAST_COLLUDERS
-from hedgerow.secagg.messages import (
-    Acknowledgement,
-    KeyBundle,
-    NonceReveal,
-    ReadyList,
-    ShareDelivery,
-    signed_list,
-)
-from hedgerow.secagg.roster import MAX_NODES, Roster, Site
-from hedgerow.secagg.session import default_wishes
-from hedgerow.server.epochs import KEY_LIST_BYTES, MAX_SLOTS, check_rounds, most_slots, slots_for
+from hedgerow.secagg.messages import Acknowledgement
+from hedgerow.secagg.roster import MAX_NODES
+from hedgerow.secagg.session import EpochSession
+from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, most_slots, slots_for
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 
@@ -38,64 +30,44 @@ if TYPE_CHECKING:
     from conftest import Builder
 
 
-@pytest.mark.parametrize("n_sites", [1, 3, 200, 1000, 1024, 2040, 2048, MAX_NODES])
-def test_the_keys_of_the_largest_roster_fit_into_a_message(factory: ModuleType, n_sites: int) -> None:
-    """A federation of 4,096 sites has shorter epochs, instead of a set-up that fails at every site."""
+@pytest.mark.parametrize("n_sites", [2, 3, 200, 201, 1000, 1024, 2048, MAX_NODES])
+def test_every_message_of_the_largest_roster_fits_into_one(factory: ModuleType, n_sites: int) -> None:
+    """No site is sent the keys of all. The coordinator holds them, so a federation of 4,096 has shorter epochs."""
     task = TrainingTask(factory.make_plan(model={"n_trees": 100_000, "batch_size": 1}))
     n_slots = slots_for(task, 0, n_sites)
     assert n_slots == most_slots(n_sites) and 200 < n_slots <= MAX_SLOTS
-    keys = tuple(os.urandom(32) for _ in range(n_slots))
-    bundle = KeyBundle(bytes(32), 0, bytes(32), bytes(32), keys).to_signed(Identity(bytes(32)))
-    listed = signed_list(Kind.KEY_LIST, bytes(32), [bundle] * n_sites)
-    assert len(listed) <= KEY_LIST_BYTES + 64 <= DEFAULTS.max_message_bytes // 2 + 64
-    assert most_slots(1000) == MAX_SLOTS
+    assert KEY_BYTES * n_slots * n_sites <= SLOT_KEYS_BYTES
+    sizes = setup_sizes(n_sites, n_slots)
+    largest = max(sizes.key_list, sizes.drawn, sizes.shares, sizes.ready_list, sizes.origin)
+    assert largest < DEFAULTS.max_message_bytes // 2
+    assert most_slots(1024) == MAX_SLOTS
 
 
-def signed_by(node: int, n_slots: int, held: tuple[int, ...]) -> tuple[bytes, bytes, bytes]:
-    """A node's bundle, nonce and acknowledgement; how long they are does not depend on what is in them."""
-    identity, some = Identity(bytes(32)), bytes(32)
-    keys = tuple(os.urandom(32) for _ in range(n_slots))
-    return (
-        KeyBundle(some, node, some, some, keys).to_signed(identity),
-        NonceReveal(some, node, some, some).to_signed(identity),
-        Acknowledgement(some, node, held).to_signed(identity),
-    )
+def test_what_a_node_is_sent_grows_with_its_neighbours() -> None:
+    """Of a site that is no neighbour it is sent a bundle, a nonce and an acknowledgement, however many rounds."""
+    sizes = setup_sizes(1000, 1024)
+    assert sizes.together < 8e6
+    longer = setup_sizes(1000, 1025)
+    assert longer.together - sizes.together == sizes.degree * (KEY_BYTES + SHARE_BYTES)
+    # The lists of all are those of an epoch of one slot: about half a kilobyte of each site.
+    lists = setup_sizes(1000, 1)
+    assert lists.key_list == sizes.key_list and lists.ready_list == sizes.ready_list
+    assert lists.together < 600 * 1000
 
 
-def bytes_to_a_node(task: TrainingTask, n_sites: int) -> dict[str, int]:
-    """The messages that one node is sent in a set-up, how many bytes each, and what of the keys it works with."""
-    n_slots, guarantees = slots_for(task, 0, n_sites), derive(n_sites, default_wishes(n_sites, LEAST_COLLUDERS))
-    near = tuple(range(guarantees.degree or n_sites - 1))
-    bundle, nonce, said = signed_by(0, n_slots, near)
-    coordinator, *keys = distinct_keys(n_sites + 1)
-    roster = Roster(coordinator, tuple(Site(f"site-{count:04}", key) for count, key in enumerate(keys)))
-    lists = (
-        signed_list(Kind.KEY_LIST, bytes(32), [bundle] * n_sites),
-        signed_list(Kind.NONCE_LIST, bytes(32), [nonce] * n_sites),
-        ReadyList(bytes(32), (said,) * n_sites).to_bytes(),
-    )
-    sealed = (bytes(SHARE_BYTES * n_slots + 28),) * len(near)
-    return {
-        "keys": len(lists[0]), "nonces": len(lists[1]), "ready": len(lists[2]),
-        "shares": len(ShareDelivery(bytes(32), near, sealed).to_bytes()),
-        "origin": len(roster.to_bytes()) + sum(map(len, lists)),
-        "neighbours' keys": len(bundle) * len(near),
-    }  # fmt: skip
+def test_the_sizes_are_those_of_a_real_set_up() -> None:
+    """The table is computed from made-up messages; a cohort that has set itself up was sent as many bytes."""
+    session = EpochSession([f"site-{number:04}" for number in range(202)], 3, os.urandom)
+    sizes, parameters = setup_sizes(202, 3), len(session.parameters.to_bytes())
+    assert set(session.traffic.down.values()) == {sizes.together + parameters}
+    assert len(session.view.record) == sizes.origin
 
 
-def distinct_keys(count: int) -> list[bytes]:
-    """Public keys that a roster takes."""
-    return [Identity(number.to_bytes(32, "big")).public for number in range(1, count + 1)]
-
-
-@pytest.mark.parametrize("n_sites", [200, 1000, 2048, MAX_NODES])
-def test_the_document_says_what_a_node_of_a_large_roster_is_sent(factory: ModuleType, n_sites: int) -> None:
-    """Every message of a set-up has room in one, and an operator can read how much there is of each."""
-    sent = bytes_to_a_node(TrainingTask(factory.make_plan(model={"n_trees": 100_000, "batch_size": 1})), n_sites)
-    assert max(sent.values()) < DEFAULTS.max_message_bytes
+def test_the_document_says_what_a_node_of_a_large_roster_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator can read how much there is of each message, and the command that prints it."""
+    assert secagg_cost.main(["--sizes"]) == 0
     text = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text(encoding="utf-8")
-    (line,) = re.findall(rf"^ *\| {n_sites:,} \|(.*)\|$", text, re.MULTILINE)
-    assert [cell.strip() for cell in line.split("|")] == [f"{size / 2**20:.2f}" for size in sent.values()]
+    assert capsys.readouterr().out in re.sub("^ *", "", text, flags=re.MULTILINE)
 
 
 def test_an_acknowledgement_is_no_longer_than_its_nodes_neighbours() -> None:

@@ -17,6 +17,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
     Acknowledgement,
     KeyBundle,
+    NonceDelivery,
     NonceReveal,
     ReadyList,
     ShareDelivery,
@@ -25,12 +26,19 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.transitions import Code
 
 
-def key_list(made: SetUp, messages: list[bytes]) -> bytes:
-    return signed_list(Kind.KEY_LIST, made.parameters.hash(), messages)
+def key_list(made: SetUp, bundles: list[bytes]) -> bytes:
+    return signed_list(Kind.KEY_LIST, made.parameters.hash(), bundles)
 
 
 def bundle(made: SetUp, node: int, **changes) -> bytes:
-    return replace(KeyBundle.from_signed(made.nodes[node].bundle), **changes).to_signed(made.contexts[node].identity)
+    """A node's bundle with changes, signed by that node."""
+    signed = KeyBundle.from_signed(made.bundles[node])
+    return replace(signed, **changes).to_signed(made.contexts[node].identity)
+
+
+def with_bundle(made: SetUp, node: int, changed: bytes) -> bytes:
+    """The list of all bundles in which one is another."""
+    return key_list(made, [changed if at == node else signed for at, signed in enumerate(made.bundles)])
 
 
 def begin(changes: dict | None = None, **context) -> None:
@@ -59,37 +67,36 @@ def unknown_node() -> None:
 
 def repeated_node() -> None:
     made = set_up("keys")
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], *made.messages]))
+    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.bundles[0], *made.bundles]))
 
 
 def bad_signature() -> None:
     made = set_up("keys")
-    forged = replace(KeyBundle.from_signed(made.messages[1]), channel_key=bytes([9] * 32))
+    forged = replace(KeyBundle.from_signed(made.bundles[1]), channel_key=bytes([9] * 32))
     swapped = forged.to_signed(made.contexts[0].identity)
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], swapped, *made.messages[2:]]))
+    made.nodes[0].reveal(made.contexts[0], with_bundle(made, 1, swapped))
 
 
 def cohort_too_small() -> None:
     made = set_up("keys")
-    made.nodes[0].reveal(made.contexts[0], key_list(made, made.messages[:2]))
+    made.nodes[0].reveal(made.contexts[0], key_list(made, made.bundles[:2]))
 
 
 def own_bundle_altered() -> None:
     made = set_up("keys")
-    replayed = bundle(made, 0, slot_keys=tuple(bytes([9 + i] * 32) for i in range(2)))
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [replayed, *made.messages[1:]]))
+    replayed = bundle(made, 0, slot_keys_hash=bytes([9] * 32))
+    made.nodes[0].reveal(made.contexts[0], with_bundle(made, 0, replayed))
 
 
 def repeated_key() -> None:
     made = set_up("keys")
-    copied = bundle(made, 1, channel_key=KeyBundle.from_signed(made.messages[2]).channel_key)
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], copied, *made.messages[2:]]))
+    copied = bundle(made, 1, channel_key=KeyBundle.from_signed(made.bundles[2]).channel_key)
+    made.nodes[0].reveal(made.contexts[0], with_bundle(made, 1, copied))
 
 
 def low_order_key() -> None:
     made = set_up("keys")
-    weak = bundle(made, 1, slot_keys=(bytes(32), bytes([9] * 32)))
-    made.nodes[0].reveal(made.contexts[0], key_list(made, [made.messages[0], weak, *made.messages[2:]]))
+    made.nodes[0].reveal(made.contexts[0], with_bundle(made, 1, bundle(made, 1, channel_key=bytes(32))))
 
 
 def nonce_list(made: SetUp, node: int | None = None, **changes) -> bytes:
@@ -97,7 +104,14 @@ def nonce_list(made: SetUp, node: int | None = None, **changes) -> bytes:
     if node is not None:
         altered = replace(NonceReveal.from_signed(messages[node]), **changes)
         messages[node] = altered.to_signed(made.contexts[node].identity)
-    return signed_list(Kind.NONCE_LIST, made.parameters.hash(), messages)
+    return made.drawn_with(messages)
+
+
+def slot_keys_altered() -> None:
+    made = set_up("nonces")
+    genuine = NonceDelivery.from_bytes(nonce_list(made))
+    swapped = replace(genuine, slot_keys=(genuine.slot_keys[1], genuine.slot_keys[0], genuine.slot_keys[2]))
+    made.nodes[0].share(made.contexts[0], swapped.to_bytes(), seeded_entropy(1))
 
 
 def nonce_mismatch() -> None:
@@ -165,6 +179,7 @@ SCENARIOS: dict[Code, Callable[[], None]] = {
     Code.OWN_BUNDLE_ALTERED: own_bundle_altered,
     Code.REPEATED_KEY: repeated_key,
     Code.LOW_ORDER_KEY: low_order_key,
+    Code.SLOT_KEYS_ALTERED: slot_keys_altered,
     Code.NONCE_MISMATCH: nonce_mismatch,
     Code.REVEAL_MISSING: reveal_missing,
     Code.DIFFERENT_VIEW: different_view,

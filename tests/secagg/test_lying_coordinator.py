@@ -145,8 +145,7 @@ def test_every_signature_is_checked(kind):
         if kind == "nonce":
             made = set_up("nonces")
             messages = [*made.messages[:3], flipped(made.messages[3])]
-            forged = signed_list(Kind.NONCE_LIST, made.parameters.hash(), messages)
-            made.nodes[0].share(made.contexts[0], forged, seeded_entropy(1))
+            made.nodes[0].share(made.contexts[0], made.drawn_with(messages), seeded_entropy(1))
         elif kind == "acknowledgement":
             made = set_up("ready")
             made.nodes[0].finish(made.contexts[0], ready_list(made, [*made.messages[:3], flipped(made.messages[3])]))
@@ -360,7 +359,7 @@ def test_shares_from_a_stranger_at_set_up_are_refused():
 def test_lists_about_another_set_up_are_refused():
     """Key, nonce and ready lists are bound to the parameters and to everything before them."""
     made = set_up("keys")
-    other = signed_list(Kind.KEY_LIST, bytes(32), made.messages)
+    other = signed_list(Kind.KEY_LIST, bytes(32), made.bundles)
     require_refusal(lambda: made.nodes[0].reveal(made.contexts[0], other), Code.DIFFERENT_VIEW)
     ready = set_up("ready")
     elsewhere = ReadyList(bytes(32), tuple(ready.messages)).to_bytes()
@@ -380,7 +379,7 @@ def test_an_abandoned_aggregation_takes_nothing_more(lab):
 
 def test_a_low_order_slot_key_that_slipped_through_is_caught_at_use(lab):
     """Defence in depth: agreement refuses the all-zero secret even if a bundle was accepted."""
-    weak = {**lab.view.slot_keys, 1: (bytes(32),) * 4}
+    weak = {**lab.view.slot_keys, 1: bytes(32 * 4)}
     lab.session.nodes["site-0"] = replace(lab.node(0), view=replace(lab.view, slot_keys=weak))
     require_refusal(lambda: lab.masked(0, lab.open()), Code.LOW_ORDER_KEY)
 

@@ -3,7 +3,8 @@
 The hashes were recorded with the version that derived every key and wrote every field one by one; what has been made
 faster since must still give the same bytes, draw the same randomness in the same order, and refuse nothing new. When a
 stored slot got a field more, the hash of its manifest, and when the aggregator began to store the sum of the vectors in
-place of each, those with stored states in them were recorded anew; nothing else in them had changed.
+place of each, those with stored states in them were recorded anew; nothing else in them had changed. All were recorded
+anew for version 4, in which bundles sign a hash of the slot keys; what is drawn, and in which order, stayed the same.
 """
 
 from __future__ import annotations
@@ -104,12 +105,12 @@ def test_whole_rounds_keep_their_bytes():
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "6818c37b21aa9e821351e03c0351be8a",
+        "record": "baa79a5cb6d837704dfc5d522f601a31",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "e02acea3b2ab983e38fc5fa4c9cb6ea3",
+        "all": "24646645d221f18289cab19e4879c98c",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "52b384d42c20a8bd2d762004596fe9c7",
-        "one vector": "13f047d9b109e5e249333d71ab210bf2",
+        "drops": "1d6c232bb0e5ac054748d80cb1884a05",
+        "one vector": "c3e821f8de31015695129e558bd659fe",
     }
 
 
@@ -134,7 +135,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "92021dc106fb4256cd0b55e607a6560d"
+    assert hashed(hashed(part).encode() for part in parts) == "5cc63cee0866a24f1d65de8b51ea7feb"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -142,11 +143,11 @@ def test_a_set_up_keeps_its_bytes():
     found = {}
     for stage in ("keys", "nonces", "shares", "ready"):
         made = set_up(stage, 5, Wishes(1))
-        parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.deliveries.values()]
-        found[stage] = hashed([*parts, *made.lists.values()])
+        parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.drawn.values()]
+        found[stage] = hashed([*parts, *made.deliveries.values(), made.key_list])
     assert found == {
-        "keys": "88675cc85f65e68c644dc9d7162ddf65",
-        "nonces": "7236fbaf97abdef0d1d7cc887a3f6c98",
-        "shares": "9c3e42617791aea3ee1a51b803e5a4e2",
-        "ready": "6157efd67d08fffe582c249d2172d8ed",
+        "keys": "9b25d7efab2405c0534a2619c4aa03ef",
+        "nonces": "c605c912fefdec0194c020c6c42b3703",
+        "shares": "016614132932c5956fa5a179850abb94",
+        "ready": "b9b0405f9eebdf0dcee1928dd1623786",
     }

@@ -157,7 +157,7 @@ class NodeRun:
             if self._draws_in(enrolment.parameters):
                 # Before the nonce leaves: who has it knows what this set-up draws, and may then let the run go.
                 self._book.note_draw(self.task.plan.digest, self.run_id, enrolment.parameters.attempt)
-        elif kind == Kind.NONCE_LIST:
+        elif kind == Kind.NONCE_DELIVERY:
             step = enrolment.share(self._context, content, self._setup.entropy)
         else:
             step = enrolment.acknowledge(self._context, content)

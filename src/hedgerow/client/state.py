@@ -68,7 +68,7 @@ create table if not exists sites (name text primary key)
         ("masked", "round integer, cohort text", "round, cohort"),
     )
 )
-_VERSION = 7
+_VERSION = 8
 OPEN, JOINING = "open", "joining"
 """A run is "joining" from just before its cost is reserved in the budget book until it is open."""
 _DELTA = 1e-6

@@ -5,8 +5,9 @@ The protocol, in the order in which it happens:
 Set-up, once for an epoch of many slots (`enrolment`; the bytes are in `messages`, the thresholds in `guarantees`):
 
 1. The coordinator proposes `roster.EpochParameters`. A node that accepts them sends its keys: `Enrolment.begin`.
-2. `EpochSetup.close_keys` lists the keys of all. Each node reveals its nonce: `Enrolment.reveal`.
-3. `EpochSetup.close_nonces` lists the nonces, which draw the graph. Each node shares its slot keys: `Enrolment.share`.
+2. `EpochSetup.close_keys` lists what all signed of their keys. Each node reveals its nonce: `Enrolment.reveal`.
+3. `EpochSetup.close_nonces` lists the nonces, which draw the graph, and adds the slot keys of each node's neighbours.
+   Each node shares its own slot keys: `Enrolment.share`.
 4. `EpochSetup.close_shares` delivers the shares. Each node says which ones it holds: `Enrolment.acknowledge`.
 5. `EpochSetup.close_acknowledgements` says who is ready, and with whom every node shares masks: the `view.EpochView`.
    `Enrolment.finish` makes a `participant.Participant` of each ready node.

@@ -14,7 +14,7 @@ from itertools import pairwise
 from hedgerow.secagg.transitions import Code, refuse
 
 MAGIC = b"HSA"
-VERSION = 3
+VERSION = 4
 HASH_BYTES = 32
 MAX_TEXT_BYTES = 200
 
@@ -46,6 +46,9 @@ class Kind(IntEnum):
     AGGREGATOR_STATE = 22
     PARTICIPANT_EPOCH = 24
     PARTICIPANT_STEP = 25
+    ADVERTISEMENT = 26
+    NONCE_DELIVERY = 27
+    EPOCH_VIEW = 28
 
 
 def digest(label: str, *parts: bytes) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES, seal, unseal
@@ -23,12 +24,15 @@ from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (
     Acknowledgement,
+    Advertisement,
     KeyBundle,
+    NonceDelivery,
     NonceReveal,
     ReadyList,
     ShareDelivery,
     ShareMessage,
     check_signature,
+    hash_of_slot_keys,
     signed_list,
     view_hash,
 )
@@ -48,7 +52,7 @@ from hedgerow.secagg.transitions import (
     refuse,
     untraced,
 )
-from hedgerow.secagg.view import Agreement, EpochView, agree, read_key_list, site_key
+from hedgerow.secagg.view import Agreement, EpochView, agree, check_slot_keys, read_key_list, site_key, split_slot_keys
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,10 +66,12 @@ class Enrolment:
     chain: SlotChain
     channel: SecretKey
     nonce: bytes
-    bundle: bytes
+    advertisement: bytes
     key_list: bytes = b""
     nonce_list: bytes = b""
     held_shares: dict[int, bytes] = field(default_factory=dict)
+    slot_keys: dict[int, bytes] = field(default_factory=dict)
+    """Those of the neighbours."""
     channels: dict[int, bytes] = field(default_factory=dict, compare=False)
     """Channel secrets that were computed already; not stored, for they follow from the rest."""
 
@@ -74,7 +80,7 @@ class Enrolment:
 
     @classmethod
     def begin(cls, context: NodeContext, parameters: bytes, entropy: Entropy, last_attempt: int = 0) -> Step[Enrolment]:
-        """Returns the first step: keys drawn, the signed key bundle to send.
+        """Returns the first step: keys drawn, the signed key bundle and the slot keys to send.
 
         Args: parameters: the coordinator's EpochParameters; last_attempt: the highest attempt of this run that the
             node recorded (fact "enrolled"), 0 if none.
@@ -89,27 +95,34 @@ class Enrolment:
         context.policy.require(proposed, len(context.roster.sites))
         node = context.roster.node_of(context.identity.public)
         chain, channel, nonce = SlotChain(entropy(32)), SecretKey(entropy(32)), entropy(HASH_BYTES)
-        slot_keys = tuple(SecretKey(secret).public for secret in chain.secrets(proposed.n_slots))
+        slot_keys = b"".join(SecretKey(secret).public for secret in chain.secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
-        bundle = KeyBundle(proposed.hash(), node, commitment, channel.public, slot_keys).to_signed(context.identity)
-        enrolment = cls(state, 1, proposed, node, chain, channel, nonce, bundle)
-        return Step(enrolment, bundle, (Record("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
+        bundle = KeyBundle(proposed.hash(), node, commitment, channel.public, hash_of_slot_keys(slot_keys))
+        message = Advertisement(bundle.to_signed(context.identity), slot_keys).to_bytes()
+        enrolment = cls(state, 1, proposed, node, chain, channel, nonce, message)
+        return Step(enrolment, message, (Record("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
 
     def reveal(self, context: NodeContext, key_list: bytes) -> Step[Enrolment]:
         """Returns the step that answers the list of key bundles with this node's nonce; raises Refusal."""
         state = advance(Party.NODE, self.state, Event.KEY_LIST)
         bundles = read_key_list(key_list, self.parameters, context.roster)
-        if self.node not in bundles or bundles[self.node] != KeyBundle.from_signed(self.bundle):
+        own = Advertisement.from_bytes(self.advertisement)
+        if self.node not in bundles or bundles[self.node] != KeyBundle.from_signed(own.bundle):
             raise refuse(Code.OWN_BUNDLE_ALTERED, peer="coordinator")
         context.policy.require(self.parameters, len(bundles))
         reveal = NonceReveal(self.parameters.hash(), self.node, digest("key-list", key_list), self.nonce)
         return self._step(state, reveal.to_signed(context.identity), "nonce-revealed", key_list=key_list)
 
-    def share(self, context: NodeContext, nonce_list: bytes, entropy: Entropy) -> Step[Enrolment]:
-        """Returns the step that sends every holder its sealed shares of all slot keys; raises Refusal."""
+    def share(self, context: NodeContext, delivery: bytes, entropy: Entropy) -> Step[Enrolment]:
+        """Returns the step that sends every holder its sealed shares of all slot keys; raises Refusal.
+
+        Args: delivery: the list of nonces, and the neighbours' slot keys.
+        """
         state = advance(Party.NODE, self.state, Event.NONCE_LIST)
-        agreed = self._agreed(context, nonce_list)
+        delivered = NonceDelivery.from_bytes(delivery)
+        agreed = self._agreed(context, delivered.nonce_list)
         bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
+        slot_keys = self._slot_keys_of(holders, bundles, delivered.slot_keys)
         runs = self._split_slot_keys((*holders, self.node), agreed.guarantees.threshold, entropy)
         channels = {holder: self._channel_to(holder, bundles[holder].channel_key) for holder in holders}
         sealed = tuple(
@@ -118,7 +131,10 @@ class Enrolment:
         )
         message = ShareMessage(view, self.node, holders, sealed).to_signed(context.identity)
         held = {self.node: runs[self.node]}
-        return self._step(state, message, "shares-sent", nonce_list=nonce_list, held_shares=held, channels=channels)
+        return self._step(
+            state, message, "shares-sent", nonce_list=delivered.nonce_list, slot_keys=slot_keys, held_shares=held,
+            channels=channels,
+        )  # fmt: skip
 
     def acknowledge(self, context: NodeContext, delivery: bytes) -> Step[Enrolment]:
         """Returns the step that acknowledges the shares that opened; the others are complaints. Raises Refusal."""
@@ -153,8 +169,9 @@ class Enrolment:
         view = EpochView.from_messages(context.roster, self.parameters, self.key_list, self.nonce_list, ready_list)
         if not view.is_ready(self.node):
             raise refuse(Code.NOT_READY, peer="coordinator")
-        keys = view.channel_keys
-        channels = {peer: slot_channel(self._channel_to(peer, keys[peer])) for peer in view.peers(self.node)}
+        peers = view.peers(self.node)
+        view = view.with_slot_keys({peer: self.slot_keys[peer] for peer in peers})
+        channels = {peer: slot_channel(self._channel_to(peer, view.bundles[peer].channel_key)) for peer in peers}
         shares = {node: self.held_shares[node] for node in (*channels, self.node)}
         participant = Participant(
             view, self.node, State.READY, self.sequence + 1, self.chain, channels, shares, purposes=frozenset(answered)
@@ -166,8 +183,9 @@ class Enrolment:
         writer = Writer(Kind.ENROLMENT_STATE).text(self.state.value).number(self.sequence, 8)
         writer.variable(self.parameters.to_bytes()).number(self.node, 2)
         writer.fixed(self.chain.link, 32).fixed(self.channel.secret_bytes(), 32).fixed(self.nonce, HASH_BYTES)
-        writer.variable(self.bundle).variable(self.key_list).variable(self.nonce_list)
-        writer.nodes(sorted(self.held_shares)).items([self.held_shares[node] for node in sorted(self.held_shares)])
+        writer.variable(self.advertisement).variable(self.key_list).variable(self.nonce_list)
+        for by_node in (self.held_shares, self.slot_keys):
+            writer.nodes(sorted(by_node)).items([by_node[node] for node in sorted(by_node)])
         return sealed_state(writer.bytes())
 
     @classmethod
@@ -183,15 +201,16 @@ class Enrolment:
             state, found = State(reader.text()), reader.number(8)
             parameters, node = EpochParameters.from_bytes(reader.variable()), reader.number(2)
             chain, channel = SlotChain(reader.fixed(32)), SecretKey(reader.fixed(32))
-            nonce, bundle = reader.fixed(HASH_BYTES), reader.variable()
+            nonce, advertisement = reader.fixed(HASH_BYTES), reader.variable()
             key_list, nonce_list = reader.variable(), reader.variable()
-            held = dict(zip(reader.nodes(), reader.items(), strict=True))
+            held, slot_keys = (dict(zip(reader.nodes(), reader.items(), strict=True)) for _ in range(2))
             reader.end()
         except (Refusal, ValueError) as error:
             raise refuse(Code.CORRUPT_STATE) from error
         if found != sequence:
             raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
-        return cls(state, found, parameters, node, chain, channel, nonce, bundle, key_list, nonce_list, held)
+        drawn, lists = (chain, channel, nonce, advertisement), (key_list, nonce_list)
+        return cls(state, found, parameters, node, *drawn, *lists, held, slot_keys)
 
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
@@ -212,6 +231,17 @@ class Enrolment:
         agreed = agree(context.roster, self.parameters, self.key_list, nonce_list)
         context.policy.require(self.parameters, len(agreed.bundles))
         return agreed
+
+    def _slot_keys_of(
+        self, neighbours: tuple[int, ...], bundles: Mapping[int, KeyBundle], delivered: tuple[bytes, ...]
+    ) -> dict[int, bytes]:
+        """Returns the neighbours' slot keys; raises Refusal for others than they signed for, or one of this node's."""
+        if len(delivered) != len(neighbours):
+            raise refuse(Code.SLOT_KEYS_ALTERED, "They are not of all neighbours.", "coordinator")
+        slot_keys = dict(zip(neighbours, delivered, strict=True))
+        own = Advertisement.from_bytes(self.advertisement).slot_keys
+        check_slot_keys(bundles, self.parameters.n_slots, {**slot_keys, self.node: own})
+        return slot_keys
 
     def _channel_to(self, peer: int, public: bytes) -> bytes:
         if peer in self.channels:
@@ -251,20 +281,25 @@ class EpochSetup:
     roster: Roster
     parameters: EpochParameters
     state: State = State.COLLECTING_KEYS
-    bundles: dict[int, bytes] = field(default_factory=dict)
+    advertisements: dict[int, bytes] = field(default_factory=dict)
     nonces: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)
     acknowledgements: dict[int, bytes] = field(default_factory=dict)
     key_list: bytes = b""
     nonce_list: bytes = b""
+    owners: dict[bytes, int] = field(default_factory=dict, compare=False, repr=False)
+    """Whose each key is, while advertisements are collected."""
 
     def receive(self, messages: Iterable[bytes]) -> tuple[EpochSetup, Complaints]:
         """Returns the state with every acceptable message of the current collection, and the refusals of the others.
 
         A node's identical message again is welcome; a different one is a CONTRADICTION and the first one stands.
         """
+        owners = dict(self.owners)
         collections: dict[State, tuple[Event, str, Callable[[], Callable[[bytes], int]]]] = {
-            State.COLLECTING_KEYS: (Event.KEY_BUNDLE, "bundles", self._bundle_check),
+            State.COLLECTING_KEYS: (
+                Event.KEY_BUNDLE, "advertisements", lambda: partial(self._check_advertisement, owners),
+            ),
             State.COLLECTING_NONCES: (Event.NONCE, "nonces", lambda: self._check_nonce),
             State.COLLECTING_SHARES: (Event.SHARES, "shares", self._shares_check),
             State.COLLECTING_ACKNOWLEDGEMENTS: (
@@ -282,34 +317,41 @@ class EpochSetup:
                     raise refuse(Code.CONTRADICTION, peer=node)
             except Refusal as complaint:
                 complaints.append(untraced(complaint))
-        changes = {name: collected}
+        changes = {name: collected, "owners": owners}
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 
     def close_keys(self) -> tuple[EpochSetup, bytes]:
         """Returns the next state and the list of key bundles for all; raises Abandoned TOO_FEW_READY."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        self._require_enough(len(self.bundles), len(self.bundles))
-        messages = [self.bundles[node] for node in sorted(self.bundles)]
+        self._require_enough(len(self.advertisements), len(self.advertisements))
+        messages = [self._advertised(node).bundle for node in sorted(self.advertisements)]
         key_list = signed_list(Kind.KEY_LIST, self.parameters.hash(), messages)
         read_key_list(key_list, self.parameters, self.roster)
-        return replace(self, state=state, key_list=key_list), key_list
+        return replace(self, state=state, key_list=key_list, owners={}), key_list
 
-    def close_nonces(self) -> tuple[EpochSetup, bytes]:
-        """Returns the next state and the list of nonces for all; raises Refusal REVEAL_MISSING naming a node.
+    def close_nonces(self) -> tuple[EpochSetup, dict[int, bytes]]:
+        """Returns the next state and, for each node, the list of nonces with the slot keys of its neighbours.
+
+        Raises Refusal REVEAL_MISSING naming a node.
 
         All that advertised must reveal, or a coordinator could choose the graph by choosing who "dropped out".
         """
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
         messages = [self.nonces[node] for node in sorted(self.nonces)]
         nonce_list = signed_list(Kind.NONCE_LIST, self.parameters.hash(), messages)
-        agree(self.roster, self.parameters, self.key_list, nonce_list)
-        return replace(self, state=state, nonce_list=nonce_list), nonce_list
+        graph = agree(self.roster, self.parameters, self.key_list, nonce_list).graph.neighbours
+        slot_keys = self._slot_keys_of(graph)
+        deliveries = {
+            node: NonceDelivery(nonce_list, tuple(slot_keys[peer] for peer in near)).to_bytes()
+            for node, near in graph.items()
+        }
+        return replace(self, state=state, nonce_list=nonce_list), deliveries
 
     def close_shares(self) -> tuple[EpochSetup, dict[int, bytes]]:
         """Returns the next state and, for each node, the delivery of the shares meant for it."""
         state = advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        self._require_enough(len(self.shares), len(self.bundles))
-        boxes: dict[int, list[tuple[int, bytes]]] = {node: [] for node in self.bundles}
+        self._require_enough(len(self.shares), len(self.advertisements))
+        boxes: dict[int, list[tuple[int, bytes]]] = {node: [] for node in self.advertisements}
         for sender in sorted(self.shares):
             message = ShareMessage.from_signed(self.shares[sender])
             for holder, sealed in zip(message.holders, message.sealed, strict=True):
@@ -353,11 +395,12 @@ class EpochSetup:
             if worst < 0 or not missing[worst]:
                 break
             ready.remove(worst)
-        self._require_enough(len(ready), len(self.bundles))
+        self._require_enough(len(ready), len(self.advertisements))
         messages = tuple(self.acknowledgements[node] for node in sorted(ready))
         ready_list = ReadyList(self._view(), messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
-        return EpochView.from_messages(self.roster, self.parameters, *lists), ready_list
+        view = EpochView.from_messages(self.roster, self.parameters, *lists)
+        return view.with_slot_keys(self._slot_keys_of(view.ready)), ready_list
 
     def _held(self) -> dict[int, set[int]]:
         """Returns whose shares each node acknowledged, of nodes that sent their own."""
@@ -366,6 +409,12 @@ class EpochSetup:
             for node, message in self.acknowledgements.items()
             if node in self.shares
         }
+
+    def _advertised(self, node: int) -> Advertisement:
+        return Advertisement.from_bytes(self.advertisements[node])
+
+    def _slot_keys_of(self, nodes: Iterable[int]) -> dict[int, bytes]:
+        return {node: self._advertised(node).slot_keys for node in nodes}
 
     def _require_enough(self, count: int, members: int) -> None:
         least = derive(members, self.parameters.wishes).min_survivors if members else 1
@@ -378,32 +427,30 @@ class EpochSetup:
     def _graph(self) -> dict[int, tuple[int, ...]]:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list).graph.neighbours
 
-    def _bundle_check(self) -> Callable[[bytes], int]:
-        """Returns the check of one bundle: as a node will check it, its keys not yet used by another node."""
-        owners: dict[bytes, int] = {}
-        for node, message in self.bundles.items():
-            bundle = KeyBundle.from_signed(message)
-            owners.update(dict.fromkeys((bundle.channel_key, *bundle.slot_keys), node))
-
-        def check(message: bytes) -> int:
-            listed = signed_list(Kind.KEY_LIST, self.parameters.hash(), [message])
-            ((node, bundle),) = read_key_list(listed, self.parameters, self.roster).items()
-            for key in (bundle.channel_key, *bundle.slot_keys):
-                if owners.setdefault(key, node) != node:
-                    raise refuse(Code.REPEATED_KEY, peer=node)
-            return node
-
-        return check
+    def _check_advertisement(self, owners: dict[bytes, int], message: bytes) -> int:
+        """Checks one advertisement as nodes will, and that no other node has one of its keys; enters it in `owners`."""
+        advertised = Advertisement.from_bytes(message)
+        listed = signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
+        bundles = read_key_list(listed, self.parameters, self.roster)
+        ((node, bundle),) = bundles.items()
+        check_slot_keys(bundles, self.parameters.n_slots, {node: advertised.slot_keys})
+        if node not in self.advertisements:
+            # A second one of a node is the same or a contradiction: its keys are compared with nothing, and not kept.
+            keys = (bundle.channel_key, *split_slot_keys(advertised.slot_keys))
+            if any(owners.get(key, node) != node for key in keys):
+                raise refuse(Code.REPEATED_KEY, peer=node)
+            owners.update(dict.fromkeys(keys, node))
+        return node
 
     def _check_nonce(self, message: bytes) -> int:
         reveal = NonceReveal.from_signed(message)
-        if reveal.node not in self.bundles:
+        if reveal.node not in self.advertisements:
             raise refuse(Code.UNKNOWN_NODE, peer=reveal.node)
         check_signature(site_key(self.roster, reveal.node), Kind.NONCE, message, reveal.node)
         parameters = self.parameters.hash()
         if reveal.parameters != parameters or reveal.key_list != digest("key-list", self.key_list):
             raise refuse(Code.DIFFERENT_VIEW, peer=reveal.node)
-        bundle = KeyBundle.from_signed(self.bundles[reveal.node])
+        bundle = KeyBundle.from_signed(self._advertised(reveal.node).bundle)
         if nonce_commitment(reveal.nonce, reveal.node, parameters) != bundle.nonce_commitment:
             raise refuse(Code.NONCE_MISMATCH, peer=reveal.node)
         return reveal.node
@@ -415,7 +462,7 @@ class EpochSetup:
 
         def check(message: bytes) -> int:
             shares = ShareMessage.from_signed(message)
-            if shares.node not in self.bundles:
+            if shares.node not in self.advertisements:
                 raise refuse(Code.UNKNOWN_NODE, peer=shares.node)
             check_signature(site_key(self.roster, shares.node), Kind.SHARES, message, shares.node)
             if shares.view != view or shares.holders != graph[shares.node]:
@@ -429,7 +476,7 @@ class EpochSetup:
 
     def _check_acknowledgement(self, message: bytes) -> int:
         acknowledgement = Acknowledgement.from_signed(message)
-        if acknowledgement.node not in self.bundles:
+        if acknowledgement.node not in self.advertisements:
             raise refuse(Code.UNKNOWN_NODE, peer=acknowledgement.node)
         check_signature(
             site_key(self.roster, acknowledgement.node), Kind.ACKNOWLEDGEMENT, message, acknowledgement.node

@@ -101,7 +101,7 @@ def signed_pair_secrets(keys: MaskingKeys, peers: tuple[int, ...]) -> tuple[list
     node, slot = keys.node, keys.context.slot
     for peer in peers:
         try:
-            secret = pair_secret(keys.own, node, peer, keys.view.slot_keys[peer][slot], keys.context.epoch, slot)
+            secret = pair_secret(keys.own, node, peer, keys.view.slot_key(peer, slot), keys.context.epoch, slot)
         except PrimitiveFault as error:
             raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
         (plus if node < peer else minus).append(secret)
@@ -285,7 +285,7 @@ def unmask(
         survivors = tuple(peer for peer in view.peers(node) if peer in headers)
         if not survivors:
             continue
-        public = view.slot_keys[node][context.slot]
+        public = view.slot_key(node, context.slot)
         secret = reconstructor.recover(node, about[node], _key_test(public))
         keys = MaskingKeys(view, node, SecretKey(secret), {}, context)
         # The dropped node would have added these masks and its neighbours subtracted them, and the reverse: what it

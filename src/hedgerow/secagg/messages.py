@@ -49,22 +49,19 @@ def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | No
 
 @dataclass(frozen=True, slots=True)
 class KeyBundle:
-    """Node to all, signed: the node's public keys for the epoch and its commitment to a nonce."""
+    """Node to all, signed: its public keys for the epoch, those of the slots by their hash; a nonce's commitment."""
 
     parameters: bytes
     node: int
     nonce_commitment: bytes
     channel_key: bytes
-    slot_keys: tuple[bytes, ...]
+    slot_keys_hash: bytes
 
     def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
+        """Returns the signed message (199 bytes)."""
         writer = Writer(Kind.KEY_BUNDLE).fixed(self.parameters, HASH_BYTES).number(self.node, 2)
         writer.fixed(self.nonce_commitment, HASH_BYTES).fixed(self.channel_key, KEY_BYTES)
-        writer.number(len(self.slot_keys), 2)
-        for key in self.slot_keys:
-            writer.fixed(key, KEY_BYTES)
-        return sign(identity, Kind.KEY_BUNDLE, writer.bytes())
+        return sign(identity, Kind.KEY_BUNDLE, writer.fixed(self.slot_keys_hash, HASH_BYTES).bytes())
 
     @classmethod
     def from_signed(cls, data: bytes) -> KeyBundle:
@@ -72,10 +69,34 @@ class KeyBundle:
         reader = Reader(split_signed(data)[0], Kind.KEY_BUNDLE)
         parameters, node = reader.fixed(HASH_BYTES), reader.number(2)
         commitment, channel = reader.fixed(HASH_BYTES), reader.fixed(KEY_BYTES)
-        keys = reader.fixed(KEY_BYTES * reader.number(2, least=1))
+        bundle = cls(parameters, node, commitment, channel, reader.fixed(HASH_BYTES))
         reader.end()
-        slot_keys = tuple(keys[start : start + KEY_BYTES] for start in range(0, len(keys), KEY_BYTES))
-        return cls(parameters, node, commitment, channel, slot_keys)
+        return bundle
+
+
+def hash_of_slot_keys(slot_keys: bytes) -> bytes:
+    """Returns the 32-byte hash by which a bundle signs its node's slot keys, given one after another."""
+    return digest("slot-keys", slot_keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertisement:
+    """Node to the coordinator: its signed key bundle for all, and its slot keys, which go to its neighbours only."""
+
+    bundle: bytes
+    slot_keys: bytes
+
+    def to_bytes(self) -> bytes:
+        """Returns the message."""
+        return Writer(Kind.ADVERTISEMENT).variable(self.bundle).variable(self.slot_keys).bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Advertisement:
+        """Returns the message; raises Refusal MALFORMED."""
+        reader = Reader(data, Kind.ADVERTISEMENT)
+        advertisement = cls(reader.variable(), reader.variable())
+        reader.end()
+        return advertisement
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,29 @@ def read_signed_list(kind: Kind, data: bytes, parameters: bytes) -> tuple[bytes,
     messages = reader.items()
     reader.end()
     return messages
+
+
+@dataclass(frozen=True, slots=True)
+class NonceDelivery:
+    """Coordinator to one node: the list of nonces, and the slot keys of its neighbours in the graph that they draw.
+
+    The neighbours' runs of keys come in increasing order of their numbers, which follow from the nonces.
+    """
+
+    nonce_list: bytes
+    slot_keys: tuple[bytes, ...]
+
+    def to_bytes(self) -> bytes:
+        """Returns the message."""
+        return Writer(Kind.NONCE_DELIVERY).variable(self.nonce_list).items(self.slot_keys).bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> NonceDelivery:
+        """Returns the delivery; raises Refusal MALFORMED."""
+        reader = Reader(data, Kind.NONCE_DELIVERY, "coordinator")
+        delivery = cls(reader.variable(), reader.items())
+        reader.end()
+        return delivery
 
 
 @dataclass(frozen=True, slots=True)

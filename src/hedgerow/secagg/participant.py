@@ -254,7 +254,7 @@ class Participant:
         The held shares of each slot are encrypted under a key that follows from the chain's link of that slot: with the
         link of a later slot, which is all that `step_bytes` keeps, they cannot be read any more.
         """
-        writer = Writer(Kind.PARTICIPANT_EPOCH).variable(self.view.record).number(self.node, 2)
+        writer = Writer(Kind.PARTICIPANT_EPOCH).variable(self.view.to_bytes()).number(self.node, 2)
         peers = sorted(self.channels)
         writer.nodes(peers).items([self.channels[peer] for peer in peers]).nodes(sorted(self.shares))
         first = max(self.chain.slot, self.shares_from)
@@ -286,7 +286,7 @@ class Participant:
         """
         try:
             reader = Reader(unsealed_state(epoch), Kind.PARTICIPANT_EPOCH)
-            view, node = EpochView.from_record(reader.variable()), reader.number(2)
+            view, node = EpochView.from_bytes(reader.variable()), reader.number(2)
             channels = dict(zip(reader.nodes(), reader.items(), strict=True))
             holders, first, stored = reader.nodes(), reader.number(4), reader.items()
             reader.end()

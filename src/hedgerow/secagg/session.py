@@ -123,10 +123,11 @@ class EpochSession:
             self.traffic.received(site, key_list)
             step = nodes[site].reveal(self.contexts[site], key_list)
             sent(site, step.state, step.message)
-        setup, nonce_list = deliver().close_nonces()
+        setup, drawn = deliver().close_nonces()
         for site in [site for site in nodes if site not in silent.get("shares", ())]:
-            self.traffic.received(site, nonce_list)
-            step = nodes[site].share(self.contexts[site], nonce_list, self.entropy)
+            delivery = drawn[nodes[site].node]
+            self.traffic.received(site, delivery)
+            step = nodes[site].share(self.contexts[site], delivery, self.entropy)
             sent(site, step.state, step.message)
         setup, deliveries = deliver().close_shares()
         quiet = {*silent.get("shares", ()), *silent.get("acknowledgements", ())}

@@ -39,6 +39,7 @@ class Code(StrEnum):
     NONCE_MISMATCH = "nonce-mismatch"
     REVEAL_MISSING = "reveal-missing"
     DIFFERENT_VIEW = "different-view"
+    SLOT_KEYS_ALTERED = "slot-keys-altered"
     SHARE_UNREADABLE = "share-unreadable"
     NOT_ACKNOWLEDGED = "not-acknowledged"
     NOT_READY = "not-ready"
@@ -118,7 +119,7 @@ class Event(StrEnum):
 
     PARAMETERS = "epoch parameters"
     KEY_LIST = "list of key bundles"
-    NONCE_LIST = "list of nonces"
+    NONCE_LIST = "list of nonces and slot keys"
     SHARE_DELIVERY = "delivered shares"
     READY_LIST = "ready list"
     ROUND_SPEC = "round spec"
@@ -127,7 +128,7 @@ class Event(StrEnum):
     SAME_MANIFEST = "the same manifest again"
     OTHER_MANIFEST = "a second, different manifest"
     ECHO_CERTIFICATE = "echo certificate"
-    KEY_BUNDLE = "key bundle"
+    KEY_BUNDLE = "key bundle and slot keys"
     NONCE = "nonce"
     SHARES = "encrypted shares"
     ACKNOWLEDGEMENT = "acknowledgement"
@@ -168,13 +169,14 @@ _N, _A, _S, _E = Party.NODE, Party.AGGREGATOR, State, Event
 
 TRANSITIONS: tuple[Move, ...] = (
     # The node enrols.
-    Move(_N, _S.UNENROLLED, _E.PARAMETERS, _S.KEYS_ADVERTISED, "key bundle",
+    Move(_N, _S.UNENROLLED, _E.PARAMETERS, _S.KEYS_ADVERTISED, "key bundle and slot keys",
          (*_ANY, Code.ROSTER_MISMATCH, Code.PARAMETERS_REFUSED, Code.STALE_ATTEMPT, Code.UNKNOWN_NODE)),
     Move(_N, _S.KEYS_ADVERTISED, _E.KEY_LIST, _S.NONCE_REVEALED, "nonce",
          (*_LISTED, Code.COHORT_TOO_SMALL, Code.PARAMETERS_REFUSED, Code.OWN_BUNDLE_ALTERED, Code.REPEATED_KEY,
           Code.LOW_ORDER_KEY, Code.DIFFERENT_VIEW)),
     Move(_N, _S.NONCE_REVEALED, _E.NONCE_LIST, _S.SHARES_SENT, "encrypted shares",
-         (*_LISTED, Code.REVEAL_MISSING, Code.NONCE_MISMATCH, Code.DIFFERENT_VIEW)),
+         (*_LISTED, Code.REVEAL_MISSING, Code.NONCE_MISMATCH, Code.DIFFERENT_VIEW, Code.SLOT_KEYS_ALTERED,
+          Code.REPEATED_KEY, Code.LOW_ORDER_KEY)),
     Move(_N, _S.SHARES_SENT, _E.SHARE_DELIVERY, _S.SHARES_ACKNOWLEDGED, "acknowledgement",
          (*_ANY, Code.UNKNOWN_NODE, Code.REPEATED_NODE, Code.SHARE_UNREADABLE, Code.DIFFERENT_VIEW)),
     Move(_N, _S.SHARES_ACKNOWLEDGED, _E.READY_LIST, _S.READY, "",
@@ -194,11 +196,13 @@ TRANSITIONS: tuple[Move, ...] = (
       for state in (_S.MANIFEST_ECHOED, _S.SHARES_ANSWERED)),
     # The aggregator sets an epoch up.
     Move(_A, _S.COLLECTING_KEYS, _E.KEY_BUNDLE, _S.COLLECTING_KEYS, "",
-         (*_LISTED, Code.CONTRADICTION, Code.DIFFERENT_VIEW)),
+         (*_LISTED, Code.CONTRADICTION, Code.DIFFERENT_VIEW, Code.SLOT_KEYS_ALTERED, Code.REPEATED_KEY,
+          Code.LOW_ORDER_KEY)),
     Move(_A, _S.COLLECTING_KEYS, _E.CLOSE, _S.COLLECTING_NONCES, "list of key bundles", (Code.TOO_FEW_READY,)),
     Move(_A, _S.COLLECTING_NONCES, _E.NONCE, _S.COLLECTING_NONCES, "",
          (*_LISTED, Code.CONTRADICTION, Code.DIFFERENT_VIEW, Code.NONCE_MISMATCH)),
-    Move(_A, _S.COLLECTING_NONCES, _E.CLOSE, _S.COLLECTING_SHARES, "list of nonces", (Code.REVEAL_MISSING,)),
+    Move(_A, _S.COLLECTING_NONCES, _E.CLOSE, _S.COLLECTING_SHARES, "list of nonces and slot keys",
+         (Code.REVEAL_MISSING,)),
     Move(_A, _S.COLLECTING_SHARES, _E.SHARES, _S.COLLECTING_SHARES, "",
          (*_LISTED, Code.CONTRADICTION, Code.DIFFERENT_VIEW)),
     Move(_A, _S.COLLECTING_SHARES, _E.CLOSE, _S.COLLECTING_ACKNOWLEDGEMENTS, "delivered shares",

@@ -1,5 +1,7 @@
 """The public view of one epoch: members, keys, graph, ready nodes. Every party computes it from the same messages.
 
+Only slot keys are not every party's: a bundle signs their hash, and each node is given those of its neighbours.
+
 Whose answers could open a sum: no node lets two sums of one round be opened, and no coordinator need ask for it.
 """
 
@@ -7,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from hedgerow.secagg._primitives.agreement import is_low_order
+from hedgerow.secagg._primitives.agreement import KEY_BYTES, is_low_order
 from hedgerow.secagg.encoding import Kind, Reader, Writer, digest
 from hedgerow.secagg.guarantees import Graph, Guarantees, complete, derive, harary, origin_members
 from hedgerow.secagg.keys import nonce_commitment
@@ -20,6 +22,7 @@ from hedgerow.secagg.messages import (
     NonceReveal,
     ReadyList,
     check_signature,
+    hash_of_slot_keys,
     read_signed_list,
     view_hash,
 )
@@ -43,16 +46,37 @@ def read_key_list(data: bytes, parameters: EpochParameters, roster: Roster) -> M
         check_signature(site_key(roster, bundle.node), Kind.KEY_BUNDLE, message, bundle.node)
         if bundle.parameters != expected:
             raise refuse(Code.DIFFERENT_VIEW, "A bundle is for other parameters.", bundle.node)
-        if len(bundle.slot_keys) != parameters.n_slots:
-            raise refuse(Code.MALFORMED, "A bundle has another number of slot keys.", bundle.node)
+        if is_low_order(bundle.channel_key):
+            raise refuse(Code.LOW_ORDER_KEY, peer=bundle.node)
         bundles[bundle.node] = bundle
-    keys = [key for bundle in bundles.values() for key in (bundle.channel_key, *bundle.slot_keys)]
+    # Each for itself: a site may choose a key that is another's hash, and the aggregator names sites for keys alone.
+    channel_keys = {bundle.channel_key for bundle in bundles.values()}
+    hashes = {bundle.slot_keys_hash for bundle in bundles.values()}
+    if min(len(channel_keys), len(hashes)) < len(bundles):
+        raise refuse(Code.REPEATED_KEY)
+    return bundles
+
+
+def split_slot_keys(slot_keys: bytes) -> list[bytes]:
+    """Returns the 32-byte keys of slot 0 and the following ones."""
+    return [slot_keys[start : start + KEY_BYTES] for start in range(0, len(slot_keys), KEY_BYTES)]
+
+
+def check_slot_keys(bundles: Mapping[int, KeyBundle], n_slots: int, slot_keys: Mapping[int, bytes]) -> None:
+    """Checks the slot keys of some of the members, each node's one after another, against what their nodes signed.
+
+    Raises Refusal: SLOT_KEYS_ALTERED, REPEATED_KEY or LOW_ORDER_KEY.
+    """
+    keys = [bundle.channel_key for bundle in bundles.values()]
+    for node, run in slot_keys.items():
+        if len(run) != KEY_BYTES * n_slots or hash_of_slot_keys(run) != bundles[node].slot_keys_hash:
+            raise refuse(Code.SLOT_KEYS_ALTERED, peer=node)
+        of_node = split_slot_keys(run)
+        if any(map(is_low_order, of_node)):
+            raise refuse(Code.LOW_ORDER_KEY, peer=node)
+        keys += of_node
     if len(set(keys)) != len(keys):
         raise refuse(Code.REPEATED_KEY)
-    for bundle in bundles.values():
-        if any(map(is_low_order, (bundle.channel_key, *bundle.slot_keys))):
-            raise refuse(Code.LOW_ORDER_KEY, peer=bundle.node)
-    return bundles
 
 
 def read_nonce_list(
@@ -157,7 +181,9 @@ class EpochView:
     """All that is public about a ready epoch. `digest` (32 bytes) binds every later message to it.
 
     `record` is the canonical bytes from which `from_record` rebuilds the view; `structure_seed` is the seed for the
-    trees' public randomness, from the same committed nonces as the graph.
+    trees' public randomness, from the same committed nonces as the graph. `slot_keys` are those that this party was
+    given, each node's one after another: a node has its ready neighbours', the aggregator those of all ready nodes.
+    They are not in the record.
     """
 
     roster: Roster
@@ -165,26 +191,26 @@ class EpochView:
     guarantees: Guarantees
     graph: Graph
     ready: tuple[int, ...]
-    slot_keys: dict[int, tuple[bytes, ...]]
-    channel_keys: dict[int, bytes]
+    bundles: Mapping[int, KeyBundle]
     structure_seed: bytes
     digest: bytes
     record: bytes
     _ready_set: frozenset[int] = field(repr=False)
     _peers: Mapping[int, tuple[int, ...]] = field(repr=False)
+    slot_keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_messages(
         cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
     ) -> EpochView:
-        """Returns the view, everything checked; raises Refusal."""
+        """Returns the view, everything checked, without slot keys; raises Refusal."""
         return _view_of(roster, parameters, key_list, nonce_list, ready_list)
 
     @classmethod
     def from_record(
         cls, record: bytes, require: Callable[[Roster, EpochParameters], None] = lambda roster, parameters: None
     ) -> EpochView:
-        """Returns the view rebuilt, and checked again, from `record`; raises Refusal.
+        """Returns the view rebuilt, and checked again, from `record`, without slot keys; raises Refusal.
 
         Args: require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked
             at, whose signatures cost time: in a stranger's record they may be as many as the format allows.
@@ -195,6 +221,32 @@ class EpochView:
         reader.end()
         require(roster, parameters)
         return cls.from_messages(roster, parameters, *lists)
+
+    def with_slot_keys(self, slot_keys: Mapping[int, bytes]) -> EpochView:
+        """Returns the view of a party that was given these slot keys, checked; raises Refusal as `check_slot_keys`."""
+        check_slot_keys(self.bundles, self.parameters.n_slots, slot_keys)
+        return replace(self, slot_keys=slot_keys)
+
+    def slot_key(self, node: int, slot: int) -> bytes:
+        """Returns the 32-byte public key of a node for a slot, where this party was given it."""
+        return self.slot_keys[node][KEY_BYTES * slot : KEY_BYTES * (slot + 1)]
+
+    def to_bytes(self) -> bytes:
+        """Returns the record and this party's slot keys, for its own storage."""
+        nodes = sorted(self.slot_keys)
+        writer = Writer(Kind.EPOCH_VIEW).variable(self.record).nodes(nodes)
+        return writer.items([self.slot_keys[node] for node in nodes]).bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EpochView:
+        """Returns the view of `to_bytes`, checked again; raises Refusal, or ValueError."""
+        reader = Reader(data, Kind.EPOCH_VIEW)
+        record, nodes, runs = reader.variable(), reader.nodes(), reader.items()
+        reader.end()
+        view, slot_keys = cls.from_record(record), dict(zip(nodes, runs, strict=True))
+        if not slot_keys.keys() <= view.bundles.keys():
+            raise refuse(Code.UNKNOWN_NODE, "Slot keys are of no member.")
+        return view.with_slot_keys(slot_keys)
 
     @property
     def public_seed(self) -> int:
@@ -231,24 +283,28 @@ def _view_of(
     ready_set, peers = frozenset(ready), agreed.graph.neighbours
     if len(ready) < len(peers):
         peers = {node: tuple(peer for peer in near if peer in ready_set) for node, near in peers.items()}
-    writer = Writer(Kind.EPOCH_RECORD)
-    for part in (roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list):
-        writer.variable(part)
     return EpochView(
         roster=roster,
         parameters=parameters,
         guarantees=agreed.guarantees,
         graph=agreed.graph,
         ready=ready,
-        slot_keys={node: bundle.slot_keys for node, bundle in agreed.bundles.items()},
-        channel_keys={node: bundle.channel_key for node, bundle in agreed.bundles.items()},
+        bundles=agreed.bundles,
         structure_seed=nonce_seed("structure-seed", agreed.nonces),
         # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
         digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
-        record=writer.bytes(),
+        record=record_of(roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list),
         _ready_set=ready_set,
         _peers=peers,
     )
+
+
+def record_of(*parts: bytes) -> bytes:
+    """Returns the record of an epoch: its roster, parameters, and lists of keys, of nonces and of ready nodes."""
+    writer = Writer(Kind.EPOCH_RECORD)
+    for part in parts:
+        writer.variable(part)
+    return writer.bytes()
 
 
 @dataclass(frozen=True)

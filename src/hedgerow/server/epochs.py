@@ -30,21 +30,19 @@ from hedgerow.server.status import RunEventKind
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
-KEY_LIST_BYTES = 1 << 25
-"""The list of all members' keys; half of what an engine carries, because a late site is sent more along with it."""
-BUNDLE_BYTES = 256
-"""More than a member's entry in that list takes beside the keys of its slots."""
+SLOT_KEYS_BYTES = 1 << 25
+"""The slot keys of all members, which the coordinator compares with one another, holds and journals."""
 
 # The parameters of an epoch ----------------------------------------------------------------------------------------
 
 
 def most_slots(n_members: int) -> int:
-    """Slots that an epoch of so many members can have: every one of them is sent the keys of all, in one message."""
-    return min(MAX_SLOTS, (KEY_LIST_BYTES // n_members - BUNDLE_BYTES) // KEY_BYTES)
+    """Slots that an epoch of so many members can have: the coordinator holds the keys of all."""
+    return min(MAX_SLOTS, SLOT_KEYS_BYTES // n_members // KEY_BYTES)
 
 
 def slots_for(task: Task, n_released: int, n_members: int) -> int:
-    """Slots for the rest of a run, and some to repeat rounds in, as far as the list of an epoch's keys has room."""
+    """Slots for the rest of a run, and some to repeat rounds in, as far as the coordinator holds their keys."""
     rest = max(1, task.n_exchanges - n_released)
     return min(most_slots(n_members), rest + rest // 4 + 8)
 
@@ -63,7 +61,7 @@ def check_rounds(task: Task, n_sites: int) -> None:
             most=most,
             n_epochs=MAX_ATTEMPTS,
             n_slots=most_slots(n_sites),
-            megabytes=KEY_LIST_BYTES >> 20,
+            megabytes=SLOT_KEYS_BYTES >> 20,
         )
 
 
@@ -198,14 +196,13 @@ def _next_step(run: Run, setup: EpochSetup) -> tuple[EpochSetup, dict[int, bytes
     if setup.state is State.COLLECTING_SHARES:
         return setup.close_shares()
     if setup.state is State.COLLECTING_NONCES:
-        following, listed = setup.close_nonces()
-    else:
-        n_invited = len(run.sites.invited)
-        if len(setup.bundles) < n_invited:
-            # The parameters were made for more sites, and fewer need others to be as safe.
-            raise refuse(Code.TOO_FEW_READY, f"{len(setup.bundles)} of {n_invited}.")
-        following, listed = setup.close_keys()
-    return following, dict.fromkeys(following.bundles, listed)
+        return setup.close_nonces()
+    n_invited = len(run.sites.invited)
+    if len(setup.advertisements) < n_invited:
+        # The parameters were made for more sites, and fewer need others to be as safe.
+        raise refuse(Code.TOO_FEW_READY, f"{len(setup.advertisements)} of {n_invited}.")
+    following, listed = setup.close_keys()
+    return following, dict.fromkeys(following.advertisements, listed)
 
 
 def _begin_epoch(run: Run, setup: EpochSetup) -> None:
@@ -232,7 +229,7 @@ def _begin_epoch(run: Run, setup: EpochSetup) -> None:
 def _judge_setup(run: Run, setup: EpochSetup) -> None:
     """Note which sites have broken a set-up that failed, or have kept themselves out of one that did not."""
     arrived: Collection[int] = {
-        State.COLLECTING_KEYS: setup.bundles,
+        State.COLLECTING_KEYS: setup.advertisements,
         State.COLLECTING_NONCES: setup.nonces,
         State.COLLECTING_SHARES: setup.shares,
         State.COLLECTING_ACKNOWLEDGEMENTS: setup.acknowledgements,

@@ -206,7 +206,7 @@ class Run:
         self.send(site, invitation_to(self.task, self.run_id))
 
     def send_origin(self, site: SiteRecord) -> None:
-        """Show a site that may be late whose signed nonces seed the trees; once, for there may be 32 MiB of them."""
+        """Show a site that may be late whose signed nonces seed the trees; once, for there may be thousands."""
         origin = self.origin if self.setup.plan.has_joint_structure else None
         if origin is not None and site.is_connected and not site.knows_origin:
             site.knows_origin = True

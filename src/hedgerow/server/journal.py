@@ -41,9 +41,7 @@ create table if not exists releases (
 );
 create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
-_VERSION = 7
-_UPGRADES = {6: ""}
-"""It did not say in which epochs a round's slots were given up."""
+_VERSION = 8
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
@@ -91,7 +89,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = Database(path, _SCHEMA, _VERSION, upgrades=_UPGRADES)
+        self._database = Database(path, _SCHEMA, _VERSION)
 
     def load(self, task: Plan | Task, roster: Roster) -> JournalledRun | None:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
@@ -109,7 +107,8 @@ class Journal:
             raise UsageError("journal-of-another-run", path=self._database.path)
         if given_up is not None:
             raise UsageError("journal-given-up", path=self._database.path, given_up=given_up)
-        view, first = (None if record is None else EpochView.from_record(record) for record in (epoch, origin))
+        view = None if epoch is None else EpochView.from_bytes(epoch)
+        first = None if origin is None else EpochView.from_record(origin)
         opened = None if slot is None or view is None else Aggregator.restore(view, slot)
         salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
         parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
@@ -152,9 +151,9 @@ class Journal:
 
     def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
         """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
-        statement: Statement = ("update run set epoch = ?", (view.record,))
+        statement: Statement = ("update run set epoch = ?", (view.to_bytes(),))
         if is_origin:
-            statement = ("update run set epoch = ?, origin = ?", (view.record, view.record))
+            statement = ("update run set epoch = ?, origin = ?", (view.to_bytes(), view.record))
         self._database.write(statement, _NO_SLOTS)
 
     def save_slot(self, aggregator: Aggregator) -> None:
