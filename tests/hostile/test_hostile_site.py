@@ -19,7 +19,7 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
-from hedgerow.errors import AggregationError, HedgerowError, RemoteProtocolError
+from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
@@ -779,10 +779,10 @@ def test_who_refuses_a_round_whose_vectors_were_lost_is_not_doubted(federate: Bu
     assert federation.parties["site-4"].is_done
 
 
-def test_a_run_goes_on_from_a_journal_without_slots_that_were_given_up(
+def test_a_journal_of_an_earlier_version_is_refused_by_name(
     federate: Builder, plan: Plan, killed: type[BaseException]
 ) -> None:
-    """The version before did not write them down; its runs go on."""
+    """Its epochs have bundles that hold all slot keys; the file is left as it was, for the version that wrote it."""
     federation = federate(4, plan)
 
     def die() -> None:
@@ -791,10 +791,16 @@ def test_a_run_goes_on_from_a_journal_without_slots_that_were_given_up(
     when(federation, "released", 2, die)
     with pytest.raises(killed):
         federation.run()
-    with closing(sqlite3.connect(federation.folder / "journal.db")) as database:
-        database.execute("drop table burnt")
-        database.execute("pragma user_version = 6")
-        database.commit()
+    def set_version(version: int) -> None:
+        with closing(sqlite3.connect(federation.folder / "journal.db")) as database:
+            database.execute(f"pragma user_version = {version}")
+            database.commit()
+
+    set_version(7)
+    with pytest.raises(EnvironmentFault) as refused:
+        federation.run()
+    assert refused.value.code == "database-version"
+    set_version(8)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
 
