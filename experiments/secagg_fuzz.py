@@ -84,7 +84,8 @@ def setup_targets() -> list[Target]:
     entropy, parameters = seeded_entropy(7), begun.parameters
     _, ready_list = held.server.receive(held.messages)[0].close_acknowledgements()
     key_list, drawn, delivery = held.key_list, held.drawn[0], held.deliveries[0]
-    nonce_list, advertised = messages.NonceDelivery.from_bytes(drawn).nonce_list, messages.Advertisement.from_bytes(begun.messages[0])
+    nonce_list = messages.NonceDelivery.from_bytes(drawn).nonce_list
+    advertised = messages.Advertisement.from_bytes(begun.messages[0])
 
     def advertise(bundle: bytes) -> object:
         """A liar's bundle with its slot keys, together with the others' honest ones, and then these are listed."""

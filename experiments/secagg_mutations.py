@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.harness import arguments
-from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy
+from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy, set_up
 from hedgerow.errors import HedgerowError
-from hedgerow.secagg import aggregator, checks, masks, participant
+from hedgerow.secagg import aggregator, checks, enrolment, masks, participant
 from hedgerow.secagg._primitives import aead, agreement, prg
 from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.keys import self_mask_secret, vector_keys
 from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
-from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, VectorSpec
+from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, NonceDelivery, VectorSpec
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
 
@@ -226,6 +226,17 @@ def low_order_keys_are_refused() -> None:
 
 
 @_check
+def other_slot_keys_are_refused() -> None:
+    """A node that is given slot keys that their site did not sign for shares nothing."""
+    made = set_up("nonces")
+    genuine = NonceDelivery.from_bytes(made.drawn_with(made.messages))
+    exchanged = replace(genuine, slot_keys=(genuine.slot_keys[1], genuine.slot_keys[0], genuine.slot_keys[2]))
+    share = partial(made.nodes[0].share, made.contexts[0], entropy=seeded_entropy(5))
+    require_refusal(lambda: share(exchanged.to_bytes()), Code.SLOT_KEYS_ALTERED)
+    require(share(genuine.to_bytes()).message is not None, "The genuine keys were refused.")
+
+
+@_check
 def equal_shares_seal_differently() -> None:
     """The same share sealed twice under one key gives unrelated bytes, so that a rollback leaks no difference."""
     drawn = seeded_entropy(5)
@@ -411,6 +422,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: _fresh_except(Code.PURPOSE_ANSWERED)),
     Mutation("low-order keys accepted", "", "low_order_keys_are_refused",
              lambda: mock.patch.object(agreement, "is_low_order", lambda public: False)),
+    Mutation("slot keys not checked", "", "other_slot_keys_are_refused",
+             lambda: mock.patch.object(enrolment, "check_slot_keys", lambda *arguments: None)),
     Mutation("fixed AEAD nonce", "", "equal_shares_seal_differently", _fixed_nonce),
     Mutation("restored backups resumed", "", "a_restored_backup_is_refused", _resumes_backups),
 )  # fmt: skip
