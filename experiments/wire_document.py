@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
 from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
+from hedgerow.flower.envelope import Bundle, Envelope, Kind
+from hedgerow.flower.socket import HandedBack, HandedOn
 from hedgerow.protocol import messages
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.reports import Told, WatchRequest
@@ -68,16 +70,29 @@ ROOMS = (
         "network.",
         (WatchRequest, Told, RunReport, SiteReport, EventReport),
     ),
+    Room(
+        "Over Flower",
+        "An Envelope is followed by the sender's Ed25519 signature, 64 bytes, of `hedgerow/secagg/1/`, the length of "
+        "`flower` in one byte, `flower`, and the envelope. A link's keys are HKDF-SHA256 of the X25519 secret of both "
+        "`key` fields, with the link as salt and `hedgerow/flower/keys/` and the site's name as info: 32 bytes to the "
+        "node, then 32 to the coordinator. A body is sealed with ChaCha20-Poly1305: 12 bytes of nonce, the ciphertext, "
+        "the tag. An app and the node behind its socket say one message each and end their half of the connection.",
+        (Envelope, Bundle, HandedOn, HandedBack),
+    ),
 )
+
+
+_KINDS_OF: dict[type[Record], Iterable[int]] = {messages.Payload: messages.PAYLOADS, Envelope: Kind}
+"""Of the records whose first field is the kind in the head."""
 
 
 def kinds_of(record: type[Record]) -> list[int]:
     """The kinds that stand in the head of a record; none for one that stands inside others."""
     if not issubclass(record, Encoded):
         return []
-    if record is messages.Payload:
-        return sorted(messages.PAYLOADS)
-    return [] if record.KIND is None else [record.KIND]
+    if record.KIND is None:
+        return sorted(_KINDS_OF.get(record, ()))
+    return [record.KIND]
 
 
 def render() -> str:

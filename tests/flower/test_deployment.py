@@ -23,7 +23,7 @@ from experiments.flower_lab import Deployment, Process, free_port, why_not
 from hedgerow.client.node import Node
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
-from hedgerow.flower.envelope import MAGIC, Kind
+from hedgerow.flower.envelope import Kind
 from hedgerow.flower.files import read_coordinator_file
 from hedgerow.local.training import train
 from hedgerow.methods.registry import resolve
@@ -133,7 +133,7 @@ def nothing_was_learnt(federation: Any, deployment: Deployment, stored: bytes, l
     # The search would see what is there: the plan travels in the open, and sealed requests and replies were stored.
     assert b'"ward"' in stored and b"is ready" in logs
     for kind in (Kind.REQUEST, Kind.REPLY):
-        assert MAGIC + bytes([kind]) in stored
+        assert head(kind) in stored
     for kind in set(MessageKind) - {MessageKind.INVITATION}:
         assert head(kind) not in stored
     for name, secret in secrets_of(federation, left).items():

@@ -24,7 +24,7 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.evaluation.sums import ScoreHistogram
 from hedgerow.flower import site
-from hedgerow.flower.envelope import Envelope, Kind, LinkKeys, pack, parse, public_key, sign, unseal
+from hedgerow.flower.envelope import Envelope, Kind, LinkKeys, messages_in, opened, parse, public_key, sign
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan, parse_plan
@@ -69,11 +69,11 @@ class Federation:
     def greet(self, plan: Plan) -> list[Message]:
         """A greeting with an invitation, as a process of its own; what the site answers."""
         secret, link = os.urandom(32), os.urandom(32)
-        body = pack([encode(invitation_to(plan))])
+        body = opened([encode(invitation_to(plan))])
         greeting = Envelope(Kind.GREETING, "", link, 0, public_key(secret), bytes(32), body)
         reply = parse(site.answer(self.folder / "site-0.toml", sign(greeting, self._hub.seed)))
         keys = LinkKeys.agree(secret, reply.key, link, reply.site)
-        return [decode(message) for message in unseal(keys.to_hub, reply.body, reply.head)]
+        return [decode(message) for message in messages_in(reply, keys.to_hub)]
 
     def answer_to(self, plan: Plan) -> str:
         """Ready, or the code word of the refusal."""

@@ -86,4 +86,3 @@ def site_path(context: Context) -> Path:
 
         return file_of_partition(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)
-

@@ -11,95 +11,98 @@ its request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import sha256
+from typing import Annotated
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
+from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Text
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.wire.stream import refused
+from hedgerow.secagg._primitives.aead import seal, unseal
+from hedgerow.secagg._primitives.agreement import SecretKey
+from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity, verify
+from hedgerow.secagg._primitives.kdf import hkdf
 
-MAGIC = b"HRF\x01"
-LINK_BYTES = KEY_BYTES = HASH_BYTES = 32
-SIGNATURE_BYTES = 64
-NONCE_BYTES = 12
-MAX_NAME_BYTES = 64
-MAX_MESSAGES = 4096
-_DOMAIN = b"hedgerow/flower/1/"
+LINK_BYTES = KEY_BYTES = HASH_BYTES
+_DOMAIN = b"flower"
 
 
 class Kind(IntEnum):
-    """What an envelope is; a number, once given, is never given to another."""
+    """The kind bytes of envelopes."""
 
-    GREETING = 1
-    REQUEST = 2
-    REPLY = 3
-    LOST = 4
+    GREETING = 80
+    REQUEST = 81
+    REPLY = 82
+    LOST = 83
     """The node cannot go on with this link: its process ended at the wrong moment, or its state is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """An envelope whose signature was verified; its body is still sealed, except in a greeting.
+class PartKind(IntEnum):
+    """The kind bytes of what stands in an envelope, and of what an app and its node say to each other."""
 
-    Args: kind; site: the node's site ("" in a greeting); link: 32 bytes; number: of the request in its link, 0 for the
-        greeting; key: the sender's X25519 key for this link, 32 bytes; request: SHA-256 of the request that this
-        answers, zeros in a request; body; digest: SHA-256 of the whole envelope.
+    BUNDLE = 84
+    HANDED_ON = 85
+    HANDED_BACK = 86
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Encoded):
+    """Coordinator (greeting, request) or node (reply, lost), signed: what Flower carries.
+
+    The body is a sealed Bundle, bound to the envelope without it; in a greeting it is an open one.
+
+    Attributes:
+        site: the node's; "" in a greeting.
+        link: drawn at random for each link.
+        number: of the request in its link, 0 for the greeting.
+        key: the sender's X25519 key for this link.
+        request: SHA-256 of the request that this answers, without its signature; zeros in a request.
     """
 
-    kind: Kind
-    site: str
-    link: bytes
-    number: int
-    key: bytes
-    request: bytes
-    body: bytes
-    digest: bytes = bytes(HASH_BYTES)
+    kind: Annotated[Kind, Choice(Kind)]
+    site: Annotated[str, Text(most=64)]
+    link: Hash
+    number: U32
+    key: Hash
+    request: Hash
+    body: Bytes = b""
 
     @property
-    def head(self) -> bytes:
-        """Everything before the body: what a sealed body is bound to."""
-        name = self.site.encode("ascii")
-        fixed = self.link + self.number.to_bytes(4, "big") + self.key + self.request
-        return MAGIC + bytes((self.kind, len(name))) + name + fixed
+    def digest(self) -> bytes:
+        """SHA-256 of the envelope, by which a reply names it."""
+        return sha256(self.to_bytes()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle(Encoded):
+    """The messages of a run that travel in one envelope, in their order."""
+
+    KIND = PartKind.BUNDLE
+    messages: Annotated[tuple[bytes, ...], Many(Blob(), most=4096)]
 
 
 def sign(envelope: Envelope, seed: bytes) -> bytes:
     """The envelope's bytes, with the signature of the Ed25519 key of this 32-byte seed."""
-    content = envelope.head + envelope.body
-    return content + Ed25519PrivateKey.from_private_bytes(seed).sign(_DOMAIN + content)
+    content = envelope.to_bytes()
+    return content + Identity(seed).sign(_DOMAIN, content)
 
 
 def parse(data: bytes) -> Envelope:
     """The envelope in `data`, its signature not verified yet; raises WireRefusal MALFORMED or UNKNOWN_VERSION."""
-    if len(data) < len(MAGIC) or data[:3] != MAGIC[:3]:
-        raise WireRefusal(WireCode.MALFORMED)
-    if data[3] != MAGIC[3]:
-        raise WireRefusal(WireCode.UNKNOWN_VERSION)
     try:
-        kind, length = Kind(data[4]), data[5]
-        name, rest = data[6 : 6 + length].decode("ascii"), data[6 + length : -SIGNATURE_BYTES]
-    except (ValueError, IndexError):
-        raise WireRefusal(WireCode.MALFORMED) from None
-    size = LINK_BYTES + 4 + KEY_BYTES + HASH_BYTES
-    if length > MAX_NAME_BYTES or len(rest) < size or len(data) < 6 + length + size + SIGNATURE_BYTES:
-        raise WireRefusal(WireCode.MALFORMED)
-    link, number = rest[:LINK_BYTES], int.from_bytes(rest[LINK_BYTES : LINK_BYTES + 4], "big")
-    key, request = rest[LINK_BYTES + 4 : size - HASH_BYTES], rest[size - HASH_BYTES : size]
-    return Envelope(kind, name, link, number, key, request, rest[size:], sha256(data).digest())
+        return Envelope.from_bytes(data[:-SIGNATURE_BYTES])
+    except CodecFault as fault:
+        raise refused(fault) from None
 
 
 def require_signature(data: bytes, identity_key: bytes) -> None:
     """Raises WireRefusal UNPINNED unless the Ed25519 key of 32 bytes has signed the envelope in `data`."""
-    content, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
     try:
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, _DOMAIN + content)
-    except InvalidSignature:
+        verify(identity_key, _DOMAIN, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
+    except PrimitiveFault:
         raise WireRefusal(WireCode.UNPINNED, "An envelope is not signed by the pinned key.") from None
 
 
@@ -120,45 +123,36 @@ class LinkKeys:
         Raises WireRefusal MALFORMED for a key of low order.
         """
         try:
-            shared = X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(peer))
-        except ValueError:
+            shared = SecretKey(secret).agree(peer)
+        except PrimitiveFault:
             raise WireRefusal(WireCode.MALFORMED, "A key of a link is of low order.") from None
-        info = _DOMAIN + b"keys/" + site.encode("ascii")
-        both = HKDF(algorithm=SHA256(), length=2 * KEY_BYTES, salt=link, info=info).derive(shared)
+        both = hkdf(shared, link, b"hedgerow/flower/keys/" + site.encode(), 2 * KEY_BYTES)
         return cls(both[:KEY_BYTES], both[KEY_BYTES:])
 
 
 def public_key(secret: bytes) -> bytes:
     """The X25519 public key of a 32-byte secret."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return SecretKey(secret).public
 
 
-def seal(key: bytes, messages: list[bytes], head: bytes, nonce: bytes) -> bytes:
-    """Messages as a sealed body, bound to the envelope's head. Args: nonce: 12 random bytes."""
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, pack(messages), head)
+def opened(messages: Sequence[bytes]) -> bytes:
+    """Messages as the open body of a greeting."""
+    return Bundle(tuple(messages)).to_bytes()
 
 
-def unseal(key: bytes, body: bytes, head: bytes) -> list[bytes]:
-    """The messages of a sealed body; raises WireRefusal MALFORMED."""
+def sealed(envelope: Envelope, key: bytes, messages: Sequence[bytes], entropy: Callable[[int], bytes]) -> Envelope:
+    """The envelope, which has no body yet, with messages as its sealed body."""
+    return replace(envelope, body=seal(key, opened(messages), envelope.to_bytes(), entropy))
+
+
+def messages_in(envelope: Envelope, key: bytes) -> tuple[bytes, ...]:
+    """The messages in the body, which `key` opens where it is sealed; raises WireRefusal MALFORMED."""
     try:
-        return unpack(ChaCha20Poly1305(key).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], head))
-    except (InvalidTag, ValueError):
+        body = envelope.body
+        if envelope.kind is not Kind.GREETING:
+            body = unseal(key, body, replace(envelope, body=b"").to_bytes())
+        return Bundle.from_bytes(body).messages
+    except PrimitiveFault:
         raise WireRefusal(WireCode.MALFORMED, "A sealed body does not open.") from None
-
-
-def pack(messages: list[bytes]) -> bytes:
-    """Messages in a row, each after its length in 4 bytes."""
-    return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
-
-
-def unpack(data: bytes) -> list[bytes]:
-    """What `pack` packed; raises WireRefusal MALFORMED."""
-    messages: list[bytes] = []
-    start = 0
-    while start < len(data):
-        end = start + 4 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) or start + 4 > len(data) or len(messages) == MAX_MESSAGES:
-            raise WireRefusal(WireCode.MALFORMED)
-        messages.append(data[start + 4 : end])
-        start = end
-    return messages
+    except CodecFault as fault:
+        raise refused(fault) from None

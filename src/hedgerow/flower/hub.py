@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hedgerow.flower.envelope import (
-    HASH_BYTES,
     KEY_BYTES,
     LINK_BYTES,
-    NONCE_BYTES,
     Envelope,
     Kind,
     LinkKeys,
-    pack,
+    messages_in,
+    opened,
     parse,
     public_key,
     require_signature,
-    seal,
+    sealed,
     sign,
-    unseal,
 )
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.identities import PrivateIdentity
@@ -35,7 +33,7 @@ from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeat
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
-_NO_HASH = bytes(HASH_BYTES)
+_NO_HASH = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +231,7 @@ class FlowerHub:
     def _write_greeting(self, peer: _Peer) -> None:
         peer.link, peer.secret = self._clock.entropy(LINK_BYTES), self._clock.entropy(KEY_BYTES)
         peer.number, peer.keys = 0, None
-        body = pack(self._greeting())
+        body = opened(self._greeting())
         peer.request = Envelope(Kind.GREETING, "", peer.link, 0, public_key(peer.secret), _NO_HASH, body)
         self._sign(peer)
 
@@ -241,17 +239,14 @@ class FlowerHub:
         if peer.keys is None:
             return
         peer.number += 1
-        bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH, b"")
-        body = seal(peer.keys.to_node, peer.outbox, bare.head, self._clock.entropy(NONCE_BYTES))
-        peer.outbox = []
-        peer.request = Envelope(bare.kind, bare.site, bare.link, bare.number, bare.key, _NO_HASH, body)
+        bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
+        peer.request, peer.outbox = sealed(bare, peer.keys.to_node, peer.outbox, self._clock.entropy), []
         self._sign(peer)
         self.n_requests[peer.site] += 1
 
     def _sign(self, peer: _Peer) -> None:
         if peer.request is not None:
             peer.raw, peer.letters, peer.failures = sign(peer.request, self._identity.seed), set(), 0
-            peer.request = parse(peer.raw)
 
     def _call_roll(self) -> None:
         if self._clock.now() < self._next_roll_call:
@@ -309,7 +304,7 @@ class FlowerHub:
             self._join(peer, reply)
         if peer.keys is None:
             return
-        messages = unseal(peer.keys.to_hub, reply.body, reply.head)
+        messages = messages_in(reply, peer.keys.to_hub)
         self._events.extend(Arrived(reply.site, message) for message in messages)
 
     def _join(self, peer: _Peer, reply: Envelope) -> None:
@@ -356,4 +351,3 @@ class FlowerHub:
         if peer.site and self._by_site.get(peer.site) is peer:
             del self._by_site[peer.site]
             self._events.append(Left(peer.site, reason.value))
-

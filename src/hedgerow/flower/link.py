@@ -7,7 +7,7 @@ in between is answered with "lost", after which the coordinator greets the node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +19,15 @@ from hedgerow.client.state import NodeStore
 from hedgerow.errors import DataError, HedgerowError
 from hedgerow.flower.envelope import (
     KEY_BYTES,
-    NONCE_BYTES,
     Envelope,
     Kind,
     LinkKeys,
+    messages_in,
     parse,
     public_key,
     require_signature,
-    seal,
+    sealed,
     sign,
-    unpack,
-    unseal,
 )
 from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
 from hedgerow.protocol.script import NodeState
@@ -44,7 +42,7 @@ create table if not exists link (
     number integer not null, request blob not null, reply blob, kept blob not null
 )
 """
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -144,18 +142,15 @@ class FlowerNode:
         if link is None:
             return self._lost(request)
         keys = LinkKeys.agree(link.secret, link.hub_key, link.link, self._identity.public.name)
-        messages = (
-            unpack(request.body) if request.kind is Kind.GREETING else unseal(keys.to_node, request.body, request.head)
-        )
+        messages = messages_in(request, keys.to_node)
         store.save(link)
         answers, link.kept = self._work(messages, link, is_greeting=request.kind is Kind.GREETING)
-        bare = self._envelope(Kind.REPLY, request, public_key(link.secret))
-        body = seal(keys.to_hub, answers, bare.head, entropy(NONCE_BYTES))
-        link.reply = sign(self._envelope(Kind.REPLY, request, bare.key, body), self._identity.seed)
+        reply = self._envelope(Kind.REPLY, request, public_key(link.secret))
+        link.reply = sign(sealed(reply, keys.to_hub, answers, entropy), self._identity.seed)
         store.save(link)
         return link.reply
 
-    def _work(self, messages: list[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
+    def _work(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """What the session answers, and what the next process needs of it."""
         with self._files() as (store, book):
             try:
@@ -175,7 +170,7 @@ class FlowerNode:
                 self._report(session.failure)
             return answers, session.kept()
 
-    def _greet(self, session: NodeSession, messages: list[bytes]) -> list[bytes]:
+    def _greet(self, session: NodeSession, messages: Sequence[bytes]) -> list[bytes]:
         """A new connection. What a greeting carries is for nodes that are in no epoch: the others are in the run."""
         answers = session.connected()
         for answer in list(answers):
@@ -189,7 +184,7 @@ class FlowerNode:
         return answers
 
     @staticmethod
-    def _go_on(session: NodeSession, messages: list[bytes], content: bytes) -> list[bytes]:
+    def _go_on(session: NodeSession, messages: Sequence[bytes], content: bytes) -> list[bytes]:
         session.take_up(content)
         return [answer for message in messages for answer in session.receive(message)]
 
@@ -208,6 +203,5 @@ class FlowerNode:
     def _lost(self, request: Envelope) -> bytes:
         return sign(self._envelope(Kind.LOST, request, bytes(KEY_BYTES)), self._identity.seed)
 
-    def _envelope(self, kind: Kind, request: Envelope, key: bytes, body: bytes = b"") -> Envelope:
-        name = self._identity.public.name
-        return Envelope(kind, name, request.link, request.number, key, request.digest, body)
+    def _envelope(self, kind: Kind, request: Envelope, key: bytes) -> Envelope:
+        return Envelope(kind, self._identity.public.name, request.link, request.number, key, request.digest)

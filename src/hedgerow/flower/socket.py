@@ -2,7 +2,7 @@
 
 Whatever a SuperLink sends to be executed runs as the SuperNode's user. When the node is a process of another user
 behind a socket, that code can only do what the network could: hand over bytes that the node does not believe unless
-the pinned coordinator has signed them.
+the pinned coordinator has signed them. Each side writes one message of `hedgerow.codec` and ends its half.
 """
 
 from __future__ import annotations
@@ -11,14 +11,34 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from hedgerow.codec import Bytes, Encoded, Shown, Word
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
+from hedgerow.flower.envelope import PartKind
 
 MAX_BYTES = 1 << 27
-_LENGTH = 4
-_REPLY, _REFUSAL = b"\x01", b"\x00"
 _PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOn(Encoded):
+    """App to the site's node, on one machine: a request as it came, and the release of Hedgerow at the coordinator."""
+
+    KIND = PartKind.HANDED_ON
+    release: Shown
+    request: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack(Encoded):
+    """The site's node to the app: its reply, or the code with which it refuses."""
+
+    KIND = PartKind.HANDED_BACK
+    reply: Bytes
+    refusal: Annotated[str, Word(least=0)] = ""
 
 
 class NodeSocket:
@@ -53,13 +73,13 @@ class NodeSocket:
         with connection:
             connection.settimeout(_PATIENCE)
             # Whoever hangs up or sends nonsense has not asked anything.
-            with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
-                version, request = _receive(connection).decode("ascii"), _receive(connection)
+            with contextlib.suppress(OSError, ValueError):
+                asked = HandedOn.from_bytes(_received(connection))
                 try:
-                    status, reply = _REPLY, answer(version, request)
+                    reply = HandedBack(answer(asked.release, asked.request))
                 except HedgerowError as fault:
-                    status, reply = _REFUSAL, fault.code.encode("ascii")
-                connection.sendall(status + _framed(reply))
+                    reply = HandedBack(b"", fault.code)
+                connection.sendall(reply.to_bytes())
 
     def close(self) -> None:
         """Stop listening and remove the socket."""
@@ -77,14 +97,14 @@ def ask(path: Path, version: str, request: bytes) -> bytes:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(path))
-            connection.sendall(_framed(version.encode("ascii")) + _framed(request))
-            status, reply = _exactly(connection, 1), _receive(connection)
+            connection.sendall(HandedOn(version, request).to_bytes())
+            connection.shutdown(socket.SHUT_WR)
+            back = HandedBack.from_bytes(_received(connection))
     except (OSError, ValueError) as fault:
         raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
-    if status != _REPLY:
-        code = reply.decode("ascii", "replace")
+    if code := back.refusal:
         raise RemoteProtocolError("node-refuses", code=code)
-    return reply
+    return back.reply
 
 
 def _require_dead(path: Path) -> None:
@@ -96,23 +116,13 @@ def _require_dead(path: Path) -> None:
     raise EnvironmentFault("socket-in-use", path=path)
 
 
-def _framed(data: bytes) -> bytes:
-    return len(data).to_bytes(_LENGTH, "big") + data
-
-
-def _receive(connection: socket.socket) -> bytes:
-    length = int.from_bytes(_exactly(connection, _LENGTH), "big")
-    if length > MAX_BYTES:
-        raise ValueError("a message is too long")
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    parts, missing = [], length
-    while missing:
-        part = connection.recv(min(missing, 1 << 20))
-        if not part:
-            raise ValueError("the other side hung up")
+def _received(connection: socket.socket) -> bytes:
+    """All that the other side writes until it ends its half."""
+    parts: list[bytes] = []
+    n_bytes = 0
+    while part := connection.recv(1 << 20):
         parts.append(part)
-        missing -= len(part)
+        n_bytes += len(part)
+        if n_bytes > MAX_BYTES:
+            raise ValueError("a message is too long")
     return b"".join(parts)
