@@ -45,7 +45,7 @@ from hedgerow.server.journal import Journal
 from hedgerow.server.release import Outcome
 from hedgerow.server.status import RunEvent, RunEventKind
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_link import LinkSettings, Traffic
+from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
@@ -55,7 +55,7 @@ from hedgerow.transport.identities import (
     new_identity,
     read_private,
 )
-from hedgerow.transport.interface import Hub, HubEvent
+from hedgerow.transport.interface import Hub, HubEvent, Traffic
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 
 SETTINGS = LinkSettings(http_proxy=False)

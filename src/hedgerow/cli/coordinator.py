@@ -10,11 +10,11 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
@@ -33,11 +33,12 @@ from hedgerow.server.status import Audience, EventsSince, Publisher, RunBoard, R
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.identities import read_private
-from hedgerow.transport.interface import Repeats, times
+from hedgerow.transport.identities import PrivateIdentity, read_private
+from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _COUNTED = {"left", "refused"}
+_SHOWN = ("rounds_done", "rounds_planned", "bytes_sent", "bytes_received", "epsilon_spent", "epsilon_limit")
 _NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
 
 
@@ -69,44 +70,15 @@ class MetricsAudience:
         events, missed = events_since(self._last_event)
         self._last_event += missed + len(events)
         self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code)
-        self._server.show(
-            RunNumbers(
-                rounds_done=report.rounds_done,
-                rounds_planned=report.rounds_planned,
-                connected_sites=sum(site.state not in _NOT_CONNECTED for site in report.sites),
-                expected_sites=len(report.sites),
-                bytes_sent=report.bytes_sent,
-                bytes_received=report.bytes_received,
-                epsilon_spent=report.epsilon_spent,
-                epsilon_limit=report.epsilon_limit,
-                refusals=self._lost + Counter(report.streams_refused),
-            )
-        )
+        n_connected = sum(site.state not in _NOT_CONNECTED for site in report.sites)
+        n_sites, refusals = len(report.sites), self._lost + Counter(report.streams_refused)
+        shown: dict[str, Any] = {name: getattr(report, name) for name in _SHOWN}
+        numbers = RunNumbers(**shown, connected_sites=n_connected, expected_sites=n_sites, refusals=refusals)
+        self._server.show(numbers)
 
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
-
-
-class CountingHub(Protocol):
-    """What a hub counts, whatever its engine."""
-
-    @property
-    def refusals(self) -> Mapping[str, int]:
-        """How many peers were refused, by code."""
-
-    def traffic(self) -> CountedBytes:
-        """Bytes since the hub was made."""
-
-
-class CountedBytes(Protocol):
-    """Bytes each way."""
-
-    @property
-    def sent(self) -> int: ...
-
-    @property
-    def received(self) -> int: ...
 
 
 @contextmanager
@@ -246,31 +218,36 @@ class ModelFile:
         )
 
 
-def serve(
-    arguments: argparse.Namespace,
+def carry_out(
+    keys: tuple[PrivateIdentity, PinnedRoster],
     plan: Plan,
     noise: NoiseSource,
     file: ModelFile,
     model: EvaluatedModel | None,
-) -> tuple[Outcome, RunSession, PinnedRoster]:
-    """Wait for the sites and carry the run out.
+    opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
+    *,
+    is_new: bool = False,
+    quiet: bool = False,
+) -> tuple[Outcome, RunSession]:
+    """Wait for the sites and carry the run out, whatever engine carries its messages.
 
     Args:
-        arguments: `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line.
+        keys: the coordinator's identity, and the roster.
         plan: of the run; `model`'s own when a model is evaluated.
-        noise: for the releases; file: where its model goes, and where it is journalled.
+        noise: for the releases.
+        file: where its model goes, and where it is journalled.
         model: to be evaluated; None trains one.
+        opened: the hub, from when the run can begin until it is over.
+        is_new: set another run's journal aside.
+        quiet: say nothing.
 
     Raises:
-        HedgerowError: why the run was given up.
+        HedgerowError: why the run was given up; the journal keeps what was released.
     """
-    require_masks(plan)
-    pinned = read_roster(Path(arguments.roster))
-    identity = read_private(Path(arguments.identity))
-    address = HubAddress(*address_of(arguments.listen, "--listen"))
+    identity, pinned = keys
     task = TrainingTask(plan) if model is None else model.task
     names = [site.name for site in pinned.sites]
-    lines = RunLines(task.n_exchanges, names, quiet=arguments.json)
+    lines = RunLines(task.n_exchanges, names, quiet=quiet)
     board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
@@ -278,37 +255,48 @@ def serve(
         lines(event)
 
     setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
-    allow_many_connections()
-    place, room = check_can_write(str(file.journal)), file.require_room
-    journal, aside = open_journal(place, task, setup.roster, is_new=arguments.new_run, before_new=room)
+    place = check_can_write(str(file.journal))
+    journal, aside = open_journal(place, task, setup.roster, is_new=is_new, before_new=file.require_room)
     try:
-        if aside is not None and not arguments.json:
-            note(set_aside(place, aside))
+        if aside is not None and not quiet:
+            note(f"{place} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
         session = RunSession(setup, journal)
-        file.look(session, quiet=arguments.json)
+        file.look(session, quiet=quiet)
         board.attach(session.run)
+        with opened(session, board) as hub:
+            return run_coordinator(session, hub, plan.federation, time.monotonic), session
+    finally:
+        journal.close()
+
+
+def serve(
+    arguments: argparse.Namespace, plan: Plan, noise: NoiseSource, file: ModelFile, model: EvaluatedModel | None
+) -> tuple[Outcome, RunSession]:
+    """`carry_out` over gRPC, by `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line."""
+    require_masks(plan)
+    pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
+    address = HubAddress(*address_of(arguments.listen, "--listen"))
+    # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
+    digest = bytes.fromhex(plan.digest) if model is None else b""
+    allow_many_connections()
+
+    @contextmanager
+    def listening(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         monitors = Monitors(pinned)
-        # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
-        digest = bytes.fromhex(plan.digest) if model is None else b""
         hub = GrpcHub(identity, pinned, address, plan_digest=digest, monitors=monitors)
         try:
             if not arguments.json:
                 note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
             with published(board, hub, monitors, arguments.metrics):
-                outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
+                yield hub
         except KeyboardInterrupt:
             note("The run can go on: its sites wait, and the same command takes it up again. --abort ends it.")
             raise
         finally:
             hub.close()
-    finally:
-        journal.close()
-    return outcome, session, pinned
 
-
-def set_aside(journal_file: Path, aside: Path) -> str:
-    """What the operator is told of a journal that made room for a new run."""
-    return f"{journal_file} held another run, which does not go on. It is set aside as {aside}; a new run begins."
+    new, quiet = arguments.new_run, arguments.json
+    return carry_out((identity, pinned), plan, noise, file, model, listening, is_new=new, quiet=quiet)
 
 
 def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
@@ -362,13 +350,13 @@ def run(arguments: argparse.Namespace) -> None:
         return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     file = ModelFile(out, None, journal)
-    outcome, session, pinned = serve(arguments, plan, noise, file, None)
+    outcome, session = serve(arguments, plan, noise, file, None)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
     file.save(model, quiet=arguments.json)
-    _print(model, session, pinned, arguments, out)
+    _print(model, session, arguments, out)
 
 
-def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: argparse.Namespace, out: Path) -> None:
+def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out: Path) -> None:
     together = sorted({site for survivors in session.run.survivors for site in survivors})
     if arguments.json:
         content = {
@@ -390,7 +378,7 @@ def _print(model: Model, session: RunSession, pinned: PinnedRoster, arguments: a
         warn_seeded()
     print_facts(
         [
-            ("sites", f"{len(together)} of {len(pinned.sites)}: {listed(together)}"),
+            ("sites", f"{len(together)} of {len(session.run.sites)}: {listed(together)}"),
             ("rounds", f"{len(session.run.survivors)}, the smallest of {_smallest(session)} sites"),
             ("model", f"{model.ensemble.n_trees} trees, written to {out}"),
         ]

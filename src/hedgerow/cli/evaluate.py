@@ -129,7 +129,7 @@ def _over_network(
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))
     file = ModelFile(out, model, journal)
-    outcome, session, _ = serve(arguments, model.plan, noise, file, evaluated)
+    outcome, session = serve(arguments, model.plan, noise, file, evaluated)
     found = found_by(outcome, model)
     # The account goes first, as above.
     file.save(found.model, quiet=arguments.json)

@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hedgerow.cli.coordinator import ModelFile, RunLines, published, require_masks, set_aside
+from hedgerow.cli.coordinator import ModelFile, carry_out, published, require_masks
 from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
-from hedgerow.cli.inputs import address_of, check_can_write, read_plan, signing_key, signing_roster
+from hedgerow.cli.inputs import address_of, check_can_write, read_plan
 from hedgerow.cli.output import json_text, note, warn
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.flower.hub import Clock, FlowerHub, Patience, Post
-from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
-from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.facts import RunSetup, invitation_to
-from hedgerow.server.journal import open_journal
+from hedgerow.server.coordinator import RunSession
+from hedgerow.server.facts import invitation_to
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.status import RunBoard, RunEvent
+from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import PrivateIdentity, read_private
+from hedgerow.transport.interface import Hub
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _KIND_AT = 4
@@ -91,45 +91,31 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
     errand, out = Errand.of(file), check_can_write(file.out)
     keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
     noise: NoiseSource = SystemNoise(os.urandom) if file.seed < 0 else SeededNoise(file.seed)
-    plan, model = errand.plan, errand.evaluated()
-    task = TrainingTask(plan) if model is None else model.task
-    names = [site.name for site in keys[1].sites]
-    lines = RunLines(task.n_exchanges, names, quiet=False)
-    board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
+    place, hubs = ModelFile(out, errand.model, errand.journal()), list[FlowerHub]()
 
-    def watch(event: RunEvent) -> None:
-        board(event)
-        lines(event)
-
-    place = ModelFile(out, errand.model, errand.journal())
-    journal, aside = open_journal(place.journal, task, signing_roster(keys[1]), before_new=place.require_room)
-    try:
-        if aside is not None:
-            note(set_aside(place.journal, aside))
-        parties = signing_roster(keys[1]), signing_key(keys[0])
-        session = RunSession(RunSetup(plan, *parties, noise, os.urandom, watch, model), journal)
-        place.look(session, quiet=False)
-        board.attach(session.run)
-        hub = make_hub(session, task, keys, post, patience)
+    @contextmanager
+    def asking(session: RunSession, board: RunBoard) -> Iterator[Hub]:
+        hubs.append(make_hub(session, keys, post, patience))
         try:
-            with watched(file, board, hub, keys):
-                outcome = run_coordinator(session, hub, plan.federation, time.monotonic)
+            with watched(file, board, hubs[0], keys):
+                yield hubs[0]
         finally:
-            hub.close()
-    finally:
-        journal.close()
+            hubs[0].close()
+
+    outcome, session = carry_out(keys, errand.plan, noise, place, errand.evaluated(), asking)
     written = errand.conclude(outcome, session, place)
-    note(f"Requests to a site: {max(hub.n_requests.values(), default=0)} at most.")
-    return written, hub
+    note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
+    return written, hubs[0]
 
 
 def make_hub(
-    session: RunSession, task: Task, keys: tuple[PrivateIdentity, PinnedRoster], post: Post, patience: Patience | None
+    session: RunSession, keys: tuple[PrivateIdentity, PinnedRoster], post: Post, patience: Patience | None
 ) -> FlowerHub:
     """The hub of a run. Its greeting invites, and what needs no answer waits for the next message: fewer exchanges.
 
     A greeting travels in the open. A plan may; a model that is evaluated comes, sealed, with the message after it.
     """
+    task = session.run.task
     greeting = [encode(invitation_to(task, session.run.run_id))] if isinstance(task, TrainingTask) else []
 
     def needs_reply(site: str, messages: Sequence[bytes]) -> bool:

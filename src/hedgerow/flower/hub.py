@@ -29,7 +29,7 @@ from hedgerow.flower.envelope import (
 )
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
@@ -87,14 +87,6 @@ class Clock:
     now: Callable[[], float]
     sleep: Callable[[float], None]
     entropy: Callable[[int], bytes]
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of envelopes, each way."""
-
-    sent: int = 0
-    received: int = 0
 
 
 @dataclass(eq=False)

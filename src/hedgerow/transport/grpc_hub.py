@@ -32,7 +32,6 @@ from hedgerow.transport.grpc_link import (
     Link,
     LinkSettings,
     Stream,
-    Traffic,
     background,
     channel_options,
     grpc,
@@ -46,7 +45,7 @@ from hedgerow.transport.grpc_link import (
 )
 from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
 from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, times
+from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.stream import HEADROOM, Farewell, farewell_in, unwrapped, wrapped
+from hedgerow.transport.interface import Traffic
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -267,14 +268,6 @@ class Stream(Protocol):
 
     async def write(self, raw: bytes, /) -> None:
         """Hand a wrapped message over; waits while the peer takes nothing."""
-
-
-@dataclass
-class Traffic:
-    """Bytes of wrapped messages, both ways, over one stream."""
-
-    sent: int = 0
-    received: int = 0
 
 
 class Link:

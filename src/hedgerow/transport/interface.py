@@ -8,6 +8,7 @@ lost, what was under way may be lost too, and the parties' own journals decide w
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +52,25 @@ class Hub(Protocol):
 
     def close(self) -> None:
         """Disconnect all nodes and free the port."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes each way."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class CountingHub(Hub, Protocol):
+    """A hub that also says what it has carried."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many peers were refused, by code."""
+
+    def traffic(self) -> Traffic:
+        """Of what was joined, since the hub was made: frames, or envelopes."""
 
 
 @dataclass(frozen=True, slots=True)
