@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         require_room(folder / _MODEL, remedy=_REMEDY)
     console = Console(width=min(WIDEST, Console().width), quiet=arguments.json, highlight=False)
-    _print_opening(console)
+    console.print(Text("\nHedgerow", style="bold green") + Text("  six sites, one private model\n", style="bold"))
+    console.print(Text(_QUESTION))
     data = write_rand_hie(folder / "data")
     plan = read_plan(str(data.plan))
     sites = read_sites(data.train, plan, quiet=arguments.json)
@@ -122,18 +123,17 @@ def _draw_shapes(model: Model, path: Path, quiet: bool) -> bool:
     return True
 
 
-def _print_opening(console: Console) -> None:
-    console.print()
-    console.print(Text("Hedgerow", style="bold green") + Text("  six sites, one private model", style="bold"))
-    console.print()
-    console.print(Text(_QUESTION))
+def _table(what: str, number: str) -> Table:
+    """A table of names, numbers, and bars for them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(what)
+    table.add_column(number, justify="right")
+    table.add_column("")
+    return table
 
 
 def _print_sites(console: Console, sites: Sites) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("takes part")
-    table.add_column("rows", justify="right")
-    table.add_column("")
+    table = _table("takes part", "rows")
     largest = max(site.n_records for site in sites.data.values())
     for name, site in sites.data.items():
         bar = "█" * round(_BAR * site.n_records / largest)
@@ -154,10 +154,7 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
             padding=(0, 2),
         )
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"test AUC on {scores['n_records']:,} held-out rows")
-    table.add_column("", justify="right")
-    table.add_column("")
+    table = _table(f"test AUC on {scores['n_records']:,} held-out rows", "")
     rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
     above_chance = max(rows.values()) - 0.5 if result.others else 0.5
     for name, area in rows.items():
@@ -229,7 +226,7 @@ def _xgboost_auc(xgboost: Any, plan: Plan, data: SiteFiles) -> float:
         xgboost.DMatrix(_matrix(train), label=train.label),
         num_boost_round=100,
     )
-    return roc_auc(_labels(test) == 1, booster.predict(xgboost.DMatrix(_matrix(test))))
+    return roc_auc(np.asarray(test.label) == 1, booster.predict(xgboost.DMatrix(_matrix(test))))
 
 
 def _matrix(records: Records) -> NDArray[np.float32]:
@@ -237,7 +234,3 @@ def _matrix(records: Records) -> NDArray[np.float32]:
     columns = [np.where(column == -2, np.nan, column) if column.dtype.kind == "i" else column
                for column in records.features]  # fmt: skip
     return np.stack(columns, axis=1).astype(np.float32)
-
-
-def _labels(records: Records) -> NDArray[Any]:
-    return np.asarray(records.label)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -42,9 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
             if data_set["data_set"] == policy.data_set:
                 data_set["max_epsilon"] = policy.max_epsilon
     if arguments.json:
-        more: dict[str, Any] = {"closed": closed} if arguments.close else {}
-        more |= {"allowed_draws": forgotten} if forgotten else {}
-        print_json(content | more | ({"invitations": list(map(_invitation, asked))} if arguments.invitations else {}))
+        content |= {"closed": closed} if arguments.close else {}
+        content |= {"allowed_draws": forgotten} if forgotten else {}
+        content |= {"invitations": [dataclasses.asdict(line) for line in asked]} if arguments.invitations else {}
+        print_json(content)
         return
     for line in closed:
         note(_said(line))
@@ -159,11 +159,6 @@ def _content(book: BudgetBook, delta: float) -> dict[str, Any]:
             for name in names
         ],
     }
-
-
-def _invitation(line: InvitationLine) -> dict[str, Any]:
-    # JSON has no infinity.
-    return {**dataclasses.asdict(line), "epsilon": "infinite" if math.isinf(line.epsilon) else line.epsilon}
 
 
 def _say_invitations(lines: list[InvitationLine], *, is_list: bool) -> None:

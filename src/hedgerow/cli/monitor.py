@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import sys
@@ -22,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.cli.inputs import address_of
-from hedgerow.cli.output import megabytes, note, number
+from hedgerow.cli.output import json_text, megabytes, note, number
 from hedgerow.errors import UsageError
 from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
@@ -139,13 +138,7 @@ def described(report: RunReport) -> dict[str, Any]:
 
 
 def _print_line(kind: str, content: dict[str, Any]) -> None:
-    values = {name: _finite(value) for name, value in content.items()}
-    print(json.dumps({"event": kind, "time": round(time.time(), 3), **values}, ensure_ascii=False), flush=True)
-
-
-def _finite(value: Any) -> Any:
-    """As everywhere in the command line's JSON."""
-    return "infinite" if isinstance(value, float) and math.isinf(value) else value
+    print(json_text({"event": kind, "time": round(time.time(), 3), **content}, indent=None), flush=True)
 
 
 def _raise_if_final(event: Disconnected) -> None:

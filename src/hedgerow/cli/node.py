@@ -48,7 +48,7 @@ from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.transport.roster_file import read_roster
 from hedgerow.trees.ensemble import Ensemble
 
-OLD_BOOK = "budget.db"
+_OLD_BOOK = "budget.db"
 """Earlier versions kept the book in the state folder, under this name."""
 _PLACE = "budget.path"
 
@@ -74,16 +74,18 @@ def book_of(given: Path) -> Path:
     try:
         return Path((given / _PLACE).read_text(encoding="utf-8").rstrip("\n"))
     except (OSError, UnicodeDecodeError):
-        return given / OLD_BOOK
+        return given / _OLD_BOOK
 
 
 Tell = Callable[[str], object]
 """Where the owner of the site, and nobody else, is told how many rows were left out."""
 
 
-def loader(
-    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None
-) -> Callable[[Plan], SiteData]:
+Load = Callable[[Plan], SiteData]
+"""Reads a site's rows by a plan."""
+
+
+def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None) -> Load:
     """How the site's rows are read once there is a plan.
 
     Args:
@@ -203,7 +205,7 @@ def run(arguments: argparse.Namespace) -> None:
         setup = with_rows_read(setup)
         warm_up(plan, n_threads)
         store = NodeStore(folder)
-        book = BudgetBook(note_book(folder, book_file(arguments, name, folder)))
+        book = BudgetBook(note_book(folder, book_file(arguments.budget, folder, arguments.policy, name)))
         try:
             if arguments.leave:
                 note_leaving(store, book, name)
@@ -230,15 +232,15 @@ def run(arguments: argparse.Namespace) -> None:
             store.close()
 
 
-def book_file(arguments: argparse.Namespace, name: str, folder: Path) -> Path:
-    """The budget book: as told, else the one that the state folder has from an older version, else beside the policy.
+def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
+    """The budget book: as given, else the one that the state folder has from an older version, else beside the policy.
 
-    It is not in the state folder, which people delete to begin anew: what the data has cost must outlive that.
+    It is not in the state folder, which people delete to begin again: what the data has cost must outlive that.
     """
-    if arguments.budget:
-        return Path(arguments.budget)
-    old = folder / OLD_BOOK
-    return old if old.exists() else Path(arguments.policy).parent / f"{name}-budget.db"
+    if budget:
+        return Path(budget)
+    old = folder / _OLD_BOOK
+    return old if old.exists() else Path(policy).parent / f"{name}-budget.db"
 
 
 class ConnectionNotes:
@@ -260,22 +262,20 @@ class ConnectionNotes:
             note(said + times(count))
 
 
-def _loaders(
-    arguments: argparse.Namespace, policy: Policy
-) -> tuple[Callable[[Plan], SiteData], Callable[[Plan], SiteData]]:
+def _loaders(arguments: argparse.Namespace, policy: Policy) -> tuple[Load, Load]:
     """How rows to train on are read, and rows that are held out; raises DataError for a table that is not there."""
     if arguments.data is None and arguments.held_out is None:
         raise UsageError("usage-no-rows")
-    load: Callable[[Plan], SiteData] = no_training_rows
-    load_held_out: Callable[[Plan], SiteData] = no_held_out_rows
-    if arguments.data is not None or arguments.query is not None:
-        load = loader(arguments.data or "", arguments.query, strict=policy.is_strict, tell=note)
-        check_table(arguments.data or "")
-    if arguments.held_out is not None or arguments.held_out_query is not None:
-        held_out, query = arguments.held_out or "", arguments.held_out_query
-        load_held_out = loader(held_out, query, strict=policy.is_strict, tell=note)
-        check_table(held_out)
-    return load, load_held_out
+
+    def load(data: str | None, query: str | None, nothing: Load) -> Load:
+        if data is None and query is None:
+            return nothing
+        found = loader(data or "", query, strict=policy.is_strict, tell=note)
+        check_table(data or "")
+        return found
+
+    held_out = load(arguments.held_out, arguments.held_out_query, no_held_out_rows)
+    return load(arguments.data, arguments.query, no_training_rows), held_out
 
 
 def _print(

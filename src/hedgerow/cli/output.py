@@ -55,9 +55,9 @@ def print_json(content: Mapping[str, Any]) -> None:
     print(json_text(content))
 
 
-def json_text(content: Mapping[str, Any]) -> str:
-    """The object as `print_json` prints it, without a newline at its end."""
-    return json.dumps(_json_value(content), ensure_ascii=False, indent=2, allow_nan=False)
+def json_text(content: Mapping[str, Any], *, indent: int | None = 2) -> str:
+    """The object as `print_json` prints it, without a newline at its end; without `indent`, in one line."""
+    return json.dumps(_json_value(content), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
 def print_facts(facts: Sequence[tuple[str, str]], *, indent: str = "  ") -> None:

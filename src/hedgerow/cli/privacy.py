@@ -34,10 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
+    kinds = ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
     print("\nEach site")
     print_facts(
         [
-            ("exchanges", f"{expected.n_exchanges} ({_kinds(expected)})"),
+            ("exchanges", f"{expected.n_exchanges} ({kinds})"),
             ("sends", f"{expected.numbers_per_node:,} numbers of {expected.bits_per_number} bits, "
              f"{megabytes(expected.bytes_per_node)} over the whole run"),
         ]
@@ -51,13 +52,16 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     unit = "each record"
     if privacy.unit != "record":
         unit = f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s) at each of {privacy.sites_per_unit} site(s)"
+    is_local = privacy.noise == "local"
+    whom = "everybody but its own node: each has noise of its own" if is_local else "whoever sees the model"
+    whole = expected.settings.bounded_by or f"mu {number(mu_of(privacy.epsilon, privacy.delta))} in all"
     facts = [
-        ("protects", f"{unit}, against {_whom(plan)}"),
+        ("protects", f"{unit}, against {whom}"),
         ("promise", f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (accountant {privacy.accountant})"),
         ("spends", f"epsilon {number(expected.epsilon_gdp, 6)} by exact accounting (gdp), "
          f"{number(expected.epsilon_rdp, 6)} by the looser Renyi bound (rdp)"),
         ("noise", f"multiplier {number(expected.settings.noise_multiplier, 6)} per {expected.settings.step} "
-         f"({_whole(plan, expected)})"),
+         f"({whole})"),
     ]  # fmt: skip
     if privacy.accountant in ("pure", "pld"):
         facts.insert(2, ("spends", f"epsilon {number(expected.epsilon_promised, 6)} by {privacy.accountant}"))
@@ -118,27 +122,10 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
 
 
-def _whom(plan: Plan) -> str:
-    is_local = plan.privacy.noise == "local"
-    return "everybody but its own node: each has noise of its own" if is_local else "whoever sees the model"
-
-
-def _whole(plan: Plan, expected: Forecast) -> str:
-    return expected.settings.bounded_by or f"mu {_mu(plan)} in all"
-
-
-def _mu(plan: Plan) -> str:
-    return number(mu_of(plan.privacy.epsilon, plan.privacy.delta))
-
-
 def _features(plan: Plan) -> str:
     categorical = sum(feature.is_categorical for feature in plan.features)
     count = len(plan.features)
     return f"{count} feature{'' if count == 1 else 's'}" + (f" ({categorical} categorical)" if categorical else "")
-
-
-def _kinds(expected: Forecast) -> str:
-    return ", ".join(f"{count} x {kind} of {length:,} numbers" for kind, count, length in expected.queries)
 
 
 def _shown(value: object) -> str:

@@ -10,7 +10,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,8 +17,9 @@ import numpy as np
 
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.node import (
-    OLD_BOOK,
+    Load,
     arrivals_of,
+    book_file,
     check_table,
     loader,
     model_digest,
@@ -70,7 +70,7 @@ def leave_run(path: Path) -> None:
     store = NodeStore(folder)
     try:
         name = read_private(Path(file.identity)).public.name
-        book = BudgetBook(note_book(folder, _book_file(file, name)))
+        book = BudgetBook(note_book(folder, book_file(file.budget, folder, file.policy, name)))
         try:
             note_leaving(store, book, name)
         finally:
@@ -102,20 +102,9 @@ def answer(path: Path, request: bytes) -> bytes:
     with use_threads(file.threads or available_threads()) as n_threads:
         setup = _setup(file, identity, roster, n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        budget = note_book(folder, _book_file(file, identity.public.name))
+        budget = note_book(folder, book_file(file.budget, folder, file.policy, identity.public.name))
         node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))
         return node.answer(request)
-
-
-def _book_file(file: SiteFile, name: str) -> Path:
-    """As for `hedgerow node`: as told, else the book of an older version, else beside the policy."""
-    old = Path(file.state) / OLD_BOOK
-    if file.budget:
-        return Path(file.budget)
-    return old if old.exists() else Path(file.policy).parent / f"{name}-budget.db"
-
-
-Load = Callable[[Plan], SiteData]
 
 
 def rows_to_train_on(file: SiteFile, policy: Policy, *, is_check: bool = False, max_rows: int = 0) -> Load:
