@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     _print_sites(console, sites)
     noise = SystemNoise(os.urandom)
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
-    model = model.with_sites(tuple(sites.data))
+    model = model.with_sites(tuple(sites))
     scores = evaluate(model, read_records(data.test, plan, with_unit=False))
     others = compare(plan, sites, data, arguments) if arguments.compare else {}
     if arguments.out is None and (aside := _set_aside(folder / _MODEL)) is not None and not arguments.json:
@@ -134,11 +134,11 @@ def _table(what: str, number: str) -> Table:
 
 def _print_sites(console: Console, sites: Sites) -> None:
     table = _table("takes part", "rows")
-    largest = max(site.n_records for site in sites.data.values())
-    for name, site in sites.data.items():
+    largest = max(site.n_records for site in sites.values())
+    for name, site in sites.items():
         bar = "█" * round(_BAR * site.n_records / largest)
         table.add_row(name, f"{site.n_records:,}", Text(bar, style="green"))
-    table.add_row("together", f"{sites.n_records:,}", "", style="bold")
+    table.add_row("together", f"{sum(site.n_records for site in sites.values()):,}", "", style="bold")
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
@@ -192,7 +192,7 @@ def _print_files(console: Console, result: _Result, folder: Path) -> None:
 
 def _content(result: _Result) -> dict[str, Any]:
     return {
-        "sites": {name: site.n_records for name, site in result.sites.data.items()},
+        "sites": {name: site.n_records for name, site in result.sites.items()},
         "test": result.scores,
         "compared": {name: float(number(area, 6)) for name, area in result.others.items()},
         "files": {name: str(path) for name, path in result.files.items()},

@@ -98,12 +98,12 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     if arguments.roster is None:
         require_room(out, model)
-        tables = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
+        rows = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
-                model, tables.data, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
+                model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
             )
-        sites = list(tables.data)
+        sites = list(rows)
         # The account goes first: numbers that were seen but not charged would be a leak.
         require_room(out, model)
         found.model.save(out)

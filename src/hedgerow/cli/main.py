@@ -38,32 +38,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except SystemExit as done:  # argparse, after --help and --version
         return done.code if isinstance(done.code, int) else 0
-    except HedgerowError as error:
-        if debug:
-            raise
-        return report_error(error, as_json=as_json)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
         # Python flushes stdout again when it ends; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _file_number_of_stdout())
         return BROKEN_PIPE
-    except OSError as error:
-        if debug:
-            raise
-        return report_error(_from_system(error), as_json=as_json)
-    except ImportError as error:
-        if debug:
-            raise
-        absent = fault_of_import(error)
-        return report_error(absent or _own_fault(error), as_json=as_json, exit_code=None if absent else OWN_FAULT)
     except Exception as error:
         # Ctrl-C inside a compiled function arrives as a SystemError that it caused.
         if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
             return _interrupted()
         if debug:
             raise
-        return report_error(_own_fault(error), as_json=as_json, exit_code=OWN_FAULT)
+        if (fault := _fault_of(error)) is not None:
+            return report_error(fault, as_json=as_json)
+        own = HedgerowError("internal", type=type(error).__name__, error=error)
+        return report_error(own, as_json=as_json, exit_code=OWN_FAULT)
 
 
 def _interrupted() -> int:
@@ -89,13 +79,14 @@ def _file_number_of_stdout() -> int:
         return 1
 
 
-def _from_system(error: OSError) -> HedgerowError:
-    name = f"{error.filename}: " if error.filename else ""
-    return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
-
-
-def _own_fault(error: Exception) -> HedgerowError:
-    return HedgerowError("internal", type=type(error).__name__, error=error)
+def _fault_of(error: Exception) -> HedgerowError | None:
+    """What went wrong, in words; None for a fault of Hedgerow's own."""
+    if isinstance(error, HedgerowError):
+        return error
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        return EnvironmentFault("file-operation", name=name, fault=error.strerror or type(error).__name__)
+    return fault_of_import(error) if isinstance(error, ImportError) else None
 
 
 if __name__ == "__main__":

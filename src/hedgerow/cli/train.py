@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
@@ -14,7 +13,6 @@ from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import seeded_samplings
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.units import ContributionReport
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -22,17 +20,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.threads import available_threads, use_threads
 
-
-@dataclass(frozen=True, eq=False)
-class Sites:
-    """The sites' rows, and which rows each of them left out: counts for the sites' own operators only."""
-
-    data: Mapping[str, SiteData]
-    contributions: Mapping[str, ContributionReport]
-
-    @property
-    def n_records(self) -> int:
-        return sum(site.n_records for site in self.data.values())
+Sites = Mapping[str, SiteData]
 
 
 def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
@@ -51,17 +39,15 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
         with status(f"Reading {path.name}", quiet=quiet):
             rows[name] = read_site_rows(path, plan, strict=strict)
     bounded = bounded_sites(rows, plan)
-    data = {name: own for name, (own, _) in bounded.items()}
-    contributions = {name: report for name, (_, report) in bounded.items()}
-    for name, report in contributions.items():
-        if report.unfit or report.n_dropped or not data[name].n_records:
+    for name, (own, report) in bounded.items():
+        if report.unfit or report.n_dropped or not own.n_records:
             note(f"Private, for the site {name} only: {report.text()}")
-    if not any(own.n_records for own in data.values()):
+    if not any(own.n_records for own, _ in bounded.values()):
         warn(
             "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "
             "bounds, and the classes of the label, in which upper and lower case differ."
         )
-    return Sites(data, contributions)
+    return {name: own for name, (own, _) in bounded.items()}
 
 
 def train_with_progress(
@@ -75,13 +61,13 @@ def train_with_progress(
     title: str = "Training",
 ) -> Model:
     """Train over the sites with a progress bar; with a seed, samples come from it too, where any are drawn."""
-    sizes = {name: sites.data[name].n_records for name in sorted(sites.data)}
+    sizes = {name: sites[name].n_records for name in sorted(sites)}
     sampling = None if seed is None else seeded_samplings(seed, sizes)
     with (
         use_threads(n_threads or available_threads()) as allowed,
-        TrainingProgress(plan, len(sites.data), quiet=quiet, title=title) as progress,
+        TrainingProgress(plan, len(sites), quiet=quiet, title=title) as progress,
     ):
-        return train(plan, sites.data, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
+        return train(plan, sites, noise=noise, n_threads=allowed, progress=progress, sampling=sampling)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -112,18 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if noise.seeded:
         warn_seeded()
-    _print(model, sites, str(out))
-
-
-def _print(model: Model, sites: Sites, out: str) -> None:
-    print_facts(
-        [
-            ("sites", f"{len(sites.data)}: {listed(sites.data)}"),
-            ("model", f"{model.ensemble.n_trees} trees of depth {_depth(model)}, written to {out}"),
-        ]
-    )
+    depth = 0 if model.ensemble.fitted is None else model.ensemble.fitted.trees.depth
+    trees = f"{model.ensemble.n_trees} trees of depth {depth}, written to {out}"
+    print_facts([("sites", f"{len(sites)}: {listed(sites)}"), ("model", trees)])
     print("\n" + wrapped(model.report.text()))
-
-
-def _depth(model: Model) -> int:
-    return 0 if model.ensemble.fitted is None else model.ensemble.fitted.trees.depth

@@ -66,12 +66,7 @@ def sampled_divergence(order: int, rate: float, noise_multiplier: float) -> floa
         rate: chance of a unit to be in the sample, in (0, 1].
         noise_multiplier: standard deviation of the noise over the norm of the unit's vector, > 0.
     """
-    _check(order, rate, noise_multiplier)
-    if rate == 1:
-        return order / (2 * noise_multiplier**2) * (1 + _RELATIVE_ERROR)
-    log_weights, exponents = _terms(order, rate, noise_multiplier)
-    # The weights add up to one, so one less of each exponential is the excess over one: no digit is lost.
-    return _from_excess(log_weights + exponents + np.log(-np.expm1(-exponents)), order)
+    return _divergence(order, rate, noise_multiplier, is_general=False)
 
 
 def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
@@ -81,13 +76,22 @@ def paper_divergence(order: int, rate: float, noise_multiplier: float) -> float:
 
     Source: Zhu and Wang 2019, theorem 6; arXiv 2309.12041, theorem 9.
     """
+    return _divergence(order, rate, noise_multiplier, is_general=True)
+
+
+def _divergence(order: int, rate: float, noise_multiplier: float, *, is_general: bool) -> float:
     _check(order, rate, noise_multiplier)
     if rate == 1:
         return order / (2 * noise_multiplier**2) * (1 + _RELATIVE_ERROR)
-    log_weights, exponents = _terms(order, rate, noise_multiplier)
+    # Logarithms of the binomial weights, and the exponents, for l = 2 .. order.
+    number = np.arange(2, order + 1, dtype=np.float64)
+    log_weights = _log_binomials(order) + (order - number) * math.log1p(-rate) + number * math.log(rate)
+    exponents = number * (number - 1) / (2 * noise_multiplier**2)
+    # The weights add up to one, so one less of each exponential is the excess over one: no digit is lost.
     excess = log_weights + exponents + np.log(-np.expm1(-exponents))
-    further = (log_weights + exponents)[1:] + math.log(2)
-    return _from_excess(np.concatenate([excess, further]), order)
+    if is_general:
+        excess = np.concatenate([excess, (log_weights + exponents)[1:] + math.log(2)])
+    return _from_excess(excess, order)
 
 
 def epsilon_of_divergence(order: float, divergence: float, delta: float) -> float:
@@ -156,13 +160,6 @@ def _log_ratio(event: SampledEvent) -> float:
     if event.n_shares == 1:
         return 0.0
     return sum_slack(event.share_sigma, event.n_shares, event.length, event.count).log_ratio
-
-
-def _terms(order: int, rate: float, noise_multiplier: float) -> tuple[FloatArray, FloatArray]:
-    """Logarithms of the binomial weights, and the exponents, for l = 2 .. order."""
-    number = np.arange(2, order + 1, dtype=np.float64)
-    log_weights = _log_binomials(order) + (order - number) * math.log1p(-rate) + number * math.log(rate)
-    return log_weights, number * (number - 1) / (2 * noise_multiplier**2)
 
 
 @lru_cache(maxsize=512)
