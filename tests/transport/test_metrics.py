@@ -8,16 +8,30 @@ import socket
 import threading
 import time
 import urllib.request
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.errors import EnvironmentFault, UsageError
+from hedgerow.protocol.results import EventReport, RunReport, SiteReport, SiteState
 from hedgerow.transport import metrics
-from hedgerow.transport.metrics import MetricsServer, RunNumbers
+from hedgerow.transport.metrics import MetricsServer
 
-NUMBERS = RunNumbers(3, 100, 4, 5, 1234, 5678, 0.25, 1.0, {"silent": 2, "unpinned": 1})
+STATES = [SiteState.READY] * 3 + [SiteState.CONNECTED, SiteState.LEFT]
+REPORT = RunReport(
+    b"", b"", b"", "", "", rounds_done=3, rounds_planned=100, epsilon_spent=0.25, epsilon_limit=1.0, bytes_sent=1234,
+    bytes_received=5678, sites=tuple(SiteReport(f"site-{n}", state) for n, state in enumerate(STATES)),
+    streams_refused={"unpinned": 1},
+)  # fmt: skip
+EVENTS = [EventReport(n, 0.0, kind, 0, "", code) for n, (kind, code) in enumerate(
+    [("left", "silent"), ("ready", ""), ("late", "late"), ("refused", "silent")], start=1
+)]  # fmt: skip
+
+
+def since(number: int) -> tuple[tuple[EventReport, ...], int]:
+    """The events after that one, and how many are not kept any more."""
+    return tuple(EVENTS[number:]), 0
 
 
 def page(server: MetricsServer) -> dict[str, float]:
@@ -33,19 +47,18 @@ def page(server: MetricsServer) -> dict[str, float]:
 
 
 def test_the_numbers_are_served_and_no_others() -> None:
-    """Exactly the fields of `RunNumbers`, as they are now; nothing about the process or the machine."""
+    """These, as they are now, and each lost stream once; nothing about the process or the machine."""
     with MetricsServer() as server:
-        server.show(NUMBERS)
-        shown = page(server)
-        assert shown == {
+        server.show(REPORT, since)
+        assert page(server) == {
             "hedgerow_rounds_done_total": 3, "hedgerow_rounds_planned": 100, "hedgerow_connected_sites": 4,
             "hedgerow_expected_sites": 5, "hedgerow_bytes_sent_total": 1234, "hedgerow_bytes_received_total": 5678,
             "hedgerow_epsilon_spent": 0.25, "hedgerow_epsilon_limit": 1.0,
             "hedgerow_refusals_totalsilent": 2, "hedgerow_refusals_totalunpinned": 1,
         }  # fmt: skip
-        assert len(shown) == len(fields(RunNumbers)) - 1 + len(NUMBERS.refusals)
-        server.show(replace(NUMBERS, rounds_done=4))
-        assert page(server)["hedgerow_rounds_done_total"] == 4
+        server.show(replace(REPORT, rounds_done=4), since)
+        shown = page(server)
+        assert (shown["hedgerow_rounds_done_total"], shown["hedgerow_refusals_totalsilent"]) == (4, 2)
 
 
 def test_other_machines_are_not_served_by_accident() -> None:

@@ -9,12 +9,10 @@ import argparse
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
@@ -23,62 +21,19 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.results import WAITING, RunReport, SiteState
+from hedgerow.protocol.results import WAITING
 from hedgerow.protocol.script import RunState
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
 from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.status import Audience, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
+from hedgerow.server.status import Audience, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 from hedgerow.transport.roster_file import PinnedRoster, read_roster
-
-_COUNTED = {"left", "refused"}
-_SHOWN = ("rounds_done", "rounds_planned", "bytes_sent", "bytes_received", "epsilon_spent", "epsilon_limit")
-_NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
-
-
-class MetricsAudience:
-    """Shows reports to Prometheus.
-
-    Args: where: "PORT", on this machine only, or "HOST:PORT": naming a host allows other machines to read.
-    Raises UsageError for what is no address, EnvironmentFault when it cannot be had or the extra is missing.
-    """
-
-    def __init__(self, where: str) -> None:
-        # An extra: only whoever asks for metrics needs it.
-        from hedgerow.transport.metrics import MetricsServer
-
-        host, port = address_of(where if ":" in where else f"127.0.0.1:{where}", "--metrics")
-        self._server = MetricsServer(host, port, allow_remote=":" in where)
-        self.port = self._server.port
-        self._lost: Counter[str] = Counter()
-        self._last_event = 0
-
-    def is_there(self) -> bool:
-        """Always: it asks when it likes."""
-        return True
-
-    def show(self, report: RunReport, events_since: EventsSince) -> None:
-        """See `Audience.show`."""
-        from hedgerow.transport.metrics import RunNumbers
-
-        events, missed = events_since(self._last_event)
-        self._last_event += missed + len(events)
-        self._lost.update(event.code for event in events if event.kind in _COUNTED and event.code)
-        n_connected = sum(site.state not in _NOT_CONNECTED for site in report.sites)
-        n_sites, refusals = len(report.sites), self._lost + Counter(report.streams_refused)
-        shown: dict[str, Any] = {name: getattr(report, name) for name in _SHOWN}
-        numbers = RunNumbers(**shown, connected_sites=n_connected, expected_sites=n_sites, refusals=refusals)
-        self._server.show(numbers)
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.close()
 
 
 @contextmanager
@@ -93,10 +48,14 @@ def published(board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: st
         stack.callback(monitors.close)
         audiences: list[Audience] = [monitors]
         if metrics is not None:
-            audience = MetricsAudience(metrics)
-            stack.callback(audience.close)
-            audiences.append(audience)
-            note(f"Metrics for Prometheus: port {audience.port}, path /metrics.")
+            # An extra: only who asks for metrics needs it.
+            from hedgerow.transport.metrics import MetricsServer
+
+            host, port = address_of(metrics if ":" in metrics else f"127.0.0.1:{metrics}", "--metrics")
+            # Naming a host allows other machines to read.
+            server = stack.enter_context(MetricsServer(host, port, allow_remote=":" in metrics))
+            audiences.append(server)
+            note(f"Metrics for Prometheus: port {server.port}, path /metrics.")
         stack.callback(Publisher(board, traffic, audiences).close)
         yield
 

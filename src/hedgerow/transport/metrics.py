@@ -1,7 +1,8 @@
 """The coordinator's numbers for Prometheus: a small HTTP server that shows a run's public progress and nothing else.
 
-What is shown are the fields of `RunNumbers`. Every party of the run knows all of them, or whoever watches the network
-sees them: no count, sum or rate of any site's data has a place here.
+What is shown is listed in `_GAUGES` and `_COUNTERS`, and the streams that were refused or lost, by the words of
+protocol/wire/refusals.py. Every party of the run knows all of it, or whoever watches the network sees it: no count, sum
+or rate of any site's data has a place here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hedgerow.errors import EnvironmentFault, UsageError, missing_extra
+from hedgerow.protocol.results import EventReport, RunReport, SiteState
 
 try:
     from prometheus_client import CollectorRegistry
@@ -28,31 +30,13 @@ try:
 except ImportError as error:
     raise missing_extra("prometheus_client", "Serving numbers for Prometheus") from error
 
+EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
+
 _MAX_CONNECTIONS = 8
 _CONNECTION_SECONDS = 10.0
 """So long has a client to ask and to take the answer, however slowly it does."""
 _PATIENCE_SECONDS = 1.0
 """So long does a new connection wait for the one that made room for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunNumbers:
-    """A run's public numbers at one moment.
-
-    Args: rounds_done, rounds_planned: releases made and to be made; connected_sites, expected_sites; bytes_sent,
-        bytes_received: frames of all streams; epsilon_spent, epsilon_limit: by the ledger and by the plan; refusals:
-        streams that were refused or lost, by the words of protocol/wire/refusals.py.
-    """
-
-    rounds_done: int = 0
-    rounds_planned: int = 0
-    connected_sites: int = 0
-    expected_sites: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    epsilon_spent: float = 0.0
-    epsilon_limit: float = 0.0
-    refusals: Mapping[str, int] = field(default_factory=dict)
 
 
 _GAUGES = {
@@ -67,22 +51,26 @@ _COUNTERS = {
     "bytes_sent": "Bytes sent to the nodes.",
     "bytes_received": "Bytes received from the nodes.",
 }
-if set(_GAUGES) | set(_COUNTERS) | {"refusals"} != {one.name for one in fields(RunNumbers)}:
-    raise TypeError("Every field of RunNumbers is shown, and nothing but them.")
+_LOST = {"left", "refused"}
+_NOT_CONNECTED = {SiteState.ABSENT, SiteState.LEFT, SiteState.REFUSED, SiteState.DONE}
+_NO_REPORT = RunReport(b"", b"", b"", "", "")
 
 
 class _RunCollector(Collector):
     def __init__(self) -> None:
-        self.numbers = RunNumbers()
+        self.report, self.refusals = _NO_REPORT, Counter[str]()
 
     def collect(self) -> Iterator[Metric]:
-        numbers = self.numbers
+        report = self.report
+        numbers = {name: getattr(report, name, 0) for name in (*_GAUGES, *_COUNTERS)}
+        numbers["connected_sites"] = sum(site.state not in _NOT_CONNECTED for site in report.sites)
+        numbers["expected_sites"] = len(report.sites)
         for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"hedgerow_{name}", text, value=getattr(numbers, name))
+            yield GaugeMetricFamily(f"hedgerow_{name}", text, value=numbers[name])
         for name, text in _COUNTERS.items():
-            yield CounterMetricFamily(f"hedgerow_{name}", text, value=getattr(numbers, name))
+            yield CounterMetricFamily(f"hedgerow_{name}", text, value=numbers[name])
         refusals = CounterMetricFamily("hedgerow_refusals", "Streams refused or lost, by reason.", labels=["reason"])
-        for reason, count in sorted(numbers.refusals.items()):
+        for reason, count in sorted(self.refusals.items()):
             refusals.add_metric([reason], count)
         yield refusals
 
@@ -197,7 +185,7 @@ class MetricsServer:
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, allow_remote: bool = False) -> None:
         if not allow_remote and not _is_loopback(host):
             raise UsageError("metrics-not-loopback", host=host)
-        self._collector = _RunCollector()
+        self._collector, self._lost, self._last_event = _RunCollector(), Counter[str](), 0
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
@@ -208,9 +196,17 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="hedgerow-metrics", daemon=True)
         self._thread.start()
 
-    def show(self, numbers: RunNumbers) -> None:
-        """From now on these numbers are served. May be called from any thread."""
-        self._collector.numbers = numbers
+    def is_there(self) -> bool:
+        """Always: Prometheus asks when it likes."""
+        return True
+
+    def show(self, report: RunReport, events_since: EventsSince) -> None:
+        """From now on this report is served; see `server.status.Audience`."""
+        events, missed = events_since(self._last_event)
+        self._last_event += missed + len(events)
+        self._lost.update(event.code for event in events if event.kind in _LOST and event.code)
+        self._collector.refusals = self._lost + Counter(report.streams_refused)
+        self._collector.report = report
 
     def close(self) -> None:
         """Stop serving and free the port."""
