@@ -141,18 +141,25 @@ class RunLines:
 class ModelFile:
     """Where the model of a run goes, and what is there already.
 
-    Args: path: the file; heir: the model that is evaluated, None where one is trained; journal: of the run.
+    Args:
+        path: the file.
+        heir: the model that is evaluated, None where one is trained.
+        journal: of the run.
+        is_new: set another run's journal aside.
+        quiet: say nothing.
     """
 
     path: Path
     heir: Model | None
     journal: Path
+    is_new: bool = False
+    quiet: bool = False
 
     def require_room(self) -> None:
         """Before a run begins or goes on; raises UsageError "model-exists"."""
         require_room(self.path, self.heir, self._remedy)
 
-    def look(self, session: RunSession, *, quiet: bool) -> None:
+    def look(self, session: RunSession) -> None:
         """Say that a run is over whose journal says so; raises UsageError where there is no room for its model."""
         made = session.made
         if made is None:
@@ -160,13 +167,13 @@ class ModelFile:
             return
         model = Model(made.plan, made.ensemble, made.ledger, made.report)
         is_there = self.path.is_file() and not writes_over(model, self.path, self._remedy)
-        if not quiet:
+        if not self.quiet:
             place = f"Its model is in {self.path}" if is_there else f"Its model is written to {self.path}"
             note(f"The run is over. {place}; sites that missed the end are told of it first.")
 
-    def save(self, model: Model, *, quiet: bool) -> None:
+    def save(self, model: Model) -> None:
         """Write it, unless it is there with more on its account; raises as `save_unless_kept`."""
-        if not save_unless_kept(model, self.path, self._remedy) and not quiet:
+        if not save_unless_kept(model, self.path, self._remedy) and not self.quiet:
             note(f"The run is over and its model is in {self.path}, with more on its account. It was not written over.")
 
     @property
@@ -184,9 +191,6 @@ def carry_out(
     file: ModelFile,
     model: EvaluatedModel | None,
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
-    *,
-    is_new: bool = False,
-    quiet: bool = False,
 ) -> tuple[Outcome, RunSession]:
     """Wait for the sites and carry the run out, whatever engine carries its messages.
 
@@ -197,8 +201,6 @@ def carry_out(
         file: where its model goes, and where it is journalled.
         model: to be evaluated; None trains one.
         opened: the hub, from when the run can begin until it is over.
-        is_new: set another run's journal aside.
-        quiet: say nothing.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
@@ -206,7 +208,7 @@ def carry_out(
     identity, pinned = keys
     task = TrainingTask(plan) if model is None else model.task
     names = [site.name for site in pinned.sites]
-    lines = RunLines(task.n_exchanges, names, quiet=quiet)
+    lines = RunLines(task.n_exchanges, names, quiet=file.quiet)
     board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
 
     def watch(event: RunEvent) -> None:
@@ -215,12 +217,12 @@ def carry_out(
 
     setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
     place = check_can_write(str(file.journal))
-    journal, aside = open_journal(place, task, setup.roster, is_new=is_new, before_new=file.require_room)
+    journal, aside = open_journal(place, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
     try:
-        if aside is not None and not quiet:
+        if aside is not None and not file.quiet:
             note(f"{place} held another run, which does not go on. It is set aside as {aside}; a new run begins.")
         session = RunSession(setup, journal)
-        file.look(session, quiet=quiet)
+        file.look(session)
         board.attach(session.run)
         with opened(session, board) as hub:
             return run_coordinator(session, hub, plan.federation, time.monotonic), session
@@ -231,7 +233,7 @@ def carry_out(
 def serve(
     arguments: argparse.Namespace, plan: Plan, noise: NoiseSource, file: ModelFile, model: EvaluatedModel | None
 ) -> tuple[Outcome, RunSession]:
-    """`carry_out` over gRPC, by `roster`, `identity`, `listen`, `metrics`, `new_run` and `json` of the command line."""
+    """`carry_out` over gRPC, by `roster`, `identity`, `listen`, `metrics` and `json` of the command line."""
     require_masks(plan)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
     address = HubAddress(*address_of(arguments.listen, "--listen"))
@@ -254,8 +256,7 @@ def serve(
         finally:
             hub.close()
 
-    new, quiet = arguments.new_run, arguments.json
-    return carry_out((identity, pinned), plan, noise, file, model, listening, is_new=new, quiet=quiet)
+    return carry_out((identity, pinned), plan, noise, file, model, listening)
 
 
 def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
@@ -308,10 +309,10 @@ def run(arguments: argparse.Namespace) -> None:
         end_run(arguments, plan, journal)
         return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    file = ModelFile(out, None, journal)
+    file = ModelFile(out, None, journal, is_new=arguments.new_run, quiet=arguments.json)
     outcome, session = serve(arguments, plan, noise, file, None)
     model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-    file.save(model, quiet=arguments.json)
+    file.save(model)
     _print(model, session, arguments, out)
 
 

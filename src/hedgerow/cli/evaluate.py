@@ -128,11 +128,11 @@ def _over_network(
 
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")
     journal = Path(arguments.journal or journal_of(out, model))
-    file = ModelFile(out, model, journal)
+    file = ModelFile(out, model, journal, is_new=arguments.new_run, quiet=arguments.json)
     outcome, session = serve(arguments, model.plan, noise, file, evaluated)
     found = found_by(outcome, model)
     # The account goes first, as above.
-    file.save(found.model, quiet=arguments.json)
+    file.save(found.model)
     return found, sites_of(session)
 
 

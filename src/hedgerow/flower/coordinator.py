@@ -63,14 +63,14 @@ class Errand:
         out = place.path
         if self.model is None:
             model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-            place.save(model, quiet=False)
+            place.save(model)
             if model.salvaged is not None:
                 warn(f"{model.salvaged.text()}{'' if session.run.setback is None else f' {session.run.setback}'}")
             note(f"{model.ensemble.n_trees} trees, {len(session.run.survivors)} rounds, written to {out}.")
             return model
         found, sites = found_by(outcome, self.model), sites_of(session)
         # The account goes first: numbers that were seen but not charged would be a leak.
-        place.save(found.model, quiet=False)
+        place.save(found.model)
         print_evaluation(found, sites, out, None)
         if self.file.scores:
             content = json_text(content_of(found, sites, out, None))
