@@ -329,18 +329,18 @@ def _add_parties(commands: Any) -> None:
     """Add `identity` and `roster`."""
     actions = _group(commands, "identity", "make or show the keys of a site, coordinator or monitor")
     text = "make the keys of this site, or of the coordinator"
-    add = _command(actions, "new", "hedgerow.cli.identity:new", text)
+    add = _command(actions, "new", "hedgerow.cli.parties:new", text)
     add("name", metavar="NAME", help="the site's name, as all others will see it")
     role = actions.choices["new"].add_mutually_exclusive_group()
     role.add_argument("--coordinator", action="store_true", help="the keys are the coordinator's, not a site's")
     role.add_argument("--monitor", action="store_true", help="the keys are for watching runs, not a site's")
     add("--folder", default=".", metavar="FOLDER", help="where to write the two files (%(default)s)")
     add("--json", **_JSON)
-    add = _command(actions, "show", "hedgerow.cli.identity:show", "say whose keys a file holds; shows no secret")
+    add = _command(actions, "show", "hedgerow.cli.parties:show", "say whose keys a file holds; shows no secret")
     add("file", metavar="FILE", help="a .public.toml or .private.json file")
     add("--json", **_JSON)
     actions = _group(commands, "roster", "make or show the list of those who trust each other")
-    add = _command(actions, "build", "hedgerow.cli.roster:build", "make a roster out of the parties' public files")
+    add = _command(actions, "build", "hedgerow.cli.parties:build", "make a roster out of the parties' public files")
     add("sites", nargs="+", metavar="SITE", help="the sites' .public.toml files")
     add("--coordinator", required=True, metavar="FILE", help="the coordinator's .public.toml file")
     text = "the .public.toml of somebody who may watch runs; repeat"
@@ -351,6 +351,6 @@ def _add_parties(commands: Any) -> None:
     text = "file to write; an existing one is kept (%(default)s)"
     add("--out", default="roster.toml", metavar="ROSTER", help=text)
     add("--json", **_JSON)
-    add = _command(actions, "show", "hedgerow.cli.roster:show", "say who is in a roster, and its fingerprint")
+    add = _command(actions, "show", "hedgerow.cli.parties:show_roster", "say who is in a roster, and its fingerprint")
     add("roster", metavar="ROSTER")
     add("--json", **_JSON)

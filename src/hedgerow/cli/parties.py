@@ -1,4 +1,4 @@
-"""``hedgerow roster``: `build` makes a roster out of the parties' public files, `show` says who is in one."""
+"""``hedgerow identity`` makes and shows the keys of a party; ``hedgerow roster`` the list of the parties of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.identity import described
 from hedgerow.cli.inputs import check_can_write, listed
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
-from hedgerow.transport.identities import PublicIdentity, Role, read_public, write_new
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PublicIdentity,
+    Role,
+    create_identity,
+    read_private,
+    read_public,
+    write_new,
+)
 from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 
 _PLACES = {
@@ -25,18 +32,56 @@ _KEYS = {
 }
 
 
+def new(arguments: argparse.Namespace) -> None:
+    """Write the private and the public file, and say what to do with each."""
+    folder = Path(arguments.folder)
+    check_can_write(str(folder / "identity"))
+    role = Role.COORDINATOR if arguments.coordinator else Role.MONITOR if arguments.monitor else Role.SITE
+    identity, private, public = create_identity(folder, arguments.name, role)
+    if arguments.json:
+        print_json({**described(identity.public), "private_file": str(private), "public_file": str(public)})
+        return
+    print_facts([*facts(identity.public), ("private file", str(private)), ("public file", str(public))])
+    note(
+        f"Keep {private} on this machine and in its backup; nobody else needs it. Send {public} to whoever builds the "
+        "roster, and read them the fingerprint over the phone."
+    )
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print what is public about a private or public file."""
+    path = Path(arguments.file)
+    is_private = path.name.endswith((PRIVATE_SUFFIX, ".json"))
+    identity = read_private(path).public if is_private else read_public(path)
+    if arguments.json:
+        print_json(described(identity))
+    else:
+        print_facts(facts(identity))
+
+
+def described(identity: PublicIdentity) -> dict[str, Any]:
+    """A party for machines."""
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "fingerprint": identity.fingerprint(),
+        "identity_key": identity.identity_key.hex(),
+        "certificate_sha256": identity.certificate_sha256.hex(),
+    }
+
+
+def facts(identity: PublicIdentity) -> list[tuple[str, str]]:
+    """A party for people."""
+    return [(name.replace("_", " "), str(value)) for name, value in described(identity).items()]
+
+
 def build(arguments: argparse.Namespace) -> None:
     """Write the roster, and say who is new, gone or renewed since the previous one."""
     out = check_can_write(arguments.out)
     previous = None if arguments.previous is None else read_roster(Path(arguments.previous))
-    sites = [read_public(Path(site)) for site in arguments.sites]
-    monitors = [read_public(Path(monitor)) for monitor in arguments.monitors]
-    coordinator, rows = read_public(Path(arguments.coordinator)), rows_of(arguments.max_rows)
-    given = [(arguments.coordinator, coordinator, Role.COORDINATOR)]
-    given += [(file, party, Role.SITE) for file, party in zip(arguments.sites, sites, strict=True)]
-    given += [(file, party, Role.MONITOR) for file, party in zip(arguments.monitors, monitors, strict=True)]
-    for file, party, role in given:
-        require_role(file, party, role)
+    coordinator, rows = party_of(arguments.coordinator, Role.COORDINATOR), rows_of(arguments.max_rows)
+    sites = [party_of(site, Role.SITE) for site in arguments.sites]
+    monitors = [party_of(monitor, Role.MONITOR) for monitor in arguments.monitors]
     roster = build_roster(coordinator, sites, previous, monitors, rows)
     changes = {} if previous is None else changed(previous, roster)
     write_new(out, roster.to_toml())
@@ -60,8 +105,9 @@ def build(arguments: argparse.Namespace) -> None:
     )
 
 
-def require_role(file: str, party: PublicIdentity, role: Role) -> None:
-    """Raises UsageError for a file that was given in another party's place."""
+def party_of(file: str, role: Role) -> PublicIdentity:
+    """The party of a public file; raises UsageError for a file that was given in another party's place."""
+    party = read_public(Path(file))
     if party.role is not role:
         raise UsageError(
             "identity-role",
@@ -72,6 +118,7 @@ def require_role(file: str, party: PublicIdentity, role: Role) -> None:
             name=party.name,
             command=_KEYS[role],
         )
+    return party
 
 
 def rows_of(given: list[str]) -> dict[str, int]:
@@ -96,7 +143,7 @@ def changed(old: PinnedRoster, new: PinnedRoster) -> dict[str, list[str]]:
     }
 
 
-def show(arguments: argparse.Namespace) -> None:
+def show_roster(arguments: argparse.Namespace) -> None:
     """Print the roster's fingerprint and everybody's."""
     roster = read_roster(Path(arguments.roster))
     if arguments.json:
