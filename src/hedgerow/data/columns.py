@@ -594,16 +594,15 @@ def _of_decimal(value: Decimal) -> str:
         sign, digits, exponent = value.as_tuple()
         kept = "".join(map(str, digits)).rstrip("0")
         return f"{'-' if sign else ''}{kept}e{int(exponent) + len(digits) - len(kept)}"
-    text = format(value, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _without_idle_digits(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return _without_idle_digits(format(value, "f"))
 
 
 def _narrow(text: str) -> str:
     return text if len(text) <= _WIDEST_IDENTIFIER else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_idle_digits(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _is_missing(texts: Any) -> Any:

@@ -282,7 +282,7 @@ def _feature(summary: Summary, bounds_are_public: bool) -> str:
             lines.append(_guess("integer = true", "or delete: all values are whole numbers", bounds_are_public))
         lines += _bounds(summary, bounds_are_public, widen=True)
     elif bounds_are_public and summary.values:
-        lines.append(f"categories = {_list(summary.sorted_values())}")
+        lines.append(f"categories = {toml_value(summary.sorted_values())}")
     else:
         lines.append('# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own')
     return "\n".join(lines)
@@ -320,7 +320,7 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
         lines.append(f'type = "{"binary" if n_classes == 2 else "multiclass"}"')
         if n_classes == 2:
             lines.append("# The positive class comes last.")
-        lines.append(f"classes = {_list(summary.sorted_values())}")
+        lines.append(f"classes = {toml_value(summary.sorted_values())}")
         return "\n".join(lines)
     lines += [
         '# Or "multiclass" with three classes or more, or "regression" with min and max in place of classes.',
@@ -337,7 +337,3 @@ def _number(value: float) -> str:
     if float(value).is_integer() and abs(value) < 2**53:
         return str(int(value))
     return repr(float(value))
-
-
-def _list(values: Sequence[str]) -> str:
-    return "[" + ", ".join(quoted(value) for value in values) + "]"

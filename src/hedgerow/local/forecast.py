@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,14 +67,16 @@ def forecast(plan: Plan) -> Forecast:
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
     events = [noise_of(query, is_local=is_local).event for query in queries]
-    kinds = list(dict.fromkeys(query.purpose.kind for query in queries))
+    lengths: dict[str, list[int]] = {}
+    for query in queries:
+        lengths.setdefault(query.purpose.kind, []).append(query.length)
     return Forecast(
         settings=settings,
         n_exchanges=len(queries),
         numbers_per_node=numbers,
         bits_per_number=max(widths),
         bytes_per_node=sum(query.length * width // 8 for query, width in zip(queries, widths, strict=True)),
-        queries=tuple(_tally(kind, queries) for kind in kinds),
+        queries=tuple((kind, len(own), max(own)) for kind, own in lengths.items()),
         epsilon_gdp=get_accountant("gdp").epsilon(events, plan.privacy.delta),
         epsilon_rdp=get_accountant("rdp").epsilon(events, plan.privacy.delta),
         epsilon_promised=get_accountant(plan.privacy.accountant).epsilon(events, plan.privacy.delta),
@@ -144,11 +145,6 @@ def width_of(query: Query, plan: Plan) -> int:
     """
     noise = noise_of(query, is_local=plan.privacy.noise == "local")
     return require_words(query, plan, noise.variance, plan.federation.min_sites)
-
-
-def _tally(kind: str, queries: Sequence[Query]) -> tuple[str, int, int]:
-    lengths = [query.length for query in queries if query.purpose.kind == kind]
-    return kind, len(lengths), max(lengths)
 
 
 def dry_run(plan: Plan, settings: Settings) -> list[Query]:

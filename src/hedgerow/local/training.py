@@ -164,14 +164,11 @@ def train(
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
-    as_run = plan.with_structure_seed(_drawn_seed(aggregation))
+    # The seed that the sites have drawn; without masks there is nobody to draw it with but this process.
+    seed = aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
+    as_run = plan.with_structure_seed(seed)
     outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report)
-
-
-def _drawn_seed(aggregation: Aggregation) -> int:
-    """The seed that the sites have drawn; without masks there is nobody to draw it with but this process."""
-    return aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
 
 
 class ArrivingNode:
