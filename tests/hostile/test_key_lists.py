@@ -9,20 +9,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from experiments import secagg_cost
 from experiments.secagg_cost import setup_sizes
 from experiments.secagg_lab import set_up
 from hedgerow.errors import PlanError
+from hedgerow.local.forecast import dry_run
 from hedgerow.methods.tasks import TrainingTask
-from hedgerow.protocol.messages import MessageKind
+from hedgerow.privacy.query_noise import noise_of
+from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
+from hedgerow.rounds.specs import release_bound
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.roster import MAX_NODES
 from hedgerow.secagg.session import EpochSession
 from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, most_slots, slots_for
+from hedgerow.server.rounds import check_releases
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 
@@ -117,3 +122,49 @@ def test_a_plan_of_more_rounds_than_a_runs_epochs_hold_is_refused_before_anyone_
     with pytest.raises(PlanError):
         federation.run()
     assert not federation.sent
+
+
+LARGE = {"n_records": 100_000, "epsilon": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("label", "model"),
+    [
+        ("binary", {"n_trees": 40_000, "batch_size": 200, "max_depth": 8}),
+        ("multiclass", {"n_trees": 10_000, "batch_size": 50, "max_depth": 8}),
+        ("binary", {"n_trees": 2500, "split_method": "hist", "interaction_size": "all", "max_depth": 6}),
+    ],
+)
+def test_a_plan_whose_releases_fit_no_message_is_refused_before_anyone_is_asked(
+    federate: Builder, factory: ModuleType, label: str, model: dict[str, object]
+) -> None:
+    """Who came late was sent all of them at once: then the coordinator ended, and again at every start."""
+    federation = federate(3, factory.make_plan(label, model=model, privacy=LARGE), must_start=False)
+    with pytest.raises(PlanError, match=r"releases of the plan .* room for 63 MiB") as refused:
+        federation.run()
+    assert refused.value.code == "plan-releases-too-long"
+    assert not federation.sent and not federation.session
+
+
+@pytest.mark.parametrize(
+    ("label", "model", "privacy"),
+    [
+        ("multiclass", {"n_trees": 5000, "batch_size": 5, "max_depth": 8}, LARGE),
+        ("regression", {"n_trees": 8000, "batch_size": 1}, {"n_records": 10**8, "epsilon": 0.1}),
+        ("binary", {"n_trees": 8000, "batch_size": 4}, {"noise": "distributed"}),
+    ],
+)
+def test_all_releases_of_a_plan_that_may_be_run_fit_one_message(
+    factory: ModuleType, label: str, model: dict[str, object], privacy: dict[str, object]
+) -> None:
+    """Were every number of them as large as one that is not refused, and with room for the round's spec."""
+    plan, n_sites = factory.make_plan(label, model=model, privacy=privacy), 5
+    task = TrainingTask(plan)
+    check_releases(task, n_sites)
+    releases = []
+    for query in dry_run(plan, task.settings):
+        group = n_sites - 1 if plan.privacy.noise == "distributed" else None
+        largest = release_bound(query, plan, noise_of(query, group).variance, n_sites)
+        releases.append(np.full(query.release_length, -largest))
+    message = RoundRequest(len(releases), tuple(releases), bytes(1 << 16))
+    assert len(encode(message)) <= DEFAULTS.max_message_bytes

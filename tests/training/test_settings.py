@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.registry import resolve
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import calibrate_noise_multiplier
 
 
@@ -67,3 +70,49 @@ def test_contradictory_scales_are_refused_before_training(factory: ModuleType) -
     plan = factory.make_plan("regression", model={"joint_clip": 1e-6, "hessian_scale": 100.0})
     with pytest.raises(PlanError, match="joint_clip"):
         resolve(plan)
+
+
+def lengths_of_releases(plan: Plan, seed: int) -> list[int]:
+    """How long the releases of a run are, when they are noise alone."""
+    random, lengths = np.random.default_rng(seed), list[int]()
+    program = program_for(plan.with_structure_seed(0))
+    try:
+        query = next(program)
+        while True:
+            lengths.append(query.release_length)
+            n = 0 if query.is_choice else 2000
+            query = program.send(random.integers(-n, n + 1, query.release_length))
+    except StopIteration:
+        return lengths
+
+
+@settings(max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 9))
+def test_no_run_releases_more_numbers_than_its_settings_say(
+    factory: ModuleType, data: st.DataObject, seed: int
+) -> None:
+    """A message has to have room for all of them."""
+    plan = data.draw(factory.plans())
+    assert sum(lengths_of_releases(plan, seed)) <= resolve(plan).n_released(plan)
+
+
+TREES = {"n_trees": 4, "max_depth": 3}
+METHODS: list[dict[str, Any]] = [
+    {"model": {**TREES, "split_candidates": "quantile"}},
+    {"model": {**TREES, "split_candidates": "iterative_hessian", "candidate_rounds": 3, "batch_size": 2}},
+    {"model": {**TREES, "split_method": "hist", "interaction_size": "all"}},
+    {"model": {**TREES, "split_method": "partially_random", "interaction_size": 2}},
+    {"model": {"algorithm": "adassp"}},
+    {"model": {**TREES, "algorithm": "s-gbdt"}},
+    {"model": {**TREES, "algorithm": "s-gbdt"}, "s_gbdt": {"initial_score": "linear", "initial_score_share": 0.5}},
+    {"model": {**TREES, "algorithm": "dp-xgboost"}},
+    {"model": {**TREES, "algorithm": "dp-xgboost"}, "dp_xgboost": {"splits": "histogram"}},
+]
+
+
+@pytest.mark.parametrize("parts", METHODS)
+def test_what_a_method_says_of_its_releases_is_near_the_truth(factory: ModuleType, parts: dict[str, Any]) -> None:
+    """A bound far above them would refuse plans that can be run."""
+    plan = Plan.from_dict({**factory.make_plan().to_dict(), **parts})
+    found, most = sum(lengths_of_releases(plan, 1)), resolve(plan).n_released(plan)
+    assert found <= most <= 2 * found

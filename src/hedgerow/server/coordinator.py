@@ -39,6 +39,7 @@ from hedgerow.server.release import Outcome
 from hedgerow.server.rounds import (
     COLLECTIONS,
     certificate_of,
+    check_releases,
     check_words,
     close_echoes,
     close_vectors,
@@ -74,6 +75,7 @@ class RunSession:
         self.run = run = Run(setup, journal)
         check_words(run.task, len(setup.roster.sites))
         check_rounds(run.task, len(setup.roster.sites))
+        check_releases(run.task, len(setup.roster.sites))
         run.sites.draws_seed = setup.plan.has_joint_structure
         stored = journal.load(run.task, setup.roster)
         if stored is None:

@@ -10,19 +10,19 @@ from enum import Enum
 
 import numpy as np
 
-from hedgerow.errors import AggregationError, HedgerowError, PrivacyError
+from hedgerow.errors import AggregationError, HedgerowError, PlanError, PrivacyError
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.tasks import Task
+from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, Stop
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
-from hedgerow.rounds.specs import VECTOR_ID, expected_round, mode_of, require_words, rows_of
+from hedgerow.rounds.specs import VECTOR_ID, expected_round, mode_of, release_bound, require_words, rows_of
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.integers import wrapped
+from hedgerow.secagg.integers import WIDTHS, wrapped
 from hedgerow.secagg.messages import EchoCertificate, RoundSpec, manifest_hash
 from hedgerow.secagg.roster import MAX_ATTEMPTS, NoiseMode
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
@@ -34,6 +34,7 @@ from hedgerow.server.journal import BurntSlot, JournalledRelease
 from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
 from hedgerow.server.sites import MOST_LOST_EPOCHS, Asked, SiteRecord
 from hedgerow.server.status import RunEventKind
+from hedgerow.training.settings import Settings
 
 _SURELY_FEW = 2**30
 """Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
@@ -43,6 +44,10 @@ COLLECTIONS = {
     State.COLLECTING_ANSWERS: RunState.COLLECTING_ANSWERS,
 }
 """What a run collects while an aggregator is in a state."""
+RELEASES_BYTES = 63 << 20
+"""All releases of a run, in a message of at most 64 MiB; what is left is for the round's spec."""
+RELEASE_HEAD_BYTES = 5
+"""What a release takes in a message beside its entries."""
 _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
 
 
@@ -89,6 +94,47 @@ def check_words(task: Task, n_sites: int) -> None:
             query = program.send(np.zeros(query.release_length, dtype=np.int64))
     except StopIteration:
         return
+
+
+def check_releases(task: Task, n_sites: int) -> None:
+    """Raise PlanError (code "plan-releases-too-long") when all releases of a training might not fit one message.
+
+    A site that holds none of them, for it came late or has lost its state, is sent all at once. Asked before anyone is
+    invited, as `check_words`.
+    """
+    if not isinstance(task, TrainingTask):
+        return  # An evaluation has two releases, of a few curves.
+    plan, settings = task.plan, task.settings
+    entries, n_bytes = settings.n_released(plan), WIDTHS[-1] // 8
+    if plan.model.algorithm == "boosting":
+        n_bytes = min(n_bytes, _bytes_of_an_entry(plan, settings, n_sites))
+    size = entries * n_bytes + RELEASE_HEAD_BYTES * task.n_exchanges
+    if size > RELEASES_BYTES:
+        raise PlanError(
+            "plan-releases-too-long",
+            entries=entries,
+            n_bytes=n_bytes,
+            megabytes=-(-size >> 20),
+            most=RELEASES_BYTES >> 20,
+        )
+
+
+def _bytes_of_an_entry(plan: Plan, settings: Settings, n_sites: int) -> int:
+    """What no entry of a release of boosted trees exceeds, for it would be refused as out of range, in bytes.
+
+    Records have the largest norm there, and so the most noise.
+    """
+    loss, rows = settings.loss(plan), plan.privacy.rows_per_unit
+    widest = Query(
+        purpose=Query.purpose_of(0, "any"),
+        length=1,
+        bound=loss.bound(),
+        sensitivity_squared=loss.norm_squared * rows * rows,
+        noise_multiplier=settings.noise_multiplier,
+    )
+    noise = noise_of(widest, is_local=plan.privacy.noise == "local")
+    # Twice as much, for every share of the sites' noise is rounded up.
+    return 1 + (2 * release_bound(widest, plan, noise.variance, n_sites)).bit_length() // 8
 
 
 def certificate_of(slot: Aggregator) -> bytes:

@@ -90,6 +90,17 @@ class Settings:
         n_batches = -(-self.n_trees // self.batch_size)
         return n_batches * n_levels_asked(plan, self) + _paid_histograms(plan, self) + plan.reads_quantiles
 
+    def n_released(self, plan: Plan) -> int:
+        """Numbers in all releases of a run together, at most."""
+        loss, bins, k = self.loss(plan), most_bins(plan), features_asked(plan, self)
+        per_tree = 2**self.max_depth
+        if plan.model.split_method == "hist":
+            per_tree = (2 ** n_levels_asked(plan, self) - 1) * sum(bins[-k:])
+        elif k > 1:
+            per_tree = (2**self.max_depth - 1) * k * 2
+        counts = sum(feature.n_codes for feature in build_grid(plan).features) if plan.reads_quantiles else 0
+        return int(self.n_trees * per_tree * loss.n_statistics + _paid_histograms(plan, self) * sum(bins) + counts)
+
     def planned_releases(self, plan: Plan) -> list[Event]:
         """What a whole run releases, at its most expensive; the un-noised event for a plan without privacy."""
         if self.noise_multiplier == 0:
@@ -232,6 +243,14 @@ def _paid_histograms(plan: Plan, settings: Settings) -> int:
     # A batch of B trees asks for up to B histograms first; a run of few trees may end before all are asked.
     n_batches = -(-settings.n_trees // settings.batch_size)
     return min(plan.model.candidate_rounds, n_batches * settings.batch_size) if pays_for_candidates(plan) else 0
+
+
+def most_bins(plan: Plan) -> list[int]:
+    """How many bins a histogram of each feature has at most, the fewest first."""
+    # A round of halving leaves at most two bins for each one that is wanted.
+    wanted = plan.model.n_candidates * (2 if plan.model.split_candidates == "iterative_hessian" else 1)
+    features = build_grid(plan).features
+    return sorted(cells.n_codes if cells.is_categorical else min(cells.n_codes, wanted + 4) for cells in features)
 
 
 def _most_expensive_releases(plan: Plan, settings: Settings, noise_multiplier: float) -> list[Event]:

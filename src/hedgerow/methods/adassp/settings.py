@@ -55,6 +55,10 @@ class AdasspSettings(Settings):
         """See `Settings.n_exchanges`."""
         return 1 + self.rounds
 
+    def n_released(self, plan: Plan) -> int:
+        """See `Settings.n_released`: X^T X, then X^T g of every round."""
+        return self.largest_length(plan) + self.rounds * n_columns(plan)
+
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`."""
         if self.noise_multiplier == 0:

@@ -16,7 +16,7 @@ from hedgerow.privacy.events import DiscreteLaplaceEvent, Event, SelectionEvent,
 from hedgerow.privacy.pure import amplified_epsilon
 from hedgerow.privacy.query_noise import epsilon_of
 from hedgerow.protocol.queries import SAMPLING_STEPS
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import Settings, most_bins
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE, DEFAULT_NOISE_RIDGE = 20, 4, 0.3, 1.0
 _HALVINGS = 60
@@ -57,6 +57,14 @@ class DpXgboostSettings(Settings):
     def n_exchanges(self, plan: Plan) -> int:
         """See `Settings.n_exchanges`."""
         return self.n_trees * (self.max_depth + 1) + min(DpXgboost.of(plan).sketch_rounds, self.n_trees)
+
+    def n_released(self, plan: Plan) -> int:
+        """See `Settings.n_released`: a choice per node, or the bins of each, then two statistics a leaf."""
+        n_bins = sum(most_bins(plan))
+        n_leaves: int = 2**self.max_depth
+        per_node = 1 if DpXgboost.of(plan).splits == "exponential" else 2 * n_bins
+        n_sketches, _, n_trees = _counts(plan, self)
+        return n_sketches * n_bins + n_trees * ((n_leaves - 1) * per_node + 2 * n_leaves)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`; exactly what is released."""

@@ -357,6 +357,12 @@ class SGbdtSettings(Settings):
         length: int = 2 * 2**self.max_depth
         return max(length, start_length(plan) if self.s_gbdt.is_linear else 0)
 
+    def n_released(self, plan: Plan) -> int:
+        """See `Settings.n_released`: the start, then two statistics of every leaf."""
+        start = self.s_gbdt.n_start_exchanges * (start_length(plan) if self.s_gbdt.is_linear else 2)
+        n_leaves: int = 2**self.max_depth
+        return start + self.s_gbdt.n_rounds * 2 * n_leaves
+
     def planned_releases(self, plan: Plan) -> list[Event]:
         """See `Settings.planned_releases`."""
         if self.noise_multiplier == 0:
