@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hedgerow.privacy.noise import SeededNoise, SystemNoise
     from hedgerow.privacy.report import PrivacyReport
 
-from hedgerow.plan import sections
+from hedgerow.plan import registry
 
 __version__ = "0.1.0"
 
@@ -63,12 +63,13 @@ _HOME = {
 """The module of each public name."""
 
 
-def _load_methods() -> None:
-    """Plans stand below methods, whose sections they read."""
+def _load_kinds() -> None:
+    """Plans stand below losses and methods, whose labels and sections they read."""
+    import hedgerow.losses.registry
     import hedgerow.methods.registry  # noqa: F401
 
 
-sections.on_first_use(_load_methods)
+registry.on_first_use(_load_kinds)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,9 @@ from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble
 from hedgerow.evaluation.sums import ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local.training import train
+from hedgerow.losses.metrics import accuracy, log_loss
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.models.metrics import accuracy, log_loss
 from hedgerow.models.model import Model
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.gdp import total_mu
@@ -76,7 +76,7 @@ def places_of(model: Model, data: SiteData, position: str) -> NDArray[np.int64]:
     records = SiteRecords(data.codes, data.labels, scores)
     assert model.ensemble.fitted is not None
     apply_update(records, model.ensemble.fitted)
-    return positions(records, position, link_of(model.plan))
+    return positions(records, position, link_of(model.plan), model.plan.label)
 
 
 @pytest.mark.parametrize("update", ["newton", "averaging"])

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
-from hedgerow.losses.kinds import PROBABILITY
 from hedgerow.models.export import codes_of_matrix, largest_difference, made_up_records, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
+from hedgerow.trees.ensemble import Ensemble, Leaf, Node, link_of, pruned_tree
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -74,7 +73,7 @@ def test_xgboost_predicts_the_same(
     drawn = data.draw(factory.plans())
     plan = replace(drawn, model=replace(drawn.model, max_depth=depth))
     model = model_of(plan, seed)
-    if model.ensemble.link == PROBABILITY and model.ensemble.n_outputs > 1:
+    if model.ensemble.link.objective(plan.label) is None:
         with pytest.raises(ModelError) as caught:
             model.to_xgboost()
         assert caught.value.code == "export-unsupported"
@@ -181,7 +180,7 @@ def test_subnormal_thresholds_are_refused(factory: ModuleType) -> None:
         "binary", {"split_candidates": "uniform"}, features=[{"name": "x", "type": "numeric", "min": 0, "max": 1e-40}]
     )
     with pytest.raises(ModelError) as caught:
-        to_xgboost(plan, Ensemble(build_grid(plan), None, 1, "logistic"))
+        to_xgboost(plan, Ensemble(build_grid(plan), None, 1, link_of(plan)))
     assert caught.value.code == "export-unsupported"
 
 

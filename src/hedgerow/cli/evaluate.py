@@ -24,8 +24,8 @@ from hedgerow.data.units import Records
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Estimate, Evaluation
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated, plot_calibration
+from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
-from hedgerow.models.metrics import classification_scores, regression_scores
 from hedgerow.models.model import Model, require_room
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.server.coordinator import RunSession
@@ -63,14 +63,13 @@ def _check_plain(arguments: argparse.Namespace) -> None:
 def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
     """The number of records and the scores of a model's predictions for them."""
     labels, outputs = [], []
-    is_regression = model.plan.label.type == "regression"
+    predict = model.predict_codes if model.plan.label.is_numeric else model.predict_proba_codes
     for records in chunks:
         codes = model.ensemble.grid.encode(records.features)
-        outputs.append(model.predict_codes(codes) if is_regression else model.predict_proba_codes(codes))
+        outputs.append(predict(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
-    scores = regression_scores(truth, output) if is_regression else classification_scores(truth, output)
-    return {"n_records": len(truth), **scores}
+    return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output)}
 
 
 def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
@@ -182,7 +181,7 @@ def _check_federated(arguments: argparse.Namespace) -> None:
 def _picture(path: str | None, model: Model) -> Path | None:
     if path is None:
         return None
-    if model.plan.label.type == "regression":
+    if model.plan.label.is_numeric:
         raise UsageError("usage-no-curve")
     return picture_file(path)
 

@@ -82,7 +82,7 @@ def predict(arguments: argparse.Namespace) -> None:
 def _header(model: Model, proba: bool) -> list[str]:
     if not proba:
         return [f"predicted_{model.plan.label.name}"]
-    if model.plan.label.type == "regression":
+    if model.plan.label.is_numeric:
         raise ModelError("no-probabilities-option")
     return [f"probability_{name}" for name in model.plan.label.classes]
 

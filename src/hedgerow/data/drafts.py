@@ -22,6 +22,7 @@ from hedgerow.data.faults import Place, has_semicolons, listed
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
+from hedgerow.plan.registry import label_kinds
 
 
 def plan_toml(plan: Plan) -> str:
@@ -323,7 +324,7 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
         lines.append(f"classes = {toml_value(summary.sorted_values())}")
         return "\n".join(lines)
     lines += [
-        '# Or "multiclass" with three classes or more, or "regression" with min and max in place of classes.',
+        f"# Or {', or '.join(kind.hint for name, kind in label_kinds().items() if name != 'binary')}.",
         _guess('type = "binary"', "see above", bounds_are_public),
         "# classes =   # FILL IN, the positive class last, such as [0, 1]",
     ]

@@ -47,10 +47,9 @@ def scaled_label(values: NDArray[Any], label: Label) -> NDArray[np.int32]:
     Returns:
         int32 [n], from -2**16 to 2**16.
     """
-    if label.min is None or label.max is None:  # a validated plan has both
-        raise ValueError(f"the label {label.name} has no bounds")
-    middle, half = (label.max + label.min) / 2, (label.max - label.min) / 2
-    clamped = np.clip(np.asarray(values, dtype=np.float64), label.min, label.max)
+    low, high = label.bounds
+    middle, half = (high + low) / 2, (high - low) / 2
+    clamped = np.clip(np.asarray(values, dtype=np.float64), low, high)
     return np.rint((clamped - middle) / half * SCORE_UNIT).astype(np.int32)
 
 
@@ -62,7 +61,7 @@ def encode_labels(records: Records, plan: Plan) -> NDArray[np.int32]:
     """
     if records.label is None:
         raise DataError("data-no-label")
-    if plan.label.type == "regression":
+    if plan.label.is_numeric:
         return scaled_label(records.label, plan.label)
     return records.label.astype(np.int32)
 

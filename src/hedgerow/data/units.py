@@ -195,10 +195,10 @@ def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> La
     def missing(index: int) -> DataError:
         return DataError("data-label-missing", place=place.at(index))
 
-    if label.type == "regression":
+    if label.is_numeric:
         values = encoders.numbers(column, place, unfit)
         unfit(np.isnan(values), "data-label-missing", missing)
-        return np.clip(values, label.min, label.max)
+        return np.clip(values, *label.bounds)
     indices = encoders.category_indices(column, label.classes, place, unfit).astype(np.int32)
 
     def outside(index: int) -> DataError:

@@ -29,7 +29,6 @@ from hedgerow.data.faults import Place, shown
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import FROM_DATA, PrivateTrees, finite_range, is_missing, keep_parameters, within_floats
-from hedgerow.losses.kinds import LOGISTIC, SOFTMAX
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
 
@@ -138,12 +137,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         """Scores: log-odds of classes_[1], float64 [n]; for three classes or more log-weights [n, n_classes]."""
         codes = self._codes(X)
         ensemble = self.model_.ensemble
-        if ensemble.link == LOGISTIC:
-            return np.asarray(ensemble.scores(codes)[0])
-        if ensemble.link == SOFTMAX:
-            return np.asarray(ensemble.scores(codes).T)
-        logs = np.log(np.clip(ensemble.probabilities(codes), 1e-12, 1))
-        return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
+        return ensemble.link.decision(ensemble.scores(codes))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of classes_, float64 [n, n_classes]."""

@@ -137,7 +137,7 @@ def evaluate_ensemble(
         PrivacyError: when no noise keeps (epsilon, delta).
     """
     exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
-    if plan.label.type == "regression":
+    if plan.label.is_numeric:
         return (yield from _evaluate_regression(exchange))
     return (yield from _evaluate_classes(exchange))
 
@@ -162,9 +162,9 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
 def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
-    is_regression = plan.label.type == "regression"
-    norms = (1, 4) if is_regression else (n_curves, n_curves + (n_curves > 1))
-    lengths = (len(ERROR_EDGES) + 1, 4) if is_regression else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
+    is_numeric = plan.label.is_numeric
+    norms = (1, 4) if is_numeric else (n_curves, n_curves + (n_curves > 1))
+    lengths = (len(ERROR_EDGES) + 1, 4) if is_numeric else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
     return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
@@ -185,10 +185,8 @@ def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float,
 
 
 def _evaluate_regression(exchange: _Exchange) -> EvaluationProgram:
-    label = exchange.plan.label
-    if label.min is None or label.max is None:  # a validated plan has both
-        raise ValueError(f"the label {label.name} has no bounds")
-    half_range = (label.max - label.min) / 2
+    low, high = exchange.plan.label.bounds
+    half_range = (high - low) / 2
     query = exchange.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
     outline = (yield query) / UNIT
     clip = error_clip(outline, exchange.noise(0, query))

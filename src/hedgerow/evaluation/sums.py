@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kinds import LOGISTIC, SOFTMAX
-from hedgerow.losses.tables import SCORE_UNIT, exponentials
-from hedgerow.plan.plan import Plan
+from hedgerow.losses.kinds import Link
+from hedgerow.losses.tables import SCORE_UNIT
+from hedgerow.plan.plan import Label, Plan
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.trees.ensemble import Ensemble, link_of
 from hedgerow.trees.importances import importances
@@ -34,9 +34,6 @@ from hedgerow.trees.leaf_sums import Site, SiteRecords
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
 
 PROBABILITY_UNIT = 2**30
-_EXP_STEP_BITS = 6
-_EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
-"""Steps of 2**-10 of score; after 22 an exponential is below 2**-30."""
 N_OUTLINE = 64
 """Bins of the outline."""
 MIN_BINS, MAX_BINS = 8, N_OUTLINE
@@ -105,7 +102,7 @@ class ScoreHistogram(EvaluationQuery):
     def answer(self, site: Site) -> IntVector:
         """See `Query.answer`."""
         site.take_in(self.update)
-        return score_histogram(site.records, self, link_of(site.plan))
+        return score_histogram(site.records, self, link_of(site.plan), site.plan.label)
 
     def norm_squared(self) -> int:
         """See `EvaluationQuery.norm_squared`."""
@@ -114,8 +111,8 @@ class ScoreHistogram(EvaluationQuery):
     def fits(self, plan: Plan) -> bool:
         """See `EvaluationQuery.fits`."""
         label, (n_curves, n_rows, n_bins) = plan.label, self.shape
-        expected = {"binary": "score", "multiclass": "probability", "regression": "residual"}[label.type]
-        is_plain = label.type != "regression" or not (self.by_label or self.with_hits)
+        expected = "residual" if label.is_numeric else ("probability" if label.n_outputs > 1 else "score")
+        is_plain = not label.is_numeric or not (self.by_label or self.with_hits)
         return (
             self.position == expected
             and n_curves == label.n_outputs
@@ -160,7 +157,7 @@ class ErrorMoments(EvaluationQuery):
     def answer(self, site: Site) -> IntVector:
         """See `Query.answer`."""
         site.take_in(self.update)
-        return error_moments(site.records, self)
+        return error_moments(site.records, self, link_of(site.plan), site.plan.label)
 
     def norm_squared(self) -> int:
         """See `EvaluationQuery.norm_squared`."""
@@ -168,7 +165,7 @@ class ErrorMoments(EvaluationQuery):
 
     def fits(self, plan: Plan) -> bool:
         """See `EvaluationQuery.fits`."""
-        return plan.label.type == "regression" and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 4
+        return plan.label.is_numeric and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 4
 
     def left_open(self) -> bytes:
         """See `Query.left_open`."""
@@ -183,28 +180,29 @@ class ErrorMoments(EvaluationQuery):
             yield "a sum is larger than its records allow"
 
 
-def positions(records: SiteRecords, position: str, link: str) -> NDArray[np.int64]:
+def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:
     """Where each record lies on each curve: int64 [n_curves, n].
 
     Args:
         records: with the whole model in their scores.
         position: "score", "probability" or "residual".
-        link: what the scores mean (`Ensemble.link`).
+        link: what the scores mean.
+        label: of the plan.
     """
     scores = records.scores.astype(np.int64)
     if position == "score":
         return scores
     if position == "residual":
-        return np.abs(_errors(records))[None, :]
-    weights = _exponentials(scores) if link == SOFTMAX else np.clip(scores, 0, SCORE_UNIT)
+        return np.abs(_errors(records, link, label))[None, :]
+    weights = link.weights(scores)
     total = np.maximum(weights.sum(axis=0), 1)
     return np.asarray(weights * PROBABILITY_UNIT // total)
 
 
-def score_histogram(records: SiteRecords, query: ScoreHistogram, link: str) -> IntVector:
+def score_histogram(records: SiteRecords, query: ScoreHistogram, link: Link, label: Label) -> IntVector:
     """Answer a `ScoreHistogram` query, its update applied: int64 [query.length]."""
     n_curves, n_rows, n_bins = query.shape
-    places = positions(records, query.position, link)
+    places = positions(records, query.position, link, label)
     counts = np.zeros((n_curves, n_rows, n_bins), dtype=np.int64)
     for curve in range(n_curves):
         bins = np.searchsorted(query.edges[curve], places[curve], side="left")
@@ -215,30 +213,23 @@ def score_histogram(records: SiteRecords, query: ScoreHistogram, link: str) -> I
         counts[curve] = np.bincount(bins, minlength=n_rows * n_bins).reshape(n_rows, n_bins)
     parts = [counts.ravel()]
     if query.with_hits:
-        hit = places.argmax(axis=0) == records.labels if link != SOFTMAX else records.scores.argmax(0) == records.labels
+        hit = link.chosen(records.scores.astype(np.int64)) == records.labels
         parts.append(np.bincount(hit.astype(np.int64), minlength=2).astype(np.int64))
     return np.asarray(np.concatenate(parts) * query.unit, dtype=np.int64)
 
 
-def error_moments(records: SiteRecords, query: ErrorMoments) -> IntVector:
+def error_moments(records: SiteRecords, query: ErrorMoments, link: Link, label: Label) -> IntVector:
     """Answer an `ErrorMoments` query, its update applied: int64 [4]; every product is rounded to the nearest unit."""
     labels, clip, unit = records.labels.astype(np.int64), query.error_clip, query.unit
-    errors = np.minimum(np.abs(_errors(records)), clip)
+    errors = np.minimum(np.abs(_errors(records, link, label)), clip)
     first = (labels * unit + SCORE_UNIT // 2) // SCORE_UNIT
     second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
     squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
     return np.array([unit * len(labels), first.sum(), second.sum(), squared.sum()], dtype=np.int64)
 
 
-def _errors(records: SiteRecords) -> NDArray[np.int64]:
-    return np.asarray(np.clip(records.scores[0].astype(np.int64), -SCORE_UNIT, SCORE_UNIT) - records.labels)
-
-
-def _exponentials(scores: NDArray[np.int64]) -> NDArray[np.int64]:
-    """exp of the scores less the largest of each record, in units of 2**-30, in steps of 2**-10 of the score."""
-    below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
-    table = np.rint(PROBABILITY_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
-    return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
+def _errors(records: SiteRecords, link: Link, label: Label) -> NDArray[np.int64]:
+    return np.asarray(link.units(records.scores[0].astype(np.int64), label) - records.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,23 +244,18 @@ class Scale:
 
     position: str
     edges: Edges
-    link: str
+    link: Link
 
     @property
     def threshold(self) -> int | None:
         """Binary: the largest position of which the first class is predicted; it is one of the edges."""
         if self.position != "score":
             return None
-        return 0 if self.link == LOGISTIC else SCORE_UNIT // 2
+        return self.link.threshold
 
     def probabilities(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """Predicted probabilities of the curve's class at some positions."""
-        if self.position == "probability":
-            chance = places / PROBABILITY_UNIT
-        elif self.link == LOGISTIC:
-            chance = 1 / (1 + np.exp(-places / SCORE_UNIT))
-        else:
-            chance = places / SCORE_UNIT
+        chance = places / PROBABILITY_UNIT if self.position == "probability" else self.link.chance(places)
         return np.asarray(np.clip(chance, _NEAREST, 1 - _NEAREST))
 
     def middles(self, curve: int) -> NDArray[np.float64]:

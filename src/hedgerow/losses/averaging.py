@@ -6,17 +6,21 @@ Source: Maddock et al., CCS'22, section 4.4.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from hedgerow.losses.kinds import IDENTITY, PROBABILITY, LossKind
+from hedgerow.losses.kinds import Floats, Identity, LossKind, Share
+from hedgerow.losses.metrics import classification_scores
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, loss_from_table
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import LabelKind
 
 
 def _shares(plan: Plan, _: float | None, hessian_scale: float | None) -> Loss:
-    if plan.label.type == "binary" and hessian_scale is not None:
+    if len(plan.label.classes) == 2 and hessian_scale is not None:
         scale = RECORD_NORM / math.hypot(1, hessian_scale)
         check_units(scale, hessian_scale * scale)
         pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
@@ -35,5 +39,11 @@ def _means(_: Plan, _joint_clip: float | None, _hessian_scale: float | None) -> 
     return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
 
 
-SHARES = LossKind(PROBABILITY, _shares)
-MEANS = LossKind(IDENTITY, _means, noise_ridge=12.0)
+def shares(label: LabelKind) -> LossKind:
+    """Shares of classes."""
+    return LossKind(label, Share(), _shares, classification_scores)
+
+
+def means(label: LabelKind, scores: Callable[[Any, Floats], dict[str, float]]) -> LossKind:
+    """Means of numbers; `scores` as in `LossKind`."""
+    return LossKind(label, Identity(), _means, scores, noise_ridge=12.0)

@@ -2,16 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from hedgerow.losses.tables import Loss
-from hedgerow.plan.plan import Plan
+import numpy as np
+from numpy.typing import NDArray
 
-LOGISTIC, SOFTMAX, IDENTITY, PROBABILITY = "logistic", "softmax", "identity", "probability"
-"""Links, see `LossKind`."""
+from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.registry import LabelKind
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 DEFAULT_CLIP = 0.25
 """The joint clip of a loss that is clipped without being asked."""
+_LEAST_SHARE = 1e-12
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What XGBoost takes a model's sums for.
+
+    Attributes:
+        name, parameters: the objective and its own part of XGBoost's JSON.
+        half, middle: XGBoost's margin is middle + half * score.
+        base: the `base_score` that XGBoost adds nothing for.
+        base_is_margin: whether another `base_score` is added as it is, so that it may hold the middle.
+        clip: bounds of a prediction that XGBoost does not keep to.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    half: float = 1.0
+    middle: float = 0.0
+    base: float = 0.0
+    base_is_margin: bool = False
+    clip: tuple[float, float] | None = None
+
+
+class Link:
+    """What a sum of a model's values, a score, means. Links of classes and of numbers have different methods."""
+
+    name: ClassVar[str]
+    is_relative: ClassVar[bool] = False
+    """Whether only differences between a record's scores mean anything."""
+
+    # Of classes
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """Class probabilities, float64 [n, n_classes], of scores [n_outputs, n]."""
+        raise ValueError("a number has no class probabilities")
+
+    def decision(self, scores: Floats) -> Floats:
+        """Log-odds of the last of two classes, float64 [n]; of several their log-probabilities or -weights [n, K]."""
+        logs = np.log(np.clip(self.probabilities(scores), _LEAST_SHARE, 1))
+        return np.asarray(logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs)
+
+    threshold: ClassVar[int] = 0
+    """Of two classes, the largest score for which the first is predicted, in units of 2**-16."""
+
+    def chance(self, places: Floats) -> Floats:
+        """The probability of the last of two classes, for scores in units of 2**-16."""
+        raise NotImplementedError
+
+    def weights(self, scores: Ints) -> Ints:
+        """Whole numbers in proportion to the probabilities of several classes: int64 [n_classes, n]."""
+        raise NotImplementedError
+
+    def chosen(self, scores: Ints) -> Ints:
+        """Which of several classes is predicted."""
+        return np.asarray(self.weights(scores).argmax(axis=0))
+
+    # Of numbers
+
+    def values(self, scores: Floats, label: Label) -> Floats:
+        """Predictions within the label's bounds: float64 [n], of scores [n]."""
+        raise ValueError("classes have no value")
+
+    def units(self, scores: Ints, label: Label) -> Ints:
+        """The same as labels are kept, scaled to [-1, 1] in units of 2**-16, from scores in such units: in integers."""
+        raise NotImplementedError
+
+    # Of both
+
+    def objective(self, label: Label) -> Objective | None:
+        """The objective of XGBoost that predicts the same; None where there is none."""
+        raise NotImplementedError
+
+    def axis(self, label: Label) -> str:
+        """What scores are, for the axis of a picture."""
+        raise NotImplementedError
+
+    def axis_scale(self, label: Label) -> float:
+        """Units of `axis` for a score of 1."""
+        return 1.0
+
+
+SQUARES = {"scale_pos_weight": "1"}
+_SQUARED_ERROR = {"reg_loss_param": SQUARES}
+
+
+class Identity(Link):
+    """The score is a number, scaled from its bounds to [-1, 1]."""
+
+    name = "identity"
+
+    def values(self, scores: Floats, label: Label) -> Floats:
+        """See `Link.values`."""
+        low, high = label.bounds
+        return np.asarray(np.clip((low + high) / 2 + (high - low) / 2 * scores, low, high))
+
+    def units(self, scores: Ints, label: Label) -> Ints:
+        """See `Link.units`."""
+        return np.clip(scores, -SCORE_UNIT, SCORE_UNIT)
+
+    def objective(self, label: Label) -> Objective:
+        """See `Link.objective`."""
+        low, high = label.bounds
+        half, middle = (high - low) / 2, (low + high) / 2
+        return Objective("reg:squarederror", _SQUARED_ERROR, half, middle, base_is_margin=True, clip=(low, high))
+
+    def axis(self, label: Label) -> str:
+        """See `Link.axis`."""
+        return f"units of {label.name}"
+
+    def axis_scale(self, label: Label) -> float:
+        """See `Link.axis_scale`."""
+        low, high = label.bounds
+        return (high - low) / 2
+
+
+class Share(Link):
+    """The score is an averaged share: of the last of two classes, or of each of several."""
+
+    name = "probability"
+    threshold = SCORE_UNIT // 2
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """See `Link.probabilities`."""
+        if len(scores) == 1:
+            positive = np.clip(scores[0], 0, 1)
+            return np.stack([1 - positive, positive], axis=1)
+        shares = np.clip(scores, _LEAST_SHARE, 1)
+        return np.asarray((shares / shares.sum(axis=0)).T)
+
+    def chance(self, places: Floats) -> Floats:
+        """See `Link.chance`."""
+        return places / SCORE_UNIT
+
+    def weights(self, scores: Ints) -> Ints:
+        """See `Link.weights`."""
+        return np.clip(scores, 0, SCORE_UNIT)
+
+    def objective(self, label: Label) -> Objective | None:
+        """See `Link.objective`: none divides the shares of several classes by their sum."""
+        if label.n_outputs > 1:
+            return None
+        return Objective("reg:squarederror", _SQUARED_ERROR, base_is_margin=True, clip=(0.0, 1.0))
+
+    def axis(self, label: Label) -> str:
+        """See `Link.axis`."""
+        return "probability" if label.n_outputs > 1 else f"probability of {label.name} = {label.classes[-1]}"
+
+
+@dataclass(frozen=True)
+class Deviance:
+    """How far a prediction is from a label, for a loss whose residuals' squares say too little.
+
+    Attributes:
+        name: of its mean, among the scores of an evaluation.
+        of: the deviance of labels and predictions within their bounds, float64 [n] each, at least 0.
+        per_error: where noise is added, a record counts with at most so much for 1.0 of the largest error that counts.
+    """
+
+    name: str
+    of: Callable[[Floats, Floats, Label], Floats]
+    per_error: float
 
 
 @dataclass(frozen=True)
@@ -19,17 +187,25 @@ class LossKind:
     """A loss, and the defaults that suit it.
 
     Attributes:
-        link: what a sum of a model's values means: "logistic" (log-odds), "softmax" (one log-weight per class),
-            "identity" (the label scaled to [-1, 1]) or "probability" (averaged class shares).
+        label: the type of labels that it is for.
+        link: what a score means.
         build: the loss of a plan from its joint clip and its Hessian scale c, None for the loss's own; PlanError when
             they leave a statistic no integers, or more than the kernels hold.
+        scores: how well predictions fit labels, by the name of each measure: classes by index and the probabilities of
+            all, float64 [n, n_classes], or numbers and predicted numbers.
         noise_ridge: the default leaf ridge per standard deviation of the gradient's noise.
         clipped_updates: weight updates whose records are clipped to `DEFAULT_CLIP` where the plan leaves it open.
         clipped_hessian_scale: the default c under that clip.
+        averaging: what `weight_update = "averaging"` makes of such labels instead.
+        deviance: what is evaluated of numbers besides their errors; None for squares.
     """
 
-    link: str
+    label: LabelKind
+    link: Link
     build: Callable[[Plan, float | None, float | None], Loss]
+    scores: Callable[[Any, Floats], dict[str, float]]
     noise_ridge: float = 1.5
     clipped_updates: tuple[str, ...] = ()
     clipped_hessian_scale: float | None = None
+    averaging: LossKind | None = field(default=None, repr=False)
+    deviance: Deviance | None = None

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.kinds import LOGISTIC, LossKind
+from hedgerow.losses.averaging import shares
+from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective
+from hedgerow.losses.metrics import classification_scores
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_UNIT,
@@ -17,7 +19,8 @@ from hedgerow.losses.tables import (
     logistic,
     loss_from_table,
 )
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Label, Plan, check_classes
+from hedgerow.plan.registry import LabelKind
 
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 HESSIAN_SCALE = GOLDEN_RATIO**2.5
@@ -37,5 +40,45 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     return loss_from_table(pairs, RECORD_NORM / limit, np.array([1.0, c]), n_outputs=1)
 
 
+class LogOdds(Link):
+    """The score is the log-odds of the last class."""
+
+    name = "logistic"
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """See `Link.probabilities`."""
+        positive = 1 / (1 + np.exp(-scores[0]))
+        return np.stack([1 - positive, positive], axis=1)
+
+    def decision(self, scores: Floats) -> Floats:
+        """See `Link.decision`."""
+        return np.asarray(scores[0])
+
+    def chance(self, places: Floats) -> Floats:
+        """See `Link.chance`."""
+        return np.asarray(1 / (1 + np.exp(-places / SCORE_UNIT)))
+
+    def objective(self, label: Label) -> Objective:
+        """See `Link.objective`."""
+        return Objective("binary:logistic", {"reg_loss_param": SQUARES}, base=0.5)
+
+    def axis(self, label: Label) -> str:
+        """See `Link.axis`."""
+        return f"log-odds of {label.name} = {label.classes[-1]}"
+
+
+def _check(label: Label) -> None:
+    check_classes(label, 2, 2, "exactly 2 classes, the positive one last")
+
+
+LABEL = LabelKind("binary", _check, '"binary" with two classes')
 # Under the joint clip a smaller c than HESSIAN_SCALE leaves more of the norm to the gradient.
-KIND = LossKind(LOGISTIC, _build, clipped_updates=("newton",), clipped_hessian_scale=2.0)
+KIND = LossKind(
+    LABEL,
+    LogOdds(),
+    _build,
+    classification_scores,
+    clipped_updates=("newton",),
+    clipped_hessian_scale=2.0,
+    averaging=shares(LABEL),
+)

@@ -1,23 +1,31 @@
-"""The losses: one line here makes a loss exist for a type of label."""
+"""The losses: one line here makes a loss, and the type of label that it is for, exist."""
 
 from __future__ import annotations
 
-from hedgerow.losses import averaging, logistic, softmax, squared
+from hedgerow.losses import logistic, softmax, squared
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import add_label
 
-LOSSES: dict[str, LossKind] = {"binary": logistic.KIND, "multiclass": softmax.KIND, "regression": squared.KIND}
-AVERAGING: dict[str, LossKind] = {
-    "binary": averaging.SHARES,
-    "multiclass": averaging.SHARES,
-    "regression": averaging.MEANS,
-}
+LOSSES: dict[str, LossKind] = {}
+
+
+def add_loss(kind: LossKind) -> None:
+    """Let plans have labels of its type."""
+    LOSSES[kind.label.type] = kind
+    add_label(kind.label)
+
+
+add_loss(logistic.KIND)
+add_loss(softmax.KIND)
+add_loss(squared.KIND)
 
 
 def loss_kind(plan: Plan) -> LossKind:
     """The kind of loss that a plan's label and weight update ask for."""
-    return (AVERAGING if plan.model.weight_update == "averaging" else LOSSES)[plan.label.type]
+    kind = LOSSES[plan.label.type]
+    return kind.averaging if plan.model.weight_update == "averaging" and kind.averaging else kind
 
 
 def build_loss(plan: Plan, joint_clip: float | None = None, hessian_scale: float | None = None) -> Loss:

@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.kinds import SOFTMAX, LossKind
-from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
-from hedgerow.plan.plan import Plan
+from hedgerow.losses.averaging import shares
+from hedgerow.losses.kinds import Floats, Ints, Link, LossKind, Objective
+from hedgerow.losses.metrics import classification_scores
+from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
+from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan, check_classes
+from hedgerow.plan.registry import LabelKind
 
 HESSIAN_SCALE = 2.0
 """Largest c for which the norm of a record never exceeds that of its gradient alone, which reaches sqrt(2)."""
@@ -30,4 +33,49 @@ def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) ->
     return Loss("softmax", n_classes, n_statistics, scale * weights, empty, RECORD_NORM**2, 0, constant)
 
 
-KIND = LossKind(SOFTMAX, _build)
+WEIGHT_UNIT = 2**30
+_EXP_STEP_BITS = 6
+_EXP_STEPS = 22 << (16 - _EXP_STEP_BITS)
+"""Steps of 2**-10 of score; after 22 an exponential is below 2**-30."""
+
+
+class LogWeights(Link):
+    """Each class's score is the logarithm of its weight."""
+
+    name = "softmax"
+    is_relative = True
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """See `Link.probabilities`."""
+        weights = np.exp(scores - scores.max(axis=0))
+        return np.asarray((weights / weights.sum(axis=0)).T)
+
+    def decision(self, scores: Floats) -> Floats:
+        """See `Link.decision`."""
+        return np.asarray(scores.T)
+
+    def weights(self, scores: Ints) -> Ints:
+        """See `Link.weights`: exp of the scores less the largest of each record, in steps of 2**-10 of the score."""
+        below = (scores.max(axis=0) - scores) >> _EXP_STEP_BITS
+        table = np.rint(WEIGHT_UNIT * exponentials(_EXP_STEPS, 2**10)).astype(np.int64)
+        return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
+
+    def chosen(self, scores: Ints) -> Ints:
+        """See `Link.chosen`."""
+        return np.asarray(scores.argmax(axis=0))
+
+    def objective(self, label: Label) -> Objective:
+        """See `Link.objective`."""
+        return Objective("multi:softprob", {"softmax_multiclass_param": {"num_class": str(label.n_outputs)}})
+
+    def axis(self, label: Label) -> str:
+        """See `Link.axis`."""
+        return "log-weight"
+
+
+def _check(label: Label) -> None:
+    check_classes(label, 3, MAX_CATEGORIES, f"3 to {MAX_CATEGORIES} classes")
+
+
+LABEL = LabelKind("multiclass", _check, '"multiclass" with three classes or more')
+KIND = LossKind(LABEL, LogWeights(), _build, classification_scores, averaging=shares(LABEL))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hedgerow.plan.sections import PlanRules
+from hedgerow.plan.registry import PlanRules
 
 
 @dataclass(frozen=True)

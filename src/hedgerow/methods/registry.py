@@ -10,7 +10,7 @@ from hedgerow.methods.dp_xgboost import plan as dp_xgboost
 from hedgerow.methods.method import Method
 from hedgerow.methods.s_gbdt import plan as s_gbdt
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import add_rules
+from hedgerow.plan.registry import add_rules
 
 if TYPE_CHECKING:
     # Plans are read without what carries methods out.

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError, missing_extra
-from hedgerow.losses.kinds import LOGISTIC, PROBABILITY, SOFTMAX
+from hedgerow.losses.kinds import Objective
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.trees.binning import CodeArray, FeatureGrid, Grid
@@ -52,15 +52,6 @@ EXACT_UNITS = 2**24
 FAR_MIDDLE = 4.0
 """A middle of the label's range further from zero than this many half ranges is added last."""
 _FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
-
-
-@dataclass(frozen=True)
-class _Affine:
-    """value = middle + half * score."""
-
-    half: float = 1.0
-    middle: float = 0.0
-    clip: tuple[float, float] | None = None
 
 
 @dataclass
@@ -109,12 +100,12 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     Raises:
         ModelError: code "export-unsupported" (averaged classes, or subnormal thresholds) or "export-inexact".
     """
-    objective, affine = _objective(plan, ensemble)
+    objective = ensemble.link.objective(plan.label)
+    if objective is None:
+        raise ModelError("export-averaging")
     _check_exactness(ensemble)
-    trees, tree_info = _all_trees(ensemble, affine)
-    base_score = 0.5 if objective["name"] == "binary:logistic" else 0.0
-    if affine.middle and _middle_is_near(affine):
-        base_score = affine.middle
+    trees, tree_info = _all_trees(ensemble, objective)
+    base_score = objective.middle if _is_in_base(objective) else objective.base
     n_outputs = ensemble.n_outputs
     rounds = np.arange(0, len(trees) + 1, n_outputs).tolist()
     model = {
@@ -124,8 +115,8 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
         "trees": trees,
     }
     attributes = {"written_by": "hedgerow", "label": plan.label.name}
-    if affine.clip is not None:
-        attributes |= {"clip_min": repr(affine.clip[0]), "clip_max": repr(affine.clip[1])}
+    if objective.clip is not None:
+        attributes |= {"clip_min": repr(objective.clip[0]), "clip_max": repr(objective.clip[1])}
     return {
         "learner": {
             "attributes": attributes,
@@ -140,31 +131,15 @@ def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
                 "num_feature": str(len(plan.features)),
                 "num_target": "1",
             },
-            "objective": objective,
+            "objective": {"name": objective.name, **objective.parameters},
         },
         "version": XGBOOST_VERSION,
     }
 
 
-def _objective(plan: Plan, ensemble: Ensemble) -> tuple[dict[str, Any], _Affine]:
-    if ensemble.link == LOGISTIC:
-        return {"name": "binary:logistic", "reg_loss_param": {"scale_pos_weight": "1"}}, _Affine()
-    if ensemble.link == SOFTMAX:
-        parameters = {"num_class": str(ensemble.n_outputs)}
-        return {"name": "multi:softprob", "softmax_multiclass_param": parameters}, _Affine()
-    squared = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
-    if ensemble.link == PROBABILITY:
-        if ensemble.n_outputs > 1:
-            raise ModelError("export-averaging")
-        return squared, _Affine(clip=(0.0, 1.0))
-    low, high = plan.label.min, plan.label.max
-    if low is None or high is None:  # a validated plan has both
-        raise ValueError("a regression's label has no bounds")
-    return squared, _Affine(half=(high - low) / 2, middle=(low + high) / 2, clip=(low, high))
-
-
-def _middle_is_near(affine: _Affine) -> bool:
-    return abs(affine.middle) <= FAR_MIDDLE * affine.half
+def _is_in_base(objective: Objective) -> bool:
+    """Whether the middle is so near that `base_score` holds it."""
+    return objective.base_is_margin and abs(objective.middle) <= FAR_MIDDLE * objective.half
 
 
 def _check_exactness(ensemble: Ensemble) -> None:
@@ -180,17 +155,17 @@ def _check_exactness(ensemble: Ensemble) -> None:
         raise ModelError("export-inexact", largest=largest / SCORE_UNIT, most=EXACT_UNITS // SCORE_UNIT)
 
 
-def _all_trees(ensemble: Ensemble, affine: _Affine) -> tuple[list[dict[str, Any]], list[int]]:
+def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str, Any]], list[int]]:
     trees: list[dict[str, Any]] = []
     tree_info: list[int] = []
     for tree, output in itertools.product(range(ensemble.n_trees), range(ensemble.n_outputs)):
         root = pruned_tree(ensemble, tree, output)
-        trees.append(_tree_to_dict(ensemble, root, len(trees), affine.half / SCORE_UNIT))
+        trees.append(_tree_to_dict(ensemble, root, len(trees), objective.half / SCORE_UNIT))
         tree_info.append(output)
-    if affine.middle and not _middle_is_near(affine):
+    if objective.middle and not _is_in_base(objective):
         # Added last, a large middle does not cost the digits of the sums before it.
         constant = Leaf(SCORE_UNIT, 1.0)
-        trees.append(_tree_to_dict(ensemble, constant, len(trees), affine.middle / SCORE_UNIT))
+        trees.append(_tree_to_dict(ensemble, constant, len(trees), objective.middle / SCORE_UNIT))
         tree_info.append(0)
     return trees, tree_info
 
@@ -331,9 +306,10 @@ def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: ND
     """Largest difference in probability, or in value relative to the label's range, after clipping theirs."""
     codes = codes_of_matrix(model.ensemble.grid, matrix)
     label = model.plan.label
-    if label.min is not None and label.max is not None:
-        clipped = np.clip(theirs.astype(np.float64), label.min, label.max)
-        return float(np.abs(model.predict_codes(codes) - clipped).max() / (label.max - label.min))
+    if label.is_numeric:
+        low, high = label.bounds
+        clipped = np.clip(theirs.astype(np.float64), low, high)
+        return float(np.abs(model.predict_codes(codes) - clipped).max() / (high - low))
     ours = model.predict_proba_codes(codes)
     if ours.shape[1] == 2:
         return float(np.abs(ours[:, 1] - np.clip(theirs.astype(np.float64), 0, 1)).max())

@@ -161,16 +161,14 @@ class Model:
     def predict_codes(self, codes: CodeArray) -> NDArray[Any]:
         """As `predict`, from grid codes [n_features, n]."""
         label = self.plan.label
-        if label.type == "regression":
-            low, high = label_bounds(self.plan)
-            middle, half = (low + high) / 2, (high - low) / 2
-            return np.asarray(np.clip(middle + half * self.ensemble.scores(codes)[0], low, high))
+        if label.is_numeric:
+            return self.ensemble.link.values(self.ensemble.scores(codes)[0], label)
         classes: NDArray[np.str_] = np.array(label.classes)
         return np.asarray(classes[self.predict_proba_codes(codes).argmax(axis=1)])
 
     def predict_proba_codes(self, codes: CodeArray) -> NDArray[np.float64]:
         """As `predict_proba`, from grid codes [n_features, n]."""
-        if self.plan.label.type == "regression":
+        if self.plan.label.is_numeric:
             raise ModelError("no-probabilities")
         return self.ensemble.probabilities(codes)
 
@@ -276,13 +274,6 @@ def _model_at(path: Path, remedy: str) -> Model | None:
 def _in_the_way(path: Path, remedy: str) -> UsageError:
     remedy = remedy or "Give another name, --out MODEL, or move the file away first."
     return UsageError("model-exists", path=path, remedy=remedy)
-
-
-def label_bounds(plan: Plan) -> tuple[float, float]:
-    """The public bounds of a regression's label."""
-    if plan.label.min is None or plan.label.max is None:
-        raise ModelError("model-invalid", fault="its plan has no bounds for the label")
-    return plan.label.min, plan.label.max
 
 
 def _from_content(content: dict[str, Any], *, exact: bool) -> Model:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import EnvironmentFault, missing_extra
-from hedgerow.losses.kinds import LOGISTIC, PROBABILITY
 from hedgerow.plan.plan import Feature
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
@@ -53,7 +52,7 @@ def plot_shapes(model: Model, path: str | Path) -> None:
         figure, axes = pyplot.subplots(
             n_rows, n_columns, figsize=(3.4 * n_columns + 0.4, height), squeeze=False, layout="constrained"
         )
-        scale = _score_scale(model)
+        scale = model.ensemble.link.axis_scale(model.plan.label)
         reach = max(float(np.abs(shape.centred()).max()) for shape in shapes) * scale * 1.12 or 1.0
         for position, axis in enumerate(axes.ravel()):
             if position >= len(order):
@@ -63,7 +62,7 @@ def plot_shapes(model: Model, path: str | Path) -> None:
             _panel(axis, model, index, shape, scale, reach)
             _panel_title(axis, model.plan.features[index].name, _share(found, index))
             if position % n_columns == 0:
-                axis.set_ylabel(_score_name(model), color=MUTED)
+                axis.set_ylabel(model.ensemble.link.axis(model.plan.label), color=MUTED)
             else:
                 axis.tick_params(labelleft=False)
         add_titles(figure, "What each feature adds to the score", _subtitle(model, found, len(order)), height)
@@ -219,21 +218,6 @@ def _panel_title(axis: Any, name: str, share: str) -> None:
 def _share(found: Importances, index: int) -> str:
     total = found.values.sum()
     return f"{found.values[index] / total:.0%}" if total > 0 else "0%"
-
-
-def _score_name(model: Model) -> str:
-    label = model.plan.label
-    if label.type == "regression":
-        return f"units of {label.name}"
-    if model.ensemble.link == PROBABILITY:
-        return f"probability of {label.name} = {label.classes[-1]}" if label.type == "binary" else "probability"
-    return f"log-odds of {label.name} = {label.classes[-1]}" if model.ensemble.link == LOGISTIC else "log-weight"
-
-
-def _score_scale(model: Model) -> float:
-    """Regressions are shown in units of the label."""
-    label = model.plan.label
-    return (label.max - label.min) / 2 if label.min is not None and label.max is not None else 1.0
 
 
 def _subtitle(model: Model, found: Importances, n_shown: int) -> str:

@@ -5,7 +5,7 @@ nothing in it may be read off private data; what is (for comparisons) is marked,
 
 Methods other than boosted trees have a section of their own, read only where `model.algorithm` says so, and read some
 fields of [model] as well; the others would be ignored, so they are refused. All this stands with the methods: see
-`hedgerow.plan.sections`.
+`hedgerow.plan.registry`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hedgerow.plan.fields import (
     require_plain,
     text,
 )
-from hedgerow.plan.sections import rules_by_method, section_of, sections
+from hedgerow.plan.registry import label_kinds, rules_by_method, section_of, sections
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
@@ -43,6 +43,11 @@ MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 LEAST_SECONDS = 1.0
 """Of every timeout: with less, whoever waits gives up before anyone can answer."""
+
+
+def _label_type(value: Any, path: str) -> Any:
+    """The name of a type of label."""
+    return one_of(*label_kinds())(value, path)
 
 
 def _algorithm(value: Any, path: str) -> Any:
@@ -76,7 +81,7 @@ class Label:
     """The label: its column, its type, and its public classes or bounds."""
 
     name: str = checked(text)
-    type: str = checked(one_of("binary", "multiclass", "regression"))
+    type: str = checked(_label_type)
     classes: tuple[str, ...] = checked(distinct_texts, ())
     min: float | None = checked(number(-3e38, 3e38), None)
     max: float | None = checked(number(-3e38, 3e38), None)
@@ -84,7 +89,19 @@ class Label:
     @property
     def n_outputs(self) -> int:
         """Scores per record: one, or one per class when there are three classes or more."""
-        return len(self.classes) if self.type == "multiclass" else 1
+        return len(self.classes) if len(self.classes) > 2 else 1
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it is a number within bounds, and not one of several classes."""
+        return not self.classes
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The public bounds of a number; a minimum that is not given is 0. ValueError for classes."""
+        if self.max is None:
+            raise ValueError(f"the label {self.name} has no bounds")
+        return self.min or 0.0, self.max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +381,7 @@ def check_consistency(plan: Plan) -> None:
         if feature.name == plan.label.name:
             raise refuse(path, feature.name, "a column that is not the label")
         _check_feature(feature, path)
-    _check_label(plan.label)
+    label_kinds()[plan.label.type].check(plan.label)
     _check_privacy(plan)
     rules = rules_by_method()[plan.model.algorithm]
     if plan.privacy.accountant == "pure" and not rules.is_pure:
@@ -405,12 +422,13 @@ def _check_feature(feature: Feature, path: str) -> None:
         if feature.min is not None or feature.max is not None:
             raise refuse(path, "min or max", "no bounds on a categorical feature")
         return
-    _check_bounds(feature.min, feature.max, path)
+    check_bounds(feature.min, feature.max, path)
     if feature.categories:
         raise refuse(f"{path}.categories", list(feature.categories), "no categories on a numeric feature")
 
 
-def _check_bounds(low: float | None, high: float | None, path: str) -> None:
+def check_bounds(low: float | None, high: float | None, path: str) -> None:
+    """Raise PlanError unless there are two bounds, the lower one first."""
     for name, value in (("min", low), ("max", high)):
         if value is None:
             raise PlanError("plan-missing-bound", path=path, name=name)
@@ -418,19 +436,12 @@ def _check_bounds(low: float | None, high: float | None, path: str) -> None:
         raise refuse(f"{path}.max", high, f"a number above min = {low:g}")
 
 
-def _check_label(label: Label) -> None:
-    if label.type == "regression":
-        _check_bounds(label.min, label.max, "label")
-        if label.classes:
-            raise refuse("label.classes", list(label.classes), "no classes on a regression label")
-        return
+def check_classes(label: Label, least: int, most: int, expected: str) -> None:
+    """Raise PlanError for a label with bounds, or with fewer or more classes; `expected` says how many."""
     if label.min is not None or label.max is not None:
         raise refuse("label.min", label.min, "no bounds on a label with classes")
-    wanted = 2 if label.type == "binary" else 3
-    count = len(label.classes)
-    if (label.type == "binary" and count != 2) or count < wanted or count > MAX_CATEGORIES:
-        exactly = "exactly 2 classes, the positive one last" if wanted == 2 else f"3 to {MAX_CATEGORIES} classes"
-        raise refuse("label.classes", list(label.classes), exactly)
+    if not least <= len(label.classes) <= most:
+        raise refuse("label.classes", list(label.classes), expected)
 
 
 def _check_privacy(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import section_of, sections
+from hedgerow.plan.registry import section_of, sections
 
 Values = Mapping[str, Any]
 

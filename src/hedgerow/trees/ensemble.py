@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError
-from hedgerow.losses.kinds import LOGISTIC, PROBABILITY, SOFTMAX
+from hedgerow.losses.kinds import Link
 from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Plan
@@ -44,8 +44,8 @@ MAX_DEPTH = 8
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 
-def link_of(plan: Plan) -> str:
-    """What the scores of a plan's model mean, see `LossKind.link`."""
+def link_of(plan: Plan) -> Link:
+    """What the scores of a plan's model mean."""
     return loss_kind(plan).link
 
 
@@ -57,7 +57,7 @@ class Ensemble:
         grid: the cells that thresholds refer to.
         fitted: all trees with their values, in training order; None before the first.
         n_outputs: scores per record: 1, or one per class.
-        link: what a sum of values means, see `LossKind.link`.
+        link: what a sum of values means.
         leaf_weights: int64 [n_trees, n_leaves], the released (noisy) leaf Hessians or counts, cut off at zero, in the
             integer units of their release; None when they were not kept. Only proportions within a tree mean anything;
             scores do not depend on them.
@@ -66,7 +66,7 @@ class Ensemble:
     grid: Grid
     fitted: FittedTrees | None
     n_outputs: int
-    link: str
+    link: Link
     leaf_weights: NDArray[np.int64] | None = None
 
     @property
@@ -106,20 +106,7 @@ class Ensemble:
         Raises:
             ValueError: for a regression.
         """
-        scores = self.scores(codes)
-        if self.link == LOGISTIC:
-            positive = 1 / (1 + np.exp(-scores[0]))
-            return np.stack([1 - positive, positive], axis=1)
-        if self.link == SOFTMAX:
-            weights = np.exp(scores - scores.max(axis=0))
-            return np.asarray((weights / weights.sum(axis=0)).T)
-        if self.link == PROBABILITY and self.n_outputs == 1:
-            positive = np.clip(scores[0], 0, 1)
-            return np.stack([1 - positive, positive], axis=1)
-        if self.link == PROBABILITY:
-            shares = np.clip(scores, 1e-12, 1)
-            return np.asarray((shares / shares.sum(axis=0)).T)
-        raise ValueError("a regression has no class probabilities")
+        return self.link.probabilities(self.scores(codes))
 
 
 def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
@@ -127,7 +114,7 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     fitted = ensemble.fitted
     return {
         "version": ENSEMBLE_VERSION,
-        "link": ensemble.link,
+        "link": ensemble.link.name,
         "n_outputs": ensemble.n_outputs,
         "depth": 0 if fitted is None else fitted.trees.depth,
         "grid_digest": grid_digest(ensemble.grid),
@@ -148,7 +135,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     version = _integer(table, "version", 1, INT32)
     if version > ENSEMBLE_VERSION:
         raise ModelError("model-newer-version", part="ensemble", found=version, newest=ENSEMBLE_VERSION)
-    if table.get("link") != link_of(plan) or table.get("n_outputs") != plan.label.n_outputs:
+    if table.get("link") != link_of(plan).name or table.get("n_outputs") != plan.label.n_outputs:
         raise ModelError("model-invalid", fault="the ensemble's kind of scores is not that of the plan's label")
     if table.get("grid_digest") != grid_digest(grid):
         raise ModelError("model-grid-changed")

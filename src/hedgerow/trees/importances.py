@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.kinds import SOFTMAX
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
 
@@ -130,8 +129,8 @@ def _leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
 
 
 def _comparable(scores: NDArray[np.float64], ensemble: Ensemble) -> NDArray[np.float64]:
-    """Only differences between a softmax's scores mean anything, so their mean over the classes is taken off."""
-    return scores - scores.mean(axis=1, keepdims=True) if ensemble.link == SOFTMAX else scores
+    """Where only differences between scores mean anything, their mean over the classes is taken off."""
+    return scores - scores.mean(axis=1, keepdims=True) if ensemble.link.is_relative else scores
 
 
 def _density(

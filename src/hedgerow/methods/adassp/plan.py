@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import own_section
+from hedgerow.plan.registry import own_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Adassp:
 
 
 def _check(plan: Plan) -> None:
-    if plan.label.type == "regression" and Adassp.of(plan).loss not in ("auto", "squared"):
+    if plan.label.is_numeric and Adassp.of(plan).loss not in ("auto", "squared"):
         raise refuse("adassp.loss", Adassp.of(plan).loss, '"squared" for a regression')
 
 

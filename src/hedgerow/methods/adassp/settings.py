@@ -44,7 +44,7 @@ class AdasspSettings(Settings):
 
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: one statistic, the negative gradient."""
-        return linear_loss(self.loss_kind, plan.label.type == "regression", Adassp.of(plan).gradient_clip)
+        return linear_loss(self.loss_kind, plan.label.is_numeric, Adassp.of(plan).gradient_clip)
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: X^T X."""
@@ -95,7 +95,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         PrivacyError: when no noise keeps the promise.
     """
     own, privacy, m = Adassp.of(plan), plan.privacy, len(plan.features)
-    regression = plan.label.type == "regression"
+    regression = plan.label.is_numeric
     default_loss = "squared" if regression else "logistic"
     loss_kind = default_loss if own.loss == "auto" else own.loss
     unlimited = math.isinf(privacy.epsilon)

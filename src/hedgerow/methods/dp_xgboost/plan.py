@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import own_section
+from hedgerow.plan.registry import own_section
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class DpXgboostSettings(Settings):
     def loss(self, plan: Plan) -> Loss:
         """See `Settings.loss`: (gradient, count)."""
         own = DpXgboost.of(plan)
-        return dp_xgboost_loss(plan.label.type == "regression", own.gradient == "filter", own.count_weight)
+        return dp_xgboost_loss(plan.label.is_numeric, own.gradient == "filter", own.count_weight)
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: the histograms of the last level's nodes, with all bins there can be."""

@@ -8,7 +8,7 @@ from hedgerow.errors import PlanError
 from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
-from hedgerow.plan.sections import own_section
+from hedgerow.plan.registry import own_section
 
 LEAST_SHARE = 1e-6
 

@@ -193,7 +193,7 @@ def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     unit, _, support = label_statistics(run.plan)
     count = max(1.0, released[1] / support)
     mean = float(released[0]) / unit / count
-    if run.plan.label.type == "regression":
+    if run.plan.label.is_numeric:
         value = min(max(mean, -1.0), 1.0)
     else:
         # The least score whose probability reaches the share.

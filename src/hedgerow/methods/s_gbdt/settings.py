@@ -206,7 +206,7 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
 
 def label_statistics(plan: Plan) -> tuple[int, int, int]:
     """Unit, clip and support of the initial score's release, in integers of which a record's norm is below 2**14."""
-    clip = SGbdt.of(plan).label_clip if plan.label.type == "regression" else 0.5
+    clip = SGbdt.of(plan).label_clip if plan.label.is_numeric else 0.5
     unit = math.floor(LABEL_NORM / math.hypot(clip, clip / 2))
     return unit, math.floor(clip * unit), math.floor(clip / 2 * unit)
 
@@ -241,7 +241,7 @@ def n_start_trees(plan: Plan) -> int:
 def start_loss(plan: Plan) -> Loss:
     """The loss of the linear start: the logistic one, or squares with gradients clipped to g*, one integer at least."""
     clip = min(max(SGbdt.of(plan).gradient_clip, 1 / RECORD_NORM), 1.0)
-    return linear_loss("logistic", plan.label.type == "regression", clip)
+    return linear_loss("logistic", plan.label.is_numeric, clip)
 
 
 def start_multipliers(whole: float) -> tuple[float, float, float]:
@@ -296,7 +296,7 @@ def linear_start(run: Run, whole: float, largest: int) -> Start:
     gram = real_gram((yield query), basis)
     sigma = gram_sigma(run.sigma(query), basis)
     factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
-    step = 1.0 if run.plan.label.type == "regression" else CLASS_STEP
+    step = 1.0 if run.plan.label.is_numeric else CLASS_STEP
     total = np.zeros((len(run.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
     update: FittedTrees | None = None
     score_bound = 0
@@ -376,7 +376,7 @@ def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(
         n_trees=terms.n_rounds + (n_start_trees(plan) if terms.is_linear else int(terms.has_initial_score)),
-        max_depth=int(model.max_depth) if model.max_depth != "auto" else (2 if plan.label.type == "regression" else 4),
+        max_depth=int(model.max_depth) if model.max_depth != "auto" else (2 if plan.label.is_numeric else 4),
         batch_size=1,
         learning_rate=0.1 if isinstance(model.learning_rate, str) else model.learning_rate,
         interaction="cyclical",

@@ -68,7 +68,7 @@ class LabelSums(Query):
         """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
         site.take_in(self.update)
         labels = site.records.labels.astype(np.int64)
-        if site.plan.label.type == "regression":
+        if site.plan.label.is_numeric:
             sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
             signs = np.where(labels < 0, -1, 1)
         else:
@@ -132,7 +132,7 @@ def s_gbdt_loss(plan: Plan) -> Loss:
     """
     section = SGbdt.of(plan)
     c = math.sqrt(section.support_share / (1 - section.support_share))
-    is_binary = plan.label.type == "binary"
+    is_binary = not plan.label.is_numeric
     clip = min(section.gradient_clip, 1.0 if is_binary else 2.0)
     # A hair below the norm, so that no rounding of a product lifts a statistic over it.
     scale = RECORD_NORM / math.hypot(clip, c) * (1 - 1e-12)

@@ -1,7 +1,7 @@
-"""What a plan asks of methods, of which it knows no more than this: their sections and their checks.
+"""What a plan asks of losses and methods, of which it knows no more than this: types of labels, sections, checks.
 
-Methods stand above plans, so they are added from there (`hedgerow.methods.registry`). That happens when a plan is first
-read: `hedgerow/__init__.py` says what to load then.
+Both stand above plans, so they are added from there (`hedgerow.losses.registry`, `hedgerow.methods.registry`). That
+happens when a plan is first read: `hedgerow/__init__.py` says what to load then.
 """
 
 from __future__ import annotations
@@ -11,6 +11,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class LabelKind:
+    """A type of label.
+
+    Attributes:
+        type: as `label.type` has it.
+        check: raises PlanError for a label of this type that contradicts itself.
+        hint: what a draft says of it, as in '"binary" with two classes'.
+    """
+
+    type: str
+    check: Callable[[Any], None]
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +47,7 @@ class PlanRules:
     check: Callable[[Any], None] = lambda plan: None
 
 
+_LABELS: dict[str, LabelKind] = {}
 _RULES: dict[str, PlanRules] = {}
 _WAITING: list[Callable[[], object]] = []
 
@@ -44,6 +60,17 @@ def on_first_use(load: Callable[[], object]) -> None:
 def _load() -> None:
     while _WAITING:
         _WAITING.pop()()
+
+
+def add_label(kind: LabelKind) -> None:
+    """Let plans have labels of this type."""
+    _LABELS[kind.type] = kind
+
+
+def label_kinds() -> Mapping[str, LabelKind]:
+    """Every type of label, by its name."""
+    _load()
+    return _LABELS
 
 
 def add_rules(method: str, rules: PlanRules) -> None:
