@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
+from hedgerow.client.budget import MOST_UNUSED_DRAWS
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
@@ -404,6 +405,54 @@ def test_runs_that_were_paid_for_are_not_counted(
         assert begin_runs(federation, 18, killed, lambda: None) == ["dropped"] * 18
     federation.run()
     assert not any(party.failures for party in federation.parties.values())
+
+
+@pytest.mark.parametrize("lost", [["node.db"], ["node.db", "counter.json", "kept"]])
+def test_a_run_that_was_paid_for_stays_so_when_the_state_folder_is_lost(
+    federate: Builder, factory: ModuleType, lost: list[str]
+) -> None:
+    """The book is kept then, as docs/deploy.md says, and it knows what the run has cost."""
+    cheap = factory.make_plan(model={"structure_seed": "joint", "n_trees": 2}, privacy={"epsilon": 0.3})
+    federation = federate(4, cheap)
+    federation.run()
+    drop_the_run(federation)
+    for party in federation.parties.values():
+        for number in range(MOST_UNUSED_DRAWS - 1):
+            party.book.note_draw(cheap.digest, bytes([number]) * 32, 1)
+        party.kill()
+        for name in lost:
+            for file in party.folder.glob(f"{name}*"):
+                file.unlink()
+        party.start()
+        assert [line.status for line in party.book.lines()] == ["finished"]
+    federation.run()
+    assert not any(party.failures for party in federation.parties.values())
+
+
+def test_set_ups_under_a_number_that_was_used_before_are_counted(
+    federate: Builder, plan: Plan, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has lost its database takes such a number; its book knows that it is not the first set-up of it."""
+    federation = federate(4, plan)
+
+    def look_and_drop(_: EpochSetup) -> None:
+        raise killed
+
+    monkeypatch.setattr(EpochSetup, "close_nonces", look_and_drop)
+    for _ in range(MOST_UNUSED_DRAWS):
+        with pytest.raises(killed):
+            federation.run()
+        write(federation, "update run set attempt = 0")
+        for party in federation.parties.values():
+            party.kill()
+            for file in party.folder.glob("node.db*"):
+                file.unlink()
+            party.start()
+    with pytest.raises(AggregationError):
+        federation.run()
+    assert [[fault.code for fault in party.failures] for party in federation.parties.values()] == [
+        ["seed-drawn-too-often"]
+    ] * 4
 
 
 @contextmanager

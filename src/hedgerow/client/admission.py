@@ -214,7 +214,10 @@ def require_draws_left(store: NodeStore, book: BudgetBook, plan: Plan) -> None:
     until it likes the seed. Runs in which this node has masked are paid for, and not counted. Asked only where nonces
     draw anything.
     """
-    n_unused = sum(not store.spent(run_id) for run_id in book.draws(plan.digest))
+    # The book knows of runs whose state was lost with the folder that it is kept apart from.
+    runs = book.draws(plan.digest)
+    paid = {run_id for run_id in set(runs) if store.has_masked(run_id) or book.is_charged(run_id)}
+    n_unused = sum(run_id not in paid for run_id in runs)
     if n_unused >= MOST_UNUSED_DRAWS:
         raise PolicyRefusal("seed-drawn-too-often", n_unused=n_unused, name=plan.name, digest=plan.digest[:12])
 

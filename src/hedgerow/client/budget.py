@@ -142,6 +142,11 @@ class BudgetBook:
         )
         return rows[0][0] if rows else None
 
+    def is_charged(self, run_id: bytes) -> bool:
+        """Whether this node's line for a run is settled, and the run has cost something."""
+        lines = (line for line in self.lines() if line.run_id == run_id.hex() and line.site == self._site)
+        return any(line.status != RESERVED and line.events for line in lines)
+
     def reserved(self) -> list[bytes]:
         """The runs that are reserved for this node, in this folder of its."""
         rows = self._database.rows(
@@ -288,9 +293,18 @@ class BudgetBook:
         return [InvitationLine(*row) for row in self._database.rows("select * from invitations order by rowid")]
 
     def note_draw(self, plan_digest: str, run_id: bytes, attempt: int) -> None:
-        """Write down that this node is about to reveal its nonce in a set-up; on the disk when this returns."""
-        place = (self._site, plan_digest, run_id.hex(), attempt)
-        self._database.write(("insert or ignore into draws values (?, ?, ?, ?)", place))
+        """Write down that this node is about to reveal its nonce in a set-up; on the disk when this returns.
+
+        A node whose database was lost takes part under a number that it has used before: that is another set-up.
+        """
+        place = (self._site, plan_digest, run_id.hex())
+        self._database.write(
+            (
+                "insert into draws select ?, ?, ?, max(?, coalesce(max(attempt), 0) + 1) from draws"
+                " where site = ? and plan_digest = ? and run_id = ?",
+                (*place, attempt, *place),
+            )
+        )
 
     def draws(self, plan_digest: str) -> list[bytes]:
         """The run of every set-up of a plan in which this node has revealed its nonce: once for each set-up."""
