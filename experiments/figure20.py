@@ -57,7 +57,6 @@ def main(argv: list[str]) -> int:
     """Measure what the CSV files do not hold; write Markdown and PNG; 1 if rounds are not as Appendix B has them."""
     parser = harness.arguments(
         "figure20", __doc__, out="CSV and report", data="not used: the records are made up, as in the paper",
-        jobs=(1, "not used: processes would disturb each other's times"),
         repeats=(3, "trainings per point of the accuracy"), rows=(10_000, "of each client, as in the paper"),
     )  # fmt: skip
     parser.add_argument("--trees", type=int, nargs="+", default=list(TREES), help="numbers of trees")

@@ -30,20 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments import federation
 from experiments.datasets import Table, load
-from experiments.federation import (
-    SETTINGS,
-    Crowd,
-    Measured,
-    Sites,
-    be_crowd,
-    in_threads,
-    local_model,
-    make_keys,
-    make_sites,
-    run_federation,
-    start_nodes,
-)
+from experiments.federation import Crowd, Measured, Sites, make_sites, run_federation
 from experiments.flower_lab import free_port
 from experiments.harness import arguments, plan_for, verdict
 from hedgerow.errors import EnvironmentFault, HedgerowError
@@ -75,7 +64,7 @@ def main(argv: list[str]) -> int:
         be_stubs(Path(options.stub[0]), int(options.stub[1]), options.stub[2].split(","))
         return 0
     if options.crowd:
-        return be_crowd(options.crowd)
+        return federation.be_crowd(options.crowd)
     gates: Gates = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.keep or name)
@@ -124,7 +113,7 @@ def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
     gates: Gates = {}
     for batch in options.batch:
         plan = plan_for(table, 1.0, table.n_records, {**MODEL, "batch_size": batch})
-        measured = run_federation(sites, plan, start_nodes)
+        measured = run_federation(sites, plan, federation.start_nodes)
         who = f"{options.sites} processes, B={batch}"
         title = f"Adult, {options.sites} node processes, T=100, d=4, B={batch}"
         gates.update(report(title, who, sites, plan, measured))
@@ -172,7 +161,7 @@ def run_wire(options: argparse.Namespace, folder: Path) -> Gates:
     """The wire alone."""
     for n_nodes in options.nodes:
         # Few nodes get a process each, as in reality; many would only measure the start of Python on this machine.
-        sites = make_keys(folder / str(n_nodes), n_nodes)
+        sites = federation.make_keys(folder / str(n_nodes), n_nodes)
         measure_wire(sites, 1 if n_nodes <= 20 else 25, options.repeats, options.bytes)
     return {}
 
@@ -187,7 +176,7 @@ def run_flower(options: argparse.Namespace, folder: Path) -> Gates:
 
 def report(title: str, who: str, sites: Sites, plan: Plan, measured: Measured) -> Gates:
     """Print one run; whether its model is the engine `local`'s."""
-    is_same = measured.model == local_model({name: sites.table(name) for name in sites.names}, plan)
+    is_same = measured.model == federation.local_model({name: sites.table(name) for name in sites.names}, plan)
     print(title)
     for name, line in describe(measured).items():
         print(f"  {name:30} {line}")
@@ -303,7 +292,7 @@ def measure_wire(sites: Sites, per_process: int, repeats: int, sizes: Sequence[i
     """
     names = sites.names
     groups = [names[start : start + per_process] for start in range(0, len(names), per_process)]
-    with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=SETTINGS)) as hub:
+    with closing(GrpcHub(sites.coordinator, sites.pinned, HubAddress(), settings=federation.SETTINGS)) as hub:
         command = [sys.executable, "-m", "experiments", "network", "--stub", str(sites.folder), str(hub.port)]
         stubs = [subprocess.Popen([*command, ",".join(group)]) for group in groups]
         try:
@@ -358,12 +347,12 @@ def be_stubs(folder: Path, port: int, names: Sequence[str]) -> None:
 
     def be_one(name: str) -> None:
         identity = read_private(folder / f"{name}{PRIVATE_SUFFIX}")
-        uplink = GrpcUplink(f"127.0.0.1:{port}", identity, roster, random.random, settings=SETTINGS)
+        uplink = GrpcUplink(f"127.0.0.1:{port}", identity, roster, random.random, settings=federation.SETTINGS)
         while not isinstance(event := uplink.receive(_WIRE_PATIENCE), Disconnected):
             if isinstance(event, bytes):
                 uplink.send(bytes(int.from_bytes(event, "big")))
 
-    in_threads(be_one, names)
+    federation.in_threads(be_one, names)
 
 
 # Flower's exchange ----------------------------------------------------------------------------------------------------

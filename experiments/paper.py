@@ -13,7 +13,7 @@ import argparse
 import functools
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -493,39 +493,25 @@ def main_fit_times(argv: list[str]) -> int:
     prepared = Prepared(load("credit1", options.data, AUTHORS))
     print(f"credit1, T = 100, depth 4, one thread; fastest of {options.fits} fits at each of epsilon 0.1, 0.5 and 1\n")
     print(f"{'method':<22} {'trees':>5} {'published s':>12} {'ours s':>7} {'per tree ms':>16} {'times faster':>13}")
-    times = {}
+    found = {}
     for name, cells in harness.published("fit seconds", "ccs22").items():
         fits = [_fastest_fit(prepared, name, float(epsilon), options.fits) for epsilon in cells]
-        n_trees, theirs = fits[0][1], statistics.mean(mean for mean, _ in cells.values())
-        ours = statistics.mean(seconds for seconds, _ in fits)
-        times[PRESETS[name].title] = _Times(theirs, theirs / n_trees, ours / n_trees, theirs / ours)
+        n_trees, title = fits[0][1], PRESETS[name].title
+        theirs, ours = (statistics.mean(seconds for seconds, _ in each) for each in (cells.values(), fits))
+        found[title] = {"fit": theirs, "theirs": theirs / n_trees, "ours": ours / n_trees, "ratio": theirs / ours}
         per_tree = f"{1000 * theirs / n_trees:.1f} / {1000 * ours / n_trees:.2f}"
-        title = PRESETS[name].title
         print(f"{title:<22} {n_trees:>5} {theirs:>12.2f} {ours:>7.3f} {per_tree:>16} {theirs / ours:>13.1f}")
     print()
-    return harness.verdict(_speed_gates(times))
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Seconds of one method: the published fit, a tree of theirs and of ours, and the ratio of the fits."""
-
-    published: float
-    their_tree: float
-    our_tree: float
-    ratio: float
-
-
-def _speed_gates(times: Mapping[str, _Times]) -> dict[str, bool]:
+    slowest = pd.DataFrame(found).T.idxmax()
     readings = {
-        "whose published fits take longest": max(times, key=lambda name: times[name].published),
-        "the slowest per tree as published": max(times, key=lambda name: times[name].their_tree),
-        "the slowest per tree of ours": max(times, key=lambda name: times[name].our_tree),
+        "whose published fits take longest": slowest.fit,
+        "the slowest per tree as published": slowest.theirs,
+        "the slowest per tree of ours": slowest.ours,
     }
-    return {
-        f"{name}, {reading}, is {WANTED_SPEED:g} times faster": times[name].ratio >= WANTED_SPEED
+    return harness.verdict({
+        f"{name}, {reading}, is {WANTED_SPEED:g} times faster": found[name]["ratio"] >= WANTED_SPEED
         for reading, name in readings.items()
-    }
+    })  # fmt: skip
 
 
 def _fastest_fit(prepared: Prepared, preset: str, epsilon: float, n_fits: int) -> tuple[float, int]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness import verdict
 from hedgerow.secagg._primitives import shamir
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
@@ -301,6 +302,4 @@ def main(argv: list[str]) -> int:
         gates["masks of 32 bits at least 2 times as fast as Flower's"] = ratios[1] >= 2
         gates["Shamir at least 50 times as fast as Flower's"] = min(ratios[2:]) >= 50
     print()
-    for name, holds in gates.items():
-        print(f"{'holds' if holds else 'BROKEN':<7} {name}")
-    return 0 if all(gates.values()) else 1
+    return verdict(gates, "BROKEN")
