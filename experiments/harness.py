@@ -330,11 +330,6 @@ def row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def heading(*names: str) -> list[str]:
-    """The first two lines of a Markdown table."""
-    return [row(names), "|---" * len(names) + "|"]
-
-
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """The lines of a Markdown table."""
     names = list(head)

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, SYNTHETIC, Table, load, make
 from experiments.harness import CCS22_RECIPE, MakePlan, Prepared, ScoreBook, algorithm_plan, deviation_of, plan_for
-from experiments.sgbdt_runs import FILTERED, plan_of
+from experiments.sgbdt import FILTERED, plan_of
 from hedgerow.client.node import Node
 from hedgerow.local.forecast import noise_factor, noise_guarantees
 from hedgerow.methods.registry import program_for, resolve
@@ -116,7 +116,7 @@ def main_compare(argv: list[str]) -> int:
     """
     about, splits = main_compare.__doc__, (3, "random splits per cell")
     options = harness.arguments("compare", about, out="the scores of single runs", splits=splits).parse_args(argv)
-    book = ScoreBook(options.out / "compare_scores.csv", ("scores.py", "sgbdt_runs.py"))
+    book = ScoreBook(options.out / "compare_scores.csv", ("scores.py", "sgbdt.py"))
     sets = {name: Prepared(load(name, options.data)) for name in BINARY_NAMES}
     steps = harness.progress(len(METHODS) * len(sets) * len(EPSILONS), "cells")
     found: dict[tuple[str, str, float], float] = {}

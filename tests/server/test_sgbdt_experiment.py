@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import sgbdt, sgbdt_filter
+from experiments import sgbdt
 from experiments.datasets import make
 from experiments.harness import Prepared, ScoreBook, train_and_score
-from experiments.sgbdt_runs import (
+from experiments.sgbdt import (
     DEEP,
     FILTERED,
     FIRST_SEARCH,
@@ -83,14 +83,14 @@ def test_scores_that_were_written_down_are_not_run_again(tmp_path: Path) -> None
 
 def test_all_ways_of_the_filter_have_as_many_settings_and_rounds() -> None:
     """None is searched harder; without the filter there are no extra rounds, with it there are in each."""
-    sides = {way: sgbdt_filter._Side(way, 0.54).settings() for way in sgbdt_filter.WAYS}
-    drawn = {way: found[-sgbdt_filter.N_DRAWN :] for way, found in sides.items()}
-    free = drawn[sgbdt_filter.FREE]
-    assert not any(v.section.get("extra_rounds") or v.section["individual_filter"] for v in sides[sgbdt_filter.FREE])
-    for way in (sgbdt_filter.PLAIN, sgbdt_filter.CLOSING):
+    sides = {way: sgbdt._Side(way, 0.54).settings() for way in sgbdt.WAYS}
+    drawn = {way: found[-sgbdt.N_DRAWN :] for way, found in sides.items()}
+    free = drawn[sgbdt.FREE]
+    assert not any(v.section.get("extra_rounds") or v.section["individual_filter"] for v in sides[sgbdt.FREE])
+    for way in (sgbdt.PLAIN, sgbdt.CLOSING):
         for kept in sides[way]:
             assert kept.section["individual_filter"] and kept.section["extra_rounds"] > 0
-            assert bool(kept.section.get("closing_rounds")) == (way == sgbdt_filter.CLOSING)
+            assert bool(kept.section.get("closing_rounds")) == (way == sgbdt.CLOSING)
         for kept, other in zip(drawn[way], free, strict=True):
             assert kept.model["n_trees"] + kept.section["extra_rounds"] == other.model["n_trees"]
             same = ("max_depth", "learning_rate", "leaf_ridge")
@@ -99,7 +99,7 @@ def test_all_ways_of_the_filter_have_as_many_settings_and_rounds() -> None:
 
 def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """No division and no seed of a rung comes again in a later one or in the report; all ways meet the same ones."""
-    asked: dict[str, list[tuple[int, int, int]]] = {way: [] for way in sgbdt_filter.WAYS}
+    asked: dict[str, list[tuple[int, int, int]]] = {way: [] for way in sgbdt.WAYS}
     way = ""
 
     def noted(bench: Bench, variant: Variant, epsilon: float, fold: int, seed: int) -> float:
@@ -108,12 +108,12 @@ def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Bench, "score", noted)
     prepared, book = Prepared(make("two_features")), ScoreBook()
-    for way in sgbdt_filter.WAYS:
-        side = sgbdt_filter._Side(way, 0.54)
-        monkeypatch.setattr(sgbdt_filter._Side, "settings", lambda self: list(sgbdt_filter.GRID["abalone"][:20]))
-        best = sgbdt_filter._best(prepared, book, side)
+    for way in sgbdt.WAYS:
+        side = sgbdt._Side(way, 0.54)
+        monkeypatch.setattr(sgbdt._Side, "settings", lambda self: list(sgbdt.GRID["abalone"][:20]))
+        best = sgbdt._last_left(prepared, book, side)
         tuned = set(asked[way])
-        found = sgbdt_filter._on(prepared, book, (sgbdt_filter.FIRST_DIVISION, 20), sgbdt_filter.FIRST_SEED, best, 1.0)
+        found = sgbdt._on(prepared, book, (sgbdt.FIRST_DIVISION, 20), sgbdt.FIRST_SEED, best, 1.0)
         fresh = set(asked[way]) - tuned
         assert found.shape == (20, 5) and len(fresh) == 100
         for place in (0, 2):
@@ -125,10 +125,10 @@ def test_what_is_tuned_on_is_not_what_is_reported(monkeypatch: pytest.MonkeyPatc
 def test_a_gain_is_named_by_its_error_over_divisions() -> None:
     """Runs of one division share its rows, so they count once; two standard errors decide."""
     one = np.array([[0.02, 0.0, 0.01, 0.01, 0.01], [0.0, 0.02, 0.03, 0.01, -0.01]])
-    assert sgbdt_filter._gain(one + 0.0).startswith("+0.0100 ± 0.0000, better")
-    assert sgbdt_filter._gain(-one).endswith("worse")
+    assert sgbdt._gain(one + 0.0).startswith("+0.0100 ± 0.0000, better")
+    assert sgbdt._gain(-one).endswith("worse")
     spread = np.array([[0.03] * 5, [-0.01] * 5])
-    assert sgbdt_filter._gain(spread) == "+0.0100 ± 0.0200, no difference shown"
+    assert sgbdt._gain(spread) == "+0.0100 ± 0.0200, no difference shown"
 
 
 def test_a_run_with_samples_is_the_same_again() -> None:
@@ -223,7 +223,7 @@ def test_the_other_sampling_rate_has_lambda_for_as_many_records(monkeypatch: pyt
 def test_a_drawn_setting_may_be_any_that_was_found_good() -> None:
     """The distribution has many deep trees with a large lambda and a small clip, and few shallow ones as well."""
     random = np.random.default_rng(0)
-    drawn = [sgbdt_filter._drawn(random, sgbdt_filter.FREE) for _ in range(400)]
+    drawn = [sgbdt._drawn(random, sgbdt.FREE) for _ in range(400)]
     assert {v.model["max_depth"] for v in drawn} == set(range(3, 9))
     for known in DEEP:
         for field in ("n_trees", "learning_rate"):
