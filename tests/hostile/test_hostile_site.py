@@ -216,6 +216,45 @@ def test_several_sites_that_hold_more_are_believed(federate: Builder, plan: Plan
     assert caught.value.code == "journal-rolled-back" and federation.session.run.salvaged is None
 
 
+def claiming_at_the_end(federation: Federation, *sites: str) -> None:
+    """These sites have the result, and say in place of it that they hold more releases than there are."""
+
+    def lying(send: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+        def sending(message: bytes) -> bool:
+            claim = Hello(7, federation.session.run.run_id, bytes(32), 60_000)
+            return send(encode(claim) if is_kind(message, MessageKind.DONE) else message)
+
+        return sending
+
+    for site in sites:
+        uplink = federation.parties[site].uplink
+        uplink.send = lying(uplink.send)  # type: ignore[method-assign]
+
+
+def test_a_whole_run_is_not_given_up_for_what_sites_claim(federate: Builder, plan: Plan) -> None:
+    """There are no more releases than all: that so many sites say so tells of these sites, not of the journal."""
+    federation = federate(5, plan)
+    claiming_at_the_end(federation, "site-0", "site-3")
+    outcome = federation.run()
+    assert outcome.salvaged is None and federation.model_bytes(outcome) == federation.survivors_model()
+    assert named(federation, "complaint") == {("site-0", "releases-claimed"), ("site-3", "releases-claimed")}
+    assert federation.model_bytes(federation.run()) == federation.model_bytes(outcome)
+
+
+def test_a_part_that_was_saved_stays_in_the_journal_whatever_sites_claim(federate: Builder, plan: Plan) -> None:
+    """Its ledger may say too little if they are right, so nothing is made of it now; if they lie, nothing is lost."""
+    federation = federate(5, plan)
+    claiming_at_the_end(federation, "site-3", "site-4")
+    gone = ("site-0", "site-1", "site-2")
+    when(federation, "released", 3, lambda: [federation.parties[site].kill() for site in gone])
+    with pytest.raises(RemoteProtocolError, match="Sites site-3, site-4 hold more"):
+        federation.run()
+    for site in gone:
+        federation.parties[site].start()
+    outcome = federation.run()
+    assert outcome.salvaged is not None and outcome.salvaged.n_used == 3
+
+
 # Messages that no engine carries --------------------------------------------------------------------------------------
 
 LIMIT = dataclasses.replace(DEFAULTS, max_message_bytes=1 << 20)

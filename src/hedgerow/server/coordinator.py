@@ -156,7 +156,7 @@ class RunSession:
         if state is RunState.SETTING_UP:
             return site.is_setting_up and site.is_heard
         if state is RunState.FINISHING:
-            return site.is_there or site.link is Link.RETURNING
+            return (site.is_there and not site.claims_more) or site.link is Link.RETURNING
         if slot is None or not site.is_inside:
             return False
         if state is RunState.COLLECTING_VECTORS:
@@ -213,7 +213,9 @@ class RunSession:
         if site.claims_more:
             run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
             claims = [each.name for each in run.sites if each.claims_more]
-            if len(claims) >= run.sites.n_believed:
+            # A whole run has no more releases than its journal: nobody holds any that are not there.
+            is_whole = run.state is RunState.FINISHING and run.salvaged is None
+            if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))
             return
         site.n_held = hello.n_releases if is_ours else 0

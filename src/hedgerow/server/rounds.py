@@ -386,9 +386,17 @@ def end(run: Run) -> None:
 def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = None) -> None:
     """End the run by name: with the model of what was released, if that may be salvaged, or without.
 
+    A run whose result is in the journal is only stopped.
+
     Args:
         unused: a release that the program does not go on from; it is written down with its cost, in the same write.
     """
+    if run.state is RunState.FINISHING:
+        # The result is in the journal, and sites may have it: started again, the run comes to its end from there.
+        run.failure = fault
+        run.enter(RunState.OVER)
+        run.tell(RunEventKind.STOPPED, code=fault.code)
+        return
     n_released = len(run.releases)
     if unused is not None:
         run.ledger = run.ledger.append(unused.entry)
