@@ -143,9 +143,7 @@ def round_targets() -> list[Target]:
     spec, upload = opened.spec, closed.uploads[0]
     expected = ExpectedRound(spec.purpose, spec.model, spec.vectors, spec.noise)
     entropy, vectors = seeded_entropy(7), {"leaves": np.ones(4, np.int64)}
-
-    def specified(data: bytes) -> object:
-        return ready.mask(context, data, expected, vectors, entropy)
+    specified = partial(ready.mask, context, expected=expected, vectors=vectors, entropy=entropy)
 
     def asked(manifest: bytes) -> object:
         genuine = messages.UnmaskRequest.from_bytes(requests[0])
