@@ -10,16 +10,29 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from hedgerow.client.policy import Policy
 from hedgerow.errors import AggregationError, UsageError
 from hedgerow.local.evaluation import evaluate_federated
+from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask, ensemble_bytes, task_from_text, task_to_text
 from hedgerow.models.model import Model
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.protocol.messages import EvaluationInvitation, MessageKind, RoundRequest, decode, encode
+from hedgerow.protocol.messages import (
+    Done,
+    EvaluationInvitation,
+    Finished,
+    Message,
+    MessageKind,
+    RoundRequest,
+    Welcome,
+    decode,
+    encode,
+)
+from hedgerow.server.facts import invitation_to
 from hedgerow.server.release import Outcome
 from tests.memory_network import Direction, Fate, MemoryHub, Passing
 
@@ -433,3 +446,33 @@ def test_a_model_whose_seed_the_sites_drew_is_evaluated_by_nodes_with_the_open_p
     with pytest.raises(AggregationError):
         federation.run(plan=other)
     assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"plan-changed"}
+
+
+def test_a_node_vouches_for_no_model_in_whose_rounds_it_had_no_part(federate: Builder) -> None:
+    """A coordinator that makes releases up can show their end to a node that it only invited."""
+    federation = federate(4)
+    party, plan = federation.parties["site-0"], federation.plan
+
+    def tell(message: Message) -> list[Message]:
+        return [decode(answer) for answer in party.session.receive(encode(message))]
+
+    def greet() -> None:
+        (hello,) = map(decode, party.session.connected())
+        tell(Welcome(hello.connection))
+
+    greet()
+    task, made_up = TrainingTask(plan), Replica(TrainingTask(plan))
+    tell(invitation_to(task, b"1" * 32))
+    releases = []
+    while made_up.query is not None:
+        releases.append(np.full(made_up.query.release_length, 5))
+        made_up.feed(releases[-1])
+    end = Finished(len(releases), tuple(releases), made_up.result_digest(), made_up.structure_seed)
+    assert [type(answer) for answer in tell(end)] == [Done]
+    model = EvaluationTask(made_up.plan, ensemble_bytes(made_up.ensemble), 1.0, 1e-5, len(releases))
+    own = federation.held_out["site-0"]
+    party.setup = dataclasses.replace(party.setup, load_held_out=lambda _: own)
+    party.restart()
+    greet()
+    assert [answer.code for answer in tell(invitation_to(model, b"2" * 32))] == ["policy-model"]
+    assert [line.events for line in party.book.lines()] == [()]
