@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 import sqlite3
 import stat
@@ -22,9 +24,9 @@ from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.flower import coordinator, site
-from hedgerow.flower.envelope import Kind, messages_in, parse
+from hedgerow.flower.envelope import KEY_BYTES, Envelope, Kind, LinkKeys, messages_in, parse, public_key, sealed, sign
 from hedgerow.flower.files import read_coordinator_file, read_site_file
-from hedgerow.flower.hub import Fetched, FlowerHub, Patience
+from hedgerow.flower.hub import Clock, Fetched, FlowerHub, Patience
 from hedgerow.flower.link import LinkStore
 from hedgerow.flower.socket import NodeSocket, ask
 from hedgerow.local.training import train
@@ -32,6 +34,9 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.wire.refusals import WireRefusal
+from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
+from hedgerow.transport.interface import Joined, Left
+from hedgerow.transport.roster_file import build_roster
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
 FIRST_NODE = 7000
@@ -479,6 +484,49 @@ def test_two_processes_do_not_answer_for_one_site(office: Office) -> None:
         assert refused.value.code == "database-locked"
     finally:
         store.close()
+
+
+class OneNode:
+    """A post office with the node of one site, which takes every greeting and answers nothing else."""
+
+    def __init__(self, identity: PrivateIdentity) -> None:
+        self._identity, self._replies = identity, list[Fetched]()
+        self.kinds: list[Kind] = []
+
+    def nodes(self) -> Sequence[int]:
+        return [FIRST_NODE]
+
+    def push(self, letters: Sequence[tuple[int, bytes]]) -> list[str | None]:
+        for _, data in letters:
+            asked = parse(data)
+            self.kinds.append(asked.kind)
+            if asked.kind is Kind.GREETING:
+                secret, site = bytes([1]) * KEY_BYTES, self._identity.public.name
+                bare = Envelope(Kind.REPLY, site, asked.link, asked.number, public_key(secret), asked.digest)
+                keys = LinkKeys.agree(secret, asked.key, asked.link, site)
+                reply = sign(sealed(bare, keys.to_hub, [], os.urandom), self._identity.seed)
+                self._replies.append(Fetched(str(len(self.kinds)), reply))
+        return [str(len(self.kinds)) for _ in letters]
+
+    def pull(self, numbers: Iterable[str]) -> list[Fetched]:
+        found, self._replies = self._replies, []
+        return found
+
+
+@pytest.mark.parametrize(("length", "most"), [(1 << 20, 128), (0, 4096)])
+def test_what_waits_for_a_site_is_bounded(length: int, most: int) -> None:
+    """A reply of 4,096 Hellos, each answered with all releases, filled the memory, and one request holds no more."""
+    hub_identity, site = new_identity("hub", Role.COORDINATOR, b"a" * 32), new_identity("north", Role.SITE, b"b" * 32)
+    post = OneNode(site)
+    now = itertools.count()
+    clock = Clock(lambda: float(next(now)), lambda _: None, os.urandom)
+    hub = FlowerHub(hub_identity, build_roster(hub_identity.public, [site.public]), post, clock)
+    assert hub.receive(60.0) == Joined("north")
+    message = bytes(length)
+    taken = next(number for number in itertools.count() if number > 5000 or not hub.send("north", message))
+    assert most // 2 < taken <= most and not hub.send("north", b"")
+    assert [hub.receive(60.0), hub.receive(60.0)] == [Left("north", "slow-peer"), Joined("north")]
+    assert hub.send("north", b"") and post.kinds == [Kind.GREETING, Kind.GREETING]
 
 
 def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:

@@ -27,6 +27,8 @@ from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity, veri
 from hedgerow.secagg._primitives.kdf import hkdf
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
+MOST_MESSAGES = 4096
+"""In one envelope."""
 _DOMAIN = b"flower"
 
 
@@ -81,7 +83,7 @@ class Bundle(Encoded):
     """The messages of a run that travel in one envelope, in their order."""
 
     KIND = PartKind.BUNDLE
-    messages: Annotated[tuple[bytes, ...], Many(Blob(), most=4096)]
+    messages: Annotated[tuple[bytes, ...], Many(Blob(), most=MOST_MESSAGES)]
 
 
 def sign(envelope: Envelope, seed: bytes) -> bytes:

@@ -16,6 +16,7 @@ from typing import Protocol
 from hedgerow.flower.envelope import (
     KEY_BYTES,
     LINK_BYTES,
+    MOST_MESSAGES,
     Envelope,
     Kind,
     LinkKeys,
@@ -34,6 +35,10 @@ from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _NO_HASH = bytes(32)
+OUTBOX_BYTES = 128 << 20
+"""What may wait to be sent to one node, as with gRPC; beyond it the link begins again."""
+_PER_MESSAGE = 256
+"""Counted for each message that waits, so that empty ones cannot fill the memory either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +113,26 @@ class _Peer:
     rests_until: float = 0.0
     twin: int | None = None
     outbox: list[bytes] = field(default_factory=list)
+    outbox_bytes: int = 0
 
     @property
     def is_busy(self) -> bool:
         return bool(self.raw)
+
+    def put(self, message: bytes) -> bool:
+        """Keep a message until the next request; False where there is no room beside those that wait."""
+        cost = len(message) + _PER_MESSAGE
+        is_full = len(self.outbox) >= MOST_MESSAGES or self.outbox_bytes + cost > OUTBOX_BYTES
+        if self.outbox and is_full:
+            return False
+        self.outbox.append(message)
+        self.outbox_bytes += cost
+        return True
+
+    def emptied(self) -> list[bytes]:
+        """What waited; nothing does then."""
+        waited, self.outbox, self.outbox_bytes = self.outbox, [], 0
+        return waited
 
 
 class FlowerHub:
@@ -148,11 +169,15 @@ class FlowerHub:
         """How many requests each site was sent, greetings included and repetitions not."""
 
     def send(self, site: str, message: bytes) -> bool:
-        """See `Hub.send`."""
+        """See `Hub.send`; False as well when too much waits for the node, whose link begins again then."""
         peer = self._by_site.get(site)
         if peer is None:
             return False
-        peer.outbox.append(message)
+        if not peer.put(message):
+            # What came over the link that is over would call for more.
+            self._events = deque(event for event in self._events if event.site != site)
+            self._begin_anew(peer, WireCode.SLOW_PEER)
+            return False
         return True
 
     def receive(self, timeout: float) -> HubEvent | None:
@@ -232,7 +257,7 @@ class FlowerHub:
             return
         peer.number += 1
         bare = Envelope(Kind.REQUEST, peer.site, peer.link, peer.number, public_key(peer.secret), _NO_HASH)
-        peer.request, peer.outbox = sealed(bare, peer.keys.to_node, peer.outbox, self._clock.entropy), []
+        peer.request = sealed(bare, peer.keys.to_node, peer.emptied(), self._clock.entropy)
         self._sign(peer)
         self.n_requests[peer.site] += 1
 
@@ -310,7 +335,8 @@ class FlowerHub:
             peer.twin = other.node
             return
         peer.keys = LinkKeys.agree(peer.secret, reply.key, peer.link, reply.site)
-        peer.site, peer.outbox = reply.site, []
+        peer.site = reply.site
+        peer.emptied()
         self._by_site[reply.site] = peer
         self.n_requests[reply.site] += 1
         self._events.append(Joined(reply.site))
@@ -337,7 +363,8 @@ class FlowerHub:
     def _begin_anew(self, peer: _Peer, reason: WireCode) -> None:
         """The link is over; the node is greeted again."""
         self._drop(peer, reason)
-        peer.site, peer.keys, peer.raw, peer.letters, peer.outbox = "", None, b"", set(), []
+        peer.site, peer.keys, peer.raw, peer.letters = "", None, b"", set()
+        peer.emptied()
 
     def _drop(self, peer: _Peer, reason: WireCode) -> None:
         if peer.site and self._by_site.get(peer.site) is peer:
