@@ -32,7 +32,7 @@ from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.threads import available_threads, use_threads
 
-_TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
+_TITLES = {"auc": "AUC", "log_loss": "log-loss", "accuracy": "accuracy", "rmse": "RMSE", "r2": "R²", "mae": "MAE"}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -74,10 +74,14 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
 
 def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:
     facts = [("records", f"{scores['n_records']:,}")]
-    for name, title in _TITLES.items():
-        if name in scores:
-            facts.append((title, number(scores[name]) + _remark(name, scores[name], model)))
+    for name, value in scores.items():
+        if name != "n_records":
+            facts.append((_title(name), number(value) + _remark(name, value, model)))
     return facts
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " "))
 
 
 def _remark(name: str, value: float, model: Model) -> str:
@@ -202,7 +206,7 @@ def score_facts(evaluation: Evaluation) -> list[tuple[str, str]]:
     """What was found, for a person."""
     n_records = evaluation.n_records
     facts = [("records", f"about {max(n_records.value, 0):,.0f} ± {n_records.noise_error:,.0f}")]
-    facts += [(_TITLES[name], estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
+    facts += [(_title(name), estimate_text(estimate)) for name, estimate in evaluation.scores.items()]
     if evaluation.error_clip is not None:
         facts.append(("errors", f"beyond {number(evaluation.error_clip)} counted as {number(evaluation.error_clip)}"))
     return facts

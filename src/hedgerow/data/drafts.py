@@ -313,7 +313,10 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
     if bounds_are_public and summary.is_numeric:
         is_quantity = len(summary.values) > (MAX_CLASSES if summary.is_integer else 2)
     if is_quantity:
-        kind = _guess('type = "regression"', 'or "binary" or "multiclass", with classes', bounds_are_public)
+        others = f"or {_other_labels('regression')}"
+        if bounds_are_public and summary.is_integer:
+            lines.append(f"# Whole numbers: {others}.")
+        kind = _guess('type = "regression"', others, bounds_are_public)
         lines += [kind, *_bounds(summary, bounds_are_public, widen=False)]
         return "\n".join(lines)
     n_classes = len(summary.values)
@@ -324,11 +327,16 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
         lines.append(f"classes = {toml_value(summary.sorted_values())}")
         return "\n".join(lines)
     lines += [
-        f"# Or {', or '.join(kind.hint for name, kind in label_kinds().items() if name != 'binary')}.",
+        f"# Or {_other_labels('binary')}.",
         _guess('type = "binary"', "see above", bounds_are_public),
         "# classes =   # FILL IN, the positive class last, such as [0, 1]",
     ]
     return "\n".join(lines)
+
+
+def _other_labels(kind: str) -> str:
+    """What a label may be besides this."""
+    return ", or ".join(other.hint for name, other in label_kinds().items() if name != kind)
 
 
 def _number(value: float) -> str:

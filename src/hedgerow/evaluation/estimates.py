@@ -70,7 +70,7 @@ class Evaluation:
 
     Attributes:
         n_records: the number of records, a noisy count.
-        scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2".
+        scores: "auc", "log_loss" and "accuracy", or "rmse" (in units of the label) and "r2", or "mae" and a deviance.
         curves: one calibration curve (binary), or one per class; none for a regression.
         error_clip: regression: errors beyond this, in units of the label, counted as this much; else None.
     """
@@ -161,6 +161,22 @@ def calibration_curve(label_class: str, cells: Floats, noise: float, predicted: 
     lost = total <= 2 * noise * math.sqrt(2) if noise > 0 else ~seen
     error = np.where(lost, math.inf, noise * slope)
     return CalibrationCurve(label_class, predicted, observed, error, np.maximum(total, 0) / n_records)
+
+
+def mean_estimates(moments: Floats, noise: float, largest: dict[str, float]) -> dict[str, Estimate]:
+    """Means of several numbers from the sums of (1, each as a share of its largest).
+
+    Args:
+        moments: float64 [1 + number of names].
+        noise: standard deviation of the noise of each.
+        largest: by name.
+    """
+    found = {}
+    for place, (name, most) in enumerate(largest.items(), start=1):
+        share = np.eye(len(moments))
+        mean = ratio(share[place], share[0], moments, noise)
+        found[name] = within(Estimate(mean.value * most, mean.noise_error * most), 0.0, most)
+    return found
 
 
 def regression_estimates(moments: Floats, noise: float, clip: float, half_range: float) -> dict[str, Estimate]:

@@ -2,7 +2,7 @@
 
     yield ScoreHistogram(fine public bins, the model)      ->  roughly where the scores lie
     yield ScoreHistogram(few bins of even shares, by label) ->  AUC, log-loss, accuracy, calibration
-    (a regression: an outline of the errors, then ErrorMoments with the clip that it shows)
+    (numbers: an outline of the errors, then ErrorMoments or DevianceMoments with the clip that it shows)
 
 Both are noised and charged like any other release. The held-out rows may be of the same units that the model was
 trained on (a patient with visits in both), so what an evaluation costs is added to what the model has cost; nothing is
@@ -25,6 +25,7 @@ from hedgerow.evaluation.estimates import (
     auc,
     calibration_curve,
     mean_estimate,
+    mean_estimates,
     mean_of,
     ratio,
     regression_estimates,
@@ -34,6 +35,7 @@ from hedgerow.evaluation.sums import (
     ERROR_EDGES,
     MAX_BINS,
     N_OUTLINE,
+    DevianceMoments,
     ErrorMoments,
     ScoreHistogram,
     bins_for,
@@ -43,6 +45,7 @@ from hedgerow.evaluation.sums import (
     predicted,
     visible,
 )
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas, integer_sigma
@@ -108,12 +111,13 @@ class _Exchange:
             unit=UNIT,
         )
 
-    def moments(self, clip: int) -> ErrorMoments:
-        return ErrorMoments(
-            purpose=ErrorMoments.purpose_of(self.first_round + 1, "evaluation, detail"),
-            length=4,
+    def moments(self, clip: int) -> ErrorMoments | DevianceMoments:
+        kind, length = _moments_of(self.plan)
+        return kind(
+            purpose=kind.purpose_of(self.first_round + 1, "evaluation, detail"),
+            length=length,
             bound=UNIT,
-            sensitivity_squared=self.sensitivity_squared(4),
+            sensitivity_squared=self.sensitivity_squared(length),
             noise_multiplier=self.noise_multipliers[1],
             ensemble_size=self.ensemble.n_trees,
             error_clip=clip,
@@ -138,7 +142,7 @@ def evaluate_ensemble(
     """
     exchange = _Exchange(plan, ensemble, _noise_multipliers(plan, epsilon, delta), first_round)
     if plan.label.is_numeric:
-        return (yield from _evaluate_regression(exchange))
+        return (yield from _evaluate_numbers(exchange))
     return (yield from _evaluate_classes(exchange))
 
 
@@ -159,12 +163,18 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
     ]
 
 
+def _moments_of(plan: Plan) -> tuple[type[ErrorMoments] | type[DevianceMoments], int]:
+    """The kind of the second question about numbers, and its length, which is also its squared norm."""
+    return (ErrorMoments, 4) if loss_kind(plan).deviance is None else (DevianceMoments, 3)
+
+
 def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     is_numeric = plan.label.is_numeric
-    norms = (1, 4) if is_numeric else (n_curves, n_curves + (n_curves > 1))
-    lengths = (len(ERROR_EDGES) + 1, 4) if is_numeric else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
+    n_moments = _moments_of(plan)[1]
+    norms = (1, n_moments) if is_numeric else (n_curves, n_curves + (n_curves > 1))
+    lengths = (len(ERROR_EDGES) + 1, n_moments) if is_numeric else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
     return [
         NoiseDemand(norm * UNIT * UNIT * rows * rows, length, weight=weight)
         for norm, length, weight in zip(norms, lengths, (OUTLINE_SHARE, 1 - OUTLINE_SHARE), strict=True)
@@ -184,7 +194,7 @@ def _noise_multipliers(plan: Plan, epsilon: float, delta: float) -> tuple[float,
     return first, second
 
 
-def _evaluate_regression(exchange: _Exchange) -> EvaluationProgram:
+def _evaluate_numbers(exchange: _Exchange) -> EvaluationProgram:
     low, high = exchange.plan.label.bounds
     half_range = (high - low) / 2
     query = exchange.histogram(0, "residual", ERROR_EDGES[None, :], by_label=False)
@@ -193,7 +203,12 @@ def _evaluate_regression(exchange: _Exchange) -> EvaluationProgram:
     moments_query = exchange.moments(clip)
     moments = (yield moments_query) / UNIT
     noise = exchange.noise(1, moments_query)
-    scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
+    deviance = loss_kind(exchange.plan).deviance
+    if deviance is None:
+        scores = regression_estimates(moments, noise, clip / SCORE_UNIT, half_range)
+    else:
+        largest = clip / SCORE_UNIT * half_range
+        scores = mean_estimates(moments, noise, {"mae": largest, deviance.name: deviance.per_error * largest})
     return Evaluation(Estimate(float(moments[0]), noise), scores, error_clip=clip / SCORE_UNIT * half_range)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.kinds import Link
+from hedgerow.losses.registry import loss_kind
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.protocol.queries import IntVector, Query
@@ -180,6 +181,45 @@ class ErrorMoments(EvaluationQuery):
             yield "a sum is larger than its records allow"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DevianceMoments(EvaluationQuery):
+    """Over held-out records, the sums of (1, min(e, clip) / clip, min(d, limit) / limit): int64 [3].
+
+    e is the error of the prediction and d its deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a
+    clip. No statistic exceeds `unit`, so a record's contribution has a squared L2 norm of at most 3 unit**2.
+
+    Attributes:
+        error_clip: as in `ErrorMoments`.
+    """
+
+    error_clip: int
+
+    def answer(self, site: Site) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        return deviance_moments(site.records, self, site.plan)
+
+    def norm_squared(self) -> int:
+        """See `EvaluationQuery.norm_squared`."""
+        return 3
+
+    def fits(self, plan: Plan) -> bool:
+        """See `EvaluationQuery.fits`."""
+        return loss_kind(plan).deviance is not None and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 3
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`."""
+        return self.error_clip.to_bytes(8, "little")
+
+    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: the number of records, and sums of what is from zero to one for each of them."""
+        reach = facts.reach(1)
+        if released.min() < -reach:
+            yield "a count or a sum of deviances is below zero"
+        if released[1:].max() > released[0] + 2 * reach + facts.clipped(self) + 1:
+            yield "a sum is larger than its records allow"
+
+
 def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:
     """Where each record lies on each curve: int64 [n_curves, n].
 
@@ -226,6 +266,25 @@ def error_moments(records: SiteRecords, query: ErrorMoments, link: Link, label: 
     second = (labels * labels * unit + SCORE_UNIT**2 // 2) // SCORE_UNIT**2
     squared = (errors * errors * unit + clip * clip // 2) // (clip * clip)
     return np.array([unit * len(labels), first.sum(), second.sum(), squared.sum()], dtype=np.int64)
+
+
+def deviance_moments(records: SiteRecords, query: DevianceMoments, plan: Plan) -> IntVector:
+    """Answer a `DevianceMoments` query, its update applied: int64 [3]; every quotient is rounded to the nearest unit.
+
+    Deviances have logarithms, so the same record may count one unit more on another machine; its bound holds on all.
+    """
+    kind, (low, high) = loss_kind(plan), plan.label.bounds
+    if kind.deviance is None:
+        raise ValueError(f"the loss for {plan.label.type} labels has no deviance")
+    half, clip = (high - low) / 2, query.error_clip
+    errors = np.minimum(np.abs(_errors(records, kind.link, plan.label)), clip)
+    labels = low + half * (1 + records.labels / SCORE_UNIT)
+    values = kind.link.values(records.scores[0] / SCORE_UNIT, plan.label)
+    limit = kind.deviance.per_error * half * clip / SCORE_UNIT
+    shares = np.minimum(kind.deviance.of(labels, values, plan.label) / limit, 1.0)
+    first = (errors * query.unit + clip // 2) // clip
+    second = np.rint(shares * query.unit).astype(np.int64)
+    return np.array([query.unit * len(labels), first.sum(), second.sum()], dtype=np.int64)
 
 
 def _errors(records: SiteRecords, link: Link, label: Label) -> NDArray[np.int64]:

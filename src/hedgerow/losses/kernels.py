@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, Loss, exponentials
 
-TABLE, SOFTMAX, SQUARED = 0, 1, 2
+TABLE, SOFTMAX, SQUARED, CURVE = 0, 1, 2, 3
 """Kinds of loss, in the order of `KIND_NUMBER`."""
-KIND_NUMBER = {"table": TABLE, "softmax": SOFTMAX, "squared": SQUARED}
+KIND_NUMBER = {"table": TABLE, "softmax": SOFTMAX, "squared": SQUARED, "curve": CURVE}
 EXP_STEPS = 4096
 EXP_BITS = 30
 
@@ -25,13 +25,13 @@ class PackedLoss(NamedTuple):
     """A loss as the kernels take it.
 
     Attributes:
-        kind: TABLE, SOFTMAX or SQUARED.
+        kind: TABLE, SOFTMAX, SQUARED or CURVE.
         table: int64 [n_pairs, n_classes, STEPS], two statistics to a word.
         exp_table: int64 [EXP_STEPS], 2**30 exp(-step / 256).
         unit: integer units of 1.0 of a gradient.
         hessian_unit: softmax: units of 1.0 of a Hessian, 0 to release `constant` instead.
         norm: softmax: the norm that was promised of each record.
-        clip, constant, n_statistics: as in `Loss`.
+        clip, constant, n_statistics, curve: as in `Loss`.
     """
 
     kind: int
@@ -43,6 +43,7 @@ class PackedLoss(NamedTuple):
     clip: int
     constant: int
     n_statistics: int
+    curve: NDArray[np.int64]
 
 
 @lru_cache(maxsize=64)
@@ -59,6 +60,7 @@ def packed_loss(loss: Loss) -> PackedLoss:
         clip=loss.clip,
         constant=loss.constant,
         n_statistics=loss.n_statistics,
+        curve=np.ascontiguousarray(loss.curve),
     )
 
 
@@ -83,6 +85,8 @@ def statistics_of_block(loss, labels, scores, begin, end, packed, own):  # type:
         _table_statistics(labels, scores, begin, end, loss.table, packed)
     elif loss.kind == SQUARED:
         _squared_statistics(labels, scores, begin, end, loss.unit, loss.clip, loss.constant, packed)
+    elif loss.kind == CURVE:
+        _curve_statistics(labels, scores, begin, end, loss.curve, loss.unit, loss.clip, packed)
     else:
         _softmax_statistics(labels, scores, begin, end, loss, own, packed)
 
@@ -117,6 +121,18 @@ def _squared_statistics(labels, scores, begin, end, unit, clip, constant, packed
             residual += scores[0, begin + i]
         magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
         packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, constant)
+
+
+@numba.njit(cache=True, nogil=True)
+def _curve_statistics(labels, scores, begin, end, curve, unit, clip, packed):  # type: ignore[no-untyped-def]
+    """(clipped difference of the prediction and the label, what the curve says); rounded towards zero."""
+    predictions, last = curve[0], curve[1]
+    half = np.int64(len(predictions) // 2)
+    for i in range(end - begin):
+        step = min(max((np.int64(scores[0, begin + i]) >> STEP_BITS) + half, np.int64(0)), 2 * half - 1)
+        residual = predictions[step] - labels[begin + i]
+        magnitude = min((abs(residual) * unit) >> 16, np.int64(clip))
+        packed[0, i] = _pack(magnitude if residual >= 0 else -magnitude, last[step])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from functools import cached_property, lru_cache
 
@@ -46,15 +46,18 @@ class Loss:
     """How a record's label and scores become its integer statistics.
 
     Attributes:
-        kind: "table" (statistics depend on the class and at most one score), "softmax" or "squared".
+        kind: "table" (statistics depend on the class and at most one score), "softmax", "squared", or "curve" (of a
+            number whose prediction, and the last statistic with it, is a function of one score).
         n_outputs: scores per record.
         n_statistics: integers per record and leaf.
         scales: float64 [n_statistics], integer units per 1.0 of each statistic (the Hessian's includes c).
         table: int16 [n_classes, STEPS, n_statistics]; for kind "table", else of length 0.
         norm_squared: largest squared L2 norm of any record's statistics, in integer units.
-        clip: largest gradient magnitude, in integer units (kind "squared").
+        clip: largest gradient magnitude, in integer units (kinds "squared" and "curve").
         is_share: the statistics are (1{y=1}, c), a share's numerator and denominator.
         constant: the last statistic when it is the same for every record (squared; softmax with gradient updates).
+        curve: int64 [2, STEPS], kind "curve": for each step of score the prediction, as labels are kept, and the last
+            statistic, both not descending and the latter at least 0.
     """
 
     kind: str
@@ -66,12 +69,15 @@ class Loss:
     clip: int = 0
     constant: int = 0
     is_share: bool = False
+    curve: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
 
     def sensitivity_squared(self, score_bound: int) -> int:
         """Largest squared norm of a record whose score is known to lie within +-`score_bound` (units of 2**-16)."""
-        if self.kind != "table":
+        if self.kind not in ("table", "curve"):
             return self.norm_squared
         reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
+        if self.kind == "curve":
+            return self.clip**2 + int(self.curve[1, STEPS // 2 + reach - 1]) ** 2
         return int(self._norms_within[reach - 1])
 
     @cached_property
@@ -85,6 +91,8 @@ class Loss:
         """Largest magnitude of one of a record's statistics, in integer units."""
         if self.kind == "table":
             return int(np.abs(self.table[:, :, index].astype(np.int64)).max())
+        if self.kind == "curve":
+            return int(self.curve[1, -1]) if index else self.clip
         if self.constant and index == self.n_statistics - 1:
             return min(self.constant, self.bound())
         if self.kind == "softmax" and index >= self.n_outputs:

@@ -24,7 +24,7 @@ ADJACENCY = "add or remove one"
 LOCAL_ADJACENCY = "replace by zero the statistics of one"
 """In the local model it is no secret how many rows each site has."""
 NOISE_MODES = ("server", "distributed", "local")
-EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments")
+EVALUATION_KINDS = ("ScoreHistogram", "ErrorMoments", "DevianceMoments")
 """Kinds of releases that an evaluation makes and a training does not."""
 
 # JSON has no infinity.

@@ -234,7 +234,8 @@ def apply_update(records: SiteRecords, update: FittedTrees, n_threads: int = 1) 
     )  # fmt: skip
 
 
-_NO_LOSS = PackedLoss(0, np.zeros((1, 1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64), 0, 0, 0, 0, 0, 1)
+_NONE = np.zeros((2, 0), dtype=np.int64)
+_NO_LOSS = PackedLoss(0, np.zeros((1, 1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64), 0, 0, 0, 0, 0, 1, _NONE)
 
 
 def _no_update(trees: TreeBatch, records: SiteRecords) -> FittedTrees:

@@ -129,6 +129,12 @@ def statistics_of(loss: Loss, score_bound: int) -> Statistics:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(table == 0, 0.0, np.abs(table) / table[..., -1:]).max(axis=(0, 1))
         return Statistics(low, high, ratio, step)
+    if loss.kind == "curve":
+        reach = min(STEPS // 2, (score_bound >> STEP_BITS) + 1)
+        last = loss.curve[1, STEPS // 2 - reach : STEPS // 2 + reach]
+        low, high = np.array([-loss.clip, last[0]]), np.array([loss.clip, last[-1]])
+        ratio = loss.clip / int(last[0]) if last[0] else math.inf
+        return Statistics(low, high, np.array([ratio, 1.0]), high - low)
     if loss.kind == "squared":
         low, high = np.array([-loss.clip, loss.constant]), np.array([loss.clip, loss.constant])
         return Statistics(low, high, np.array([loss.clip / loss.constant, 1.0]), high - low)
