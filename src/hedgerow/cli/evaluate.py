@@ -69,7 +69,7 @@ def evaluate(model: Model, chunks: Iterable[Records]) -> dict[str, float]:
         outputs.append(predict(codes))
         labels.append(records.label)
     truth, output = np.concatenate([label for label in labels if label is not None]), np.concatenate(outputs)
-    return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output)}
+    return {"n_records": len(truth), **loss_kind(model.plan).scores(truth, output, model.plan.label)}
 
 
 def _facts_of_scores(scores: dict[str, float], model: Model) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import numpy as np
 from hedgerow.losses.kinds import Floats, Identity, LossKind, Share
 from hedgerow.losses.metrics import classification_scores
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, loss_from_table
-from hedgerow.plan.plan import Plan
+from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
 
 
@@ -44,6 +44,6 @@ def shares(label: LabelKind) -> LossKind:
     return LossKind(label, Share(), _shares, classification_scores)
 
 
-def means(label: LabelKind, scores: Callable[[Any, Floats], dict[str, float]]) -> LossKind:
+def means(label: LabelKind, scores: Callable[[Any, Floats, Label], dict[str, float]]) -> LossKind:
     """Means of numbers; `scores` as in `LossKind`."""
     return LossKind(label, Identity(), _means, scores, noise_ridge=12.0)

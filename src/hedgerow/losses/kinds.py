@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DEFAULT_CLIP = 0.25
-"""The joint clip of a loss that is clipped without being asked."""
+"""The joint clip of most losses that are clipped without being asked."""
 _LEAST_SHARE = 1e-12
 
 
@@ -192,9 +192,10 @@ class LossKind:
         build: the loss of a plan from its joint clip and its Hessian scale c, None for the loss's own; PlanError when
             they leave a statistic no integers, or more than the kernels hold.
         scores: how well predictions fit labels, by the name of each measure: classes by index and the probabilities of
-            all, float64 [n, n_classes], or numbers and predicted numbers.
+            all, float64 [n, n_classes], or numbers and predicted numbers; and the plan's label.
         noise_ridge: the default leaf ridge per standard deviation of the gradient's noise.
-        clipped_updates: weight updates whose records are clipped to `DEFAULT_CLIP` where the plan leaves it open.
+        clipped_updates: weight updates whose records are clipped where the plan leaves it open.
+        clip: the joint clip there.
         clipped_hessian_scale: the default c under that clip.
         averaging: what `weight_update = "averaging"` makes of such labels instead.
         deviance: what is evaluated of numbers besides their errors; None for squares.
@@ -203,9 +204,10 @@ class LossKind:
     label: LabelKind
     link: Link
     build: Callable[[Plan, float | None, float | None], Loss]
-    scores: Callable[[Any, Floats], dict[str, float]]
+    scores: Callable[[Any, Floats, Label], dict[str, float]]
     noise_ridge: float = 1.5
     clipped_updates: tuple[str, ...] = ()
+    clip: float = DEFAULT_CLIP
     clipped_hessian_scale: float | None = None
     averaging: LossKind | None = field(default=None, repr=False)
     deviance: Deviance | None = None

@@ -59,7 +59,7 @@ def accuracy(labels: NDArray[Any], predicted: NDArray[Any]) -> float:
     return float(np.mean(np.asarray(labels) == np.asarray(predicted)))
 
 
-def classification_scores(labels: NDArray[np.int32], probabilities: Floats) -> dict[str, float]:
+def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object = None) -> dict[str, float]:
     """AUC (the mean of one against the rest for three classes or more), log-loss and accuracy."""
     if probabilities.shape[1] == 2:
         area = roc_auc(labels == 1, probabilities[:, 1])
@@ -72,7 +72,7 @@ def classification_scores(labels: NDArray[np.int32], probabilities: Floats) -> d
     }
 
 
-def regression_scores(labels: Floats, predicted: Floats) -> dict[str, float]:
+def regression_scores(labels: Floats, predicted: Floats, _: object = None) -> dict[str, float]:
     """Root mean squared error, and R²: the share of the labels' variance that is explained (NaN without variance)."""
     residuals = labels - predicted
     variance = float(np.var(labels))

@@ -308,7 +308,9 @@ def largest_difference(model: Predictor, matrix: NDArray[np.float32], theirs: ND
     label = model.plan.label
     if label.is_numeric:
         low, high = label.bounds
-        clipped = np.clip(theirs.astype(np.float64), low, high)
+        objective = model.ensemble.link.objective(label)
+        kept = (low, high) if objective is None or objective.clip is None else objective.clip
+        clipped = np.clip(theirs.astype(np.float64), *kept)
         return float(np.abs(model.predict_codes(codes) - clipped).max() / (high - low))
     ours = model.predict_proba_codes(codes)
     if ours.shape[1] == 2:

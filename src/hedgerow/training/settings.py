@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hedgerow.losses.kinds import DEFAULT_CLIP
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
@@ -198,7 +197,8 @@ def _joint_clip(plan: Plan) -> float | None:
         return None
     if not isinstance(choice, str):
         return choice
-    return DEFAULT_CLIP if plan.model.weight_update in loss_kind(plan).clipped_updates else None
+    kind = loss_kind(plan)
+    return kind.clip if plan.model.weight_update in kind.clipped_updates else None
 
 
 def _hessian_scale(plan: Plan) -> float | None:
