@@ -12,9 +12,10 @@ from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.client.node_session import leave
 from hedgerow.client.state import NodeStore
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.server.journal import open_journal
+from hedgerow.server.status import RunEvent
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party
@@ -215,6 +216,30 @@ def test_a_node_that_is_killed_between_two_files_takes_part_and_charges_what_is_
     (old, n_old), (new, n_new) = lines(victim)
     assert (old, n_old, new) == ("left", 1, "finished")
     assert n_new == len(federation.session.run.ledger)
+
+
+@pytest.mark.parametrize("is_salvaged", [False, True])
+def test_a_node_that_is_killed_between_two_files_at_the_end_hears_of_the_end_again(
+    federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch, is_salvaged: bool
+) -> None:
+    """Its book has settled the run and its database has not closed it: it has the model, however far the run came."""
+    federation = federate(5, factory.make_plan(model={"n_trees": 6}))
+    victim = federation.parties["site-4"]
+
+    def act(event: RunEvent) -> None:
+        if event.kind == "released" and is_salvaged and len(federation.session.run.releases) == 3:
+            for site in ("site-0", "site-1", "site-2"):
+                federation.parties[site].kill()
+
+    federation.on_event = act
+    crashed = victim.crash_after(monkeypatch, BudgetBook, "settle")
+    federation.run()
+    outcome = federation.run()
+    assert (outcome.salvaged is not None) is is_salvaged
+    assert crashed and not victim.failures and victim.is_done
+    assert (victim.session.salvaged is not None) is is_salvaged
+    assert ensemble_bytes(victim.session.ensemble) == ensemble_bytes(outcome.ensemble)
+    assert lines(victim) == [("finished", len(outcome.ledger) + is_salvaged)]
 
 
 def test_rows_may_be_corrected_until_something_was_answered_with_them(

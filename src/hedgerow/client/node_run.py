@@ -344,7 +344,7 @@ class NodeRun:
             salvaged = Salvage(message.code, message.n_releases, self.task.n_exchanges)
         if self.replica.query is not None or self.replica.result_digest() != message.result_digest:
             raise RemoteProtocolError("model-differs")
-        self._store.save(self.run_id, NodeStep(releases=fresh))
+        self._store.save(self.run_id, NodeStep(releases=fresh, is_salvaged=salvaged is not None))
         return salvaged
 
     def _require_structure(self, seed: int) -> None:

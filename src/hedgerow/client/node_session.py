@@ -430,7 +430,7 @@ def _serve(store: NodeStore, book: BudgetBook, site: str) -> None:
 
 
 def _is_complete(store: NodeStore, run_id: bytes) -> bool:
-    """Whether all releases of the run that is open are in the store: its program asks nothing more.
+    """Whether all releases of the run that is open are in the store, those of a part of it where it was salvaged.
 
     Then nothing can leave the node in it, and its end may be told again.
     """
@@ -442,7 +442,7 @@ def _is_complete(store: NodeStore, run_id: bytes) -> bool:
         replica.begin(stored.origin[1], stored.origin[0])
     for release in stored.releases:
         replica.feed(release)
-    return replica.query is None
+    return replica.end_early() if stored.is_salvaged else replica.query is None
 
 
 def _reconcile(store: NodeStore, book: BudgetBook) -> None:

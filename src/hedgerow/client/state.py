@@ -57,6 +57,7 @@ create table if not exists steps (
 create table if not exists releases (run_id blob, round integer, content blob not null, primary key (run_id, round));
 create table if not exists arrivals (run_id blob, name text, digest blob, round integer, primary key (run_id, name));
 create table if not exists models (digest blob primary key);
+create table if not exists salvaged (run_id blob primary key);
 create table if not exists sites (name text primary key)
 """ + "".join(
     # Their rows are their keys: without a table beside the index, a step writes a fifth less to the disk.
@@ -159,6 +160,7 @@ class NodeStep:
         answered: the round whose shares are about to be sent.
         origin: digest of the epoch whose nonces seed the trees in this run for good, and the seed.
         masked: the epoch in which the vector of `spent` is about to be sent.
+        is_salvaged: whether the run ends early, with the releases that are here.
     """
 
     participant: Participant | None = None
@@ -167,6 +169,7 @@ class NodeStep:
     answered: int | None = None
     origin: tuple[bytes, int] | None = None
     masked: Cohort | None = None
+    is_salvaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class StoredRun:
         origin: see `NodeStep`; None before the node saw one.
         masked: every round in which a masked vector has left, and the epoch.
         fault: why the participant cannot be resumed; None when it can, or when there is none.
+        is_salvaged: whether the node has heard that the run ends early, with these releases.
     """
 
     run_id: bytes
@@ -191,6 +195,7 @@ class StoredRun:
     origin: tuple[bytes, int] | None
     masked: frozenset[tuple[int, Cohort]]
     fault: OwnMistake | None = None
+    is_salvaged: bool = False
 
 
 @dataclass
@@ -338,6 +343,8 @@ class NodeStore:
         if step.spent is not None and step.masked is not None:
             masked = (run_id, step.spent[0], step.masked.to_json())
             statements.append(("insert or ignore into masked values (?, ?, ?)", masked))
+        if step.is_salvaged:
+            statements.append(("insert or ignore into salvaged values (?)", (run_id,)))
         if step.origin is not None:
             statements.append(("insert into origins values (?, ?, ?)", (run_id, *step.origin)))
         participant, counter = step.participant, self._counter
@@ -415,6 +422,7 @@ class NodeStore:
             ("delete from steps where run_id = ?", (run_id,)),
             ("delete from purposes where run_id = ?", (run_id,)),
             ("delete from releases where run_id = ?", (run_id,)),
+            ("delete from salvaged where run_id = ?", (run_id,)),
         )
         if self.knows(run_id):
             self._write_counter(replace(self._counter, key=""))
@@ -456,6 +464,7 @@ class NodeStore:
             run_id, task_from_text(task), data_digest, attempt, participant, self._releases(run_id),
             frozenset(range(self._barred + 1)), self.origin_of(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
+            bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),
         )  # fmt: skip
 
     def _restore(
