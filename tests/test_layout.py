@@ -81,7 +81,8 @@ KEYED_GENERATORS = {"Generator", "Philox", "PCG64", "BitGenerator"}
 
 
 def rooms() -> list[str]:
-    return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    """Folders, and single files that have rules of their own."""
+    return sorted({path.parent.name for path in PACKAGE.glob("*/__init__.py")} | {"rounds", "storage"})
 
 
 def sources(folder: Path) -> Iterator[tuple[Path, ast.Module]]:

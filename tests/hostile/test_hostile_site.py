@@ -45,7 +45,7 @@ from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
 from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Sites
 from hedgerow.server.status import RunEvent
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
 

@@ -20,7 +20,7 @@ from hedgerow.local.forecast import dry_run
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
-from hedgerow.rounds.specs import release_bound
+from hedgerow.rounds import release_bound
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.messages import Acknowledgement

@@ -19,7 +19,7 @@ from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.status import RunEvent
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 
 SCHEMA = "create table if not exists steps (number integer primary key, content blob)"
 

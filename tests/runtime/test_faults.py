@@ -18,7 +18,7 @@ from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.journal import Journal
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 
 if TYPE_CHECKING:
     from conftest import Builder

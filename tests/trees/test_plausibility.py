@@ -27,7 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
-from hedgerow.rounds.specs import HEADROOM, least_entry_bound, rows_of
+from hedgerow.rounds import HEADROOM, least_entry_bound, rows_of
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.plausibility import DEVIATIONS, ReleaseChecks, SumFacts, statistics_of
 

@@ -22,7 +22,7 @@ from hedgerow.data.sources import ENDINGS
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.methods.registry import method_of
 from hedgerow.plan.plan import Plan
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 
 ReadTable = Callable[[Path, Plan], SiteData]
 

@@ -21,7 +21,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, scoped
 from hedgerow.secagg.roster import MAX_ATTEMPTS
-from hedgerow.storage.database import Database, Statement
+from hedgerow.storage import Database, Statement
 
 _SCHEMA = """
 create table if not exists runs (

@@ -28,7 +28,7 @@ from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, 
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import NodeState
-from hedgerow.rounds.specs import (
+from hedgerow.rounds import (
     HEADROOM,
     VECTOR_ID,
     bound_of_rows,

@@ -44,7 +44,7 @@ from hedgerow.secagg.keys import next_state_key
 from hedgerow.secagg.participant import Participant, locked, unlocked
 from hedgerow.secagg.transitions import Code, OwnMistake, refuse
 from hedgerow.secagg.view import Cohort
-from hedgerow.storage.database import Database, Statement, require_private
+from hedgerow.storage import Database, Statement, require_private
 
 _SCHEMA = """
 create table if not exists run (

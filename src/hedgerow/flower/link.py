@@ -32,7 +32,7 @@ from hedgerow.flower.envelope import (
 from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
 from hedgerow.protocol.script import NodeState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.storage.database import Database
+from hedgerow.storage import Database
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 

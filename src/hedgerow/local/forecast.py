@@ -12,7 +12,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import Query
-from hedgerow.rounds.specs import require_words
+from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive
 from hedgerow.secagg.integers import LEAST_COLLUDERS
 from hedgerow.secagg.session import default_wishes

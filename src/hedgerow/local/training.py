@@ -25,7 +25,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.rounds.specs import VECTOR_ID, clipped, expected_round, mode_of
+from hedgerow.rounds import VECTOR_ID, clipped, expected_round, mode_of
 from hedgerow.secagg.integers import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode

@@ -13,7 +13,7 @@ from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import MessageKind, Payload
 from hedgerow.protocol.script import RunState
-from hedgerow.rounds.specs import mode_of
+from hedgerow.rounds import mode_of
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg.encoding import HASH_BYTES
 from hedgerow.secagg.enrolment import EpochSetup

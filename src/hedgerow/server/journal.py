@@ -27,7 +27,7 @@ from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.view import Cohort, EpochView
-from hedgerow.storage.database import Database, Statement
+from hedgerow.storage import Database, Statement
 
 _SCHEMA = """
 create table if not exists run (

@@ -19,7 +19,7 @@ from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, Stop
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
-from hedgerow.rounds.specs import VECTOR_ID, expected_round, mode_of, release_bound, require_words, rows_of
+from hedgerow.rounds import VECTOR_ID, expected_round, mode_of, release_bound, require_words, rows_of
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.integers import WIDTHS, wrapped

@@ -1,1 +1,0 @@
-"""Rounds: from a query to the slot of secure aggregation that sums it."""
