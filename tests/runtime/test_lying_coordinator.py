@@ -258,6 +258,34 @@ def test_a_release_that_was_altered_is_noticed_by_its_history(federate: Builder)
     assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
 
 
+def test_a_spec_that_was_answered_brings_no_new_releases(federate: Builder) -> None:
+    """The node would send the vector of one round again, and be charged for the next one."""
+    federation = federate(5)
+    asked: list[RoundRequest] = []
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def sending(site: str, message: bytes) -> bool:
+            request = decode(message)
+            if site == "site-0" and isinstance(request, RoundRequest):
+                asked.append(request)
+            if site == "site-0" and message[4] == MessageKind.UNMASK and len(asked) == 2:
+                last = asked[-1]
+                made_up = (np.zeros(federation.session.run.replica.query.release_length, dtype=np.int64),)
+                message = encode(RoundRequest(last.round + 1, made_up, last.signed_spec, last.structure_seed))
+            return send(site, message)
+
+        hub.send = sending  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    federation.run()
+    party = federation.parties["site-0"]
+    assert [fault.code for fault in party.failures] == ["slot-reused"]
+    party.start()
+    assert len(party.store.spent(federation.session.run.run_id)) == 2
+
+
 def test_garbage_from_a_node_does_not_disturb_the_others(federate: Builder) -> None:
     """A site that sends what is no message, or messages out of turn, is told apart and left out."""
     federation = federate(5)

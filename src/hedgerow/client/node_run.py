@@ -236,7 +236,10 @@ class NodeRun:
         self._book.require_reserved(self.run_id)
         cohort = Cohort.of(participant.view)
         step, cost = self._mask(participant, cohort, query, request.signed_spec)
-        if step.persist or fresh:
+        if fresh and not step.persist:
+            # The repeated vector is of an earlier round than the one that these releases lead to.
+            raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
+        if step.persist:
             self._store.save(self.run_id, NodeStep(step.state, fresh, spent=(request.round, cost), masked=cohort))
         self.participant = step.state
         return step.message or b""
