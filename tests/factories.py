@@ -31,6 +31,7 @@ LABELS: dict[str, dict[str, Any]] = {
     "binary": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
     "multiclass": {"name": "y", "type": "multiclass", "classes": ["a", "b", "c", "d"]},
     "regression": {"name": "y", "type": "regression", "min": -3, "max": 5},
+    "count": {"name": "y", "type": "count", "max": 12},
 }
 
 
@@ -108,7 +109,7 @@ def make_data(plan: Plan, n: int, seed: int) -> SiteData:
     codes = np.empty((grid.n_features, n), dtype=grid.dtype)
     for row, feature in enumerate(grid.features):
         codes[row] = random.integers(0, feature.n_codes, n)
-    if plan.label.type == "regression":
+    if plan.label.is_numeric:
         labels = random.integers(-SCORE_UNIT, SCORE_UNIT + 1, n)
     else:
         labels = random.integers(0, len(plan.label.classes), n)

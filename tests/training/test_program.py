@@ -142,7 +142,7 @@ def test_nodes_and_programs_agree_on_the_ensemble(factory: ModuleType, data: st.
     check_agreement(factory, data.draw(factory.plans()), seed)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
 @pytest.mark.parametrize("batch_size", [1, 2, 3, "all"])
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
 def test_every_update_arrives_once(factory: ModuleType, label: str, batch_size: int | str, candidates: str) -> None:

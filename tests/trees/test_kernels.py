@@ -39,6 +39,11 @@ def statistics_of(loss: Loss, label: int, scores: list[int]) -> list[int]:
         residual = (scores[0] if scores else 0) - label
         size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)
         return [size if residual >= 0 else -size, loss.constant]
+    if loss.kind == "curve":
+        step = min(max((scores[0] >> STEP_BITS) + STEPS // 2, 0), STEPS - 1)
+        residual = int(loss.curve[0, step]) - label
+        size = min(abs(residual) * int(loss.scales[0]) // SCORE_UNIT, loss.clip)
+        return [size if residual >= 0 else -size, int(loss.curve[1, step])]
     unit, newton = int(loss.scales[0]), loss.constant == 0
     steps = [min((max(scores) - score) >> STEP_BITS, 4095) for score in scores]
     weights = [round(2**30 * float(np.exp(-step / 256))) for step in steps]
@@ -71,7 +76,8 @@ def make_records(
 ) -> SiteRecords:
     codes = np.stack([random.integers(0, own, n) for own in n_codes]).astype(dtype)
     n_classes = max(2, loss.n_outputs, len(loss.table))
-    labels = random.integers(-SCORE_UNIT, SCORE_UNIT, n) if loss.kind == "squared" else random.integers(0, n_classes, n)
+    low, high = (-SCORE_UNIT, SCORE_UNIT) if loss.kind in ("squared", "curve") else (0, n_classes)
+    labels = random.integers(low, high, n)
     scores = random.integers(-spread, spread + 1, (loss.n_outputs, n)).astype(np.int32)
     return SiteRecords(codes, labels.astype(np.int32), scores)
 
@@ -133,7 +139,7 @@ def test_block_and_thread_borders(factory: ModuleType, n: int, n_threads: int, m
     check(factory, records, trees, loss, update, n_threads)
 
 
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
 @pytest.mark.parametrize("is_extreme", [False, True])
 def test_sums_by_code_are_those_by_record(factory: ModuleType, label: str, is_extreme: bool) -> None:
     """Trees of one feature are summed by code where records are many, and nothing is lost or spills over.

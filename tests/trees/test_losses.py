@@ -138,7 +138,7 @@ def test_softmax_records_are_shrunk_to_the_promised_norm(factory: ModuleType, da
 
 
 @pytest.mark.parametrize(("clip", "scale"), [(1e-3, 1000.0), (1e-4, 900.0), (1e-9, None), (1e-300, None), (9.0, 1e-6)])
-@pytest.mark.parametrize("label", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
 def test_extreme_scales_are_refused_or_safe(factory: ModuleType, label: str, clip: float, scale: float | None) -> None:
     """A plan may ask for clips that would overflow the kernels' words: it is refused, or the norm still holds."""
     try:

@@ -13,6 +13,7 @@ leak it; ``bounds="data"`` reads it off nevertheless, and the report then says t
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -155,6 +156,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     """Boosted trees for a bounded number, with differential privacy for each record.
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
+        loss: "squared_error", or "poisson" for counts from 0 to a maximum: it models the logarithm of their mean.
         label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it
             off y, which is allowed with bounds="data" only.
     """
@@ -184,6 +186,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         joint_clip: float | str = "auto",
         random_state: Any = None,
         n_jobs: int | None = None,
+        loss: str = "squared_error",
     ) -> None:
         keep_parameters(self, locals())
 
@@ -197,9 +200,17 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         values = np.asarray(y, dtype=np.float64)
         if not np.isfinite(values).all():
             raise DataError("data-label-not-finite")
-        low, high = self._declared_label_bounds(values)
-        self._train(table, values, {"type": "regression", "min": low, "max": high}, sites)
+        self._train(table, values, self._label(values), sites)
         return self
+
+    def _label(self, y: NDArray[np.float64]) -> dict[str, Any]:
+        """The plan's [label], but for its name."""
+        low, high = self._declared_label_bounds(y)
+        loss = getattr(self, "loss", "squared_error")
+        if loss == "poisson":
+            # Read off the labels, the least of them is not the least that counts.
+            return {"type": "count", "min": 0.0 if self.label_bounds is None else low, "max": float(math.ceil(high))}
+        return {"type": "regression" if loss == "squared_error" else loss, "min": low, "max": high}
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         return scaled_label(y, plan.label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.losses import logistic, softmax, squared
+from hedgerow.losses import logistic, poisson, softmax, squared
 from hedgerow.losses.kinds import LossKind
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
@@ -20,6 +20,7 @@ def add_loss(kind: LossKind) -> None:
 add_loss(logistic.KIND)
 add_loss(softmax.KIND)
 add_loss(squared.KIND)
+add_loss(poisson.KIND)
 
 
 def loss_kind(plan: Plan) -> LossKind:

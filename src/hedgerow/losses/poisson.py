@@ -1,0 +1,160 @@
+"""The Poisson loss, for counts from 0 to a public maximum; the score is the logarithm of the mean.
+
+A plan says `label.type = "count"` and `label.max`, M; a larger count counts as M, and predictions end there:
+
+    mean(s) = min(M, B exp(s)),    s cut off at +-8;    B is sqrt(M), rounded to a whole number of score units
+
+Scores begin at 0, so a model begins at B: midway, by factors, between a mean of one and the largest. M is at most
+10,000, for which means reach down to 0.03.
+
+Labels are kept as any number's are, scaled from [0, M] to [-1, 1] in units of 2**-16 (a count is then exact to 1/25 at
+the largest M, and to 1/2,500 at M = 100), and so are predictions. In such units, of M / 2 counts, a record has
+
+    g = (mean(s) - y) / (M / 2),    cut off at +-G           newton: h = mean(s) / (M / 2), from 0 to 2
+                                                             gradient: 1
+
+and adds (g, c h), rounded towards zero. Both are looked up by steps of 1/256 of score, so the largest norm is a maximum
+over numbers that exist: hypot(G, c H), with H the h of the largest score by then (`Loss.sensitivity_squared`).
+
+G is `model.joint_clip`, by default 1/2, that is M / 4 counts; no residual is beyond 2. Counts above the mean lie
+further from it than those below, so a clip that many of them reach pulls all predictions down: at 1/4, by a tenth
+where the mean was a twentieth of M; at 1/2, by a thirtieth. h is not cut off: the steps of a leaf, sums of g over
+sums of h, would then be longer than Newton's where means are large, and no learning rate would suit large means and
+small ones. What keeps h from asking for most of the noise is its scale c, `model.hessian_scale`: by default it is so
+small that the largest h weighs as much as the largest g, which served best of the scales from 0.1 to 1 (20,000 made
+records at epsilon 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hedgerow.losses.averaging import means
+from hedgerow.losses.kinds import Deviance, Floats, Ints, Link, LossKind, Objective
+from hedgerow.losses.tables import (
+    RECORD_NORM,
+    SCORE_LIMIT,
+    SCORE_UNIT,
+    STEP_BITS,
+    STEPS,
+    Loss,
+    check_units,
+    exponentials,
+)
+from hedgerow.plan.fields import refuse
+from hedgerow.plan.plan import Label, Plan
+from hedgerow.plan.registry import LabelKind
+
+LARGEST_COUNT = 10_000
+LARGEST_RESIDUAL = 2.0
+"""In units of M / 2 counts."""
+_STEPS_PER_UNIT = SCORE_UNIT >> STEP_BITS
+_COARSE_BITS, _FINE_BITS = 24, 20
+"""Of the two factors of an exponential in `LogMean.units`."""
+
+
+def _exp(units: int) -> float:
+    """exp of so many units of score, >= 0: the same double on every machine, from two tabulated factors."""
+    coarse = exponentials((units >> STEP_BITS) + 1, _STEPS_PER_UNIT)[-1]
+    return 1 / float(coarse * exponentials(1 << STEP_BITS, SCORE_UNIT)[units & ((1 << STEP_BITS) - 1)])
+
+
+def _middle(label: Label) -> int:
+    """log B, in units of score."""
+    return round(math.log(label.bounds[1]) / 2 * SCORE_UNIT)
+
+
+def _build(plan: Plan, joint_clip: float | None, hessian_scale: float | None) -> Loss:
+    newton, largest = plan.model.weight_update == "newton", plan.label.bounds[1]
+    clip = LARGEST_RESIDUAL if joint_clip is None else min(joint_clip, LARGEST_RESIDUAL)
+    c = hessian_scale or (clip / LARGEST_RESIDUAL if newton else clip / 2)
+    # exp at the middles of the steps, the lowest first.
+    rising = _exp(SCORE_LIMIT) * exponentials(2 * STEPS, 2 * _STEPS_PER_UNIT)[1::2][::-1]
+    residual = np.minimum(2 * _exp(_middle(plan.label)) / largest * rising, LARGEST_RESIDUAL)
+    hessian = residual if newton else np.ones(STEPS)
+    # A hair below the norm, so that no rounding of a product lifts a statistic over it.
+    scale = RECORD_NORM / math.hypot(clip, c * float(hessian.max())) * (1 - 1e-12)
+    check_units(scale, clip * scale, c * scale)
+    curve = np.stack([np.rint((residual - 1) * SCORE_UNIT), np.trunc(hessian * c * scale)]).astype(np.int64)
+    gradient = math.floor(clip * scale)
+    scales = np.array([float(math.floor(scale)), c * scale])
+    norm_squared = gradient**2 + int(curve[1, -1]) ** 2
+    empty = np.empty((0, STEPS, 2), dtype=np.int16)
+    return Loss("curve", 1, 2, scales, empty, norm_squared, gradient, curve=curve)
+
+
+class LogMean(Link):
+    """The score is the logarithm of the mean, less that of B."""
+
+    name = "log"
+
+    def values(self, scores: Floats, label: Label) -> Floats:
+        """See `Link.values`."""
+        reach = SCORE_LIMIT / SCORE_UNIT
+        means = np.exp(np.clip(scores, -reach, reach) + _middle(label) / SCORE_UNIT)
+        return np.asarray(np.minimum(means, label.bounds[1]))
+
+    def units(self, scores: Ints, label: Label) -> Ints:
+        """See `Link.units`: exp(s) from two tables, since what it rounds to is part of an evaluation's sums."""
+        largest = 2 * _exp(_middle(label)) * _exp(SCORE_LIMIT) / label.bounds[1]
+        below = SCORE_LIMIT - np.clip(scores, -SCORE_LIMIT, SCORE_LIMIT)
+        coarse = np.minimum(largest * exponentials(STEPS + 1, _STEPS_PER_UNIT), 2 * LARGEST_RESIDUAL)
+        coarse = np.rint(coarse * SCORE_UNIT * 2**_COARSE_BITS).astype(np.int64)
+        fine = np.rint(exponentials(1 << STEP_BITS, SCORE_UNIT) * 2**_FINE_BITS).astype(np.int64)
+        product = coarse[below >> STEP_BITS] * fine[below & ((1 << STEP_BITS) - 1)]
+        shift = _COARSE_BITS + _FINE_BITS
+        found = (product + (1 << (shift - 1))) >> shift
+        return np.asarray(np.minimum(found, int(LARGEST_RESIDUAL) * SCORE_UNIT) - SCORE_UNIT)
+
+    def objective(self, label: Label) -> Objective:
+        """See `Link.objective`."""
+        clip = (float(self.values(np.array([-math.inf]), label)[0]), label.bounds[1])
+        parameters = {"poisson_regression_param": {"max_delta_step": "0.7"}}
+        return Objective("count:poisson", parameters, middle=_middle(label) / SCORE_UNIT, base=1.0, clip=clip)
+
+    def axis(self, label: Label) -> str:
+        """See `Link.axis`."""
+        return f"log of the mean {label.name}"
+
+
+def _deviance(labels: Floats, predicted: Floats, label: Label) -> Floats:
+    """2 (y log(y / mean) - y + mean), at least 0; the least mean that a score can stand for is the least here."""
+    least = LogMean().values(np.array([-math.inf]), label)[0]
+    mean = np.maximum(predicted, least)
+    logs = np.log(np.where(labels > 0, labels, 1.0) / mean)
+    return np.asarray(np.maximum(2 * (labels * logs - labels + mean), 0.0))
+
+
+def count_scores(labels: Floats, predicted: Floats, label: Label) -> dict[str, float]:
+    """The mean Poisson deviance, and the mean absolute error."""
+    return {
+        "poisson_deviance": float(_deviance(labels, predicted, label).mean()),
+        "mae": float(np.abs(labels - predicted).mean()),
+    }
+
+
+def _check(label: Label) -> None:
+    most = label.max
+    if label.classes:
+        raise refuse("label.classes", list(label.classes), "no classes on a count")
+    if label.min not in (None, 0.0):
+        raise refuse("label.min", label.min, "0, or nothing, for a count")
+    if most is None or not 1 <= most <= LARGEST_COUNT or not most.is_integer():
+        raise refuse("label.max", most, f"a whole number from 1 to {LARGEST_COUNT}, the largest count that may occur")
+
+
+LABEL = LabelKind("count", _check, '"count" with max, for how often something happened, in place of classes')
+KIND = LossKind(
+    LABEL,
+    LogMean(),
+    _build,
+    count_scores,
+    noise_ridge=8.0,
+    clipped_updates=("newton", "gradient"),
+    clip=0.5,
+    averaging=means(LABEL, count_scores),
+    # A record whose count is 0 has a deviance of two errors; 4 leaves room for unforeseen counts.
+    deviance=Deviance("poisson_deviance", _deviance, per_error=4.0),
+)
