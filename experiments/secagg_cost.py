@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import verdict
+from hedgerow.codec import HASH_BYTES
 from hedgerow.secagg._primitives import shamir
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
@@ -28,8 +29,8 @@ from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import HASH_BYTES, Kind
-from hedgerow.secagg.guarantees import Wishes, derive
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.guarantees import MAX_NODES, Wishes, derive
 from hedgerow.secagg.integers import LEAST_COLLUDERS
 from hedgerow.secagg.messages import (
     Acknowledgement,
@@ -41,9 +42,9 @@ from hedgerow.secagg.messages import (
     VectorSpec,
     signed_list,
 )
-from hedgerow.secagg.roster import MAX_NODES, EpochParameters, NoiseMode, Roster, Site
+from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.session import EpochSession, default_wishes
-from hedgerow.secagg.view import record_of
+from hedgerow.secagg.view import EpochRecord
 from hedgerow.server.epochs import most_slots
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
@@ -241,14 +242,14 @@ def setup_sizes(n_sites: int, n_slots: int = 0) -> SetupSizes:
     some, near, signer = bytes(HASH_BYTES), tuple(range(degree)), Identity(bytes(32))
     coordinator, *keys = (Identity(number.to_bytes(32, "big")).public for number in range(1, n_sites + 2))
     roster = Roster(coordinator, tuple(Site(f"site-{number:04}", key) for number, key in enumerate(keys)))
-    parameters = EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), NoiseMode.SERVER).to_bytes()
+    parameters = EpochParameters(some, 1, roster.hash(), n_slots, default_wishes(n_sites), NoiseMode.SERVER)
     key_list = signed_list(Kind.KEY_LIST, some, [KeyBundle(some, 0, some, some, some).to_signed(signer)] * n_sites)
     nonce_list = signed_list(Kind.NONCE_LIST, some, [NonceReveal(some, 0, some, some).to_signed(signer)] * n_sites)
     ready_list = ReadyList(some, (Acknowledgement(some, 0, near).to_signed(signer),) * n_sites).to_bytes()
     drawn = NonceDelivery(nonce_list, (bytes(KEY_BYTES * n_slots),) * degree).to_bytes()
     sealed = (bytes(SHARE_BYTES * n_slots + OVERHEAD_BYTES),) * degree
     shares = ShareDelivery(some, near, sealed).to_bytes()
-    origin = record_of(roster.to_bytes(), parameters, key_list, nonce_list, ready_list)
+    origin = EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes()
     return SetupSizes(n_slots, degree, *map(len, (key_list, drawn, shares, ready_list, origin)))
 
 

@@ -18,11 +18,12 @@ from functools import partial
 import numpy as np
 
 from experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
+from hedgerow.codec import with_hash, without_hash
 from hedgerow.secagg import messages
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import Kind, sealed_state, unsealed_state
+from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.participant import Participant
@@ -237,7 +238,7 @@ def _restored(whole: Participant, epoch: bytes | None = None, step: bytes | None
 
 def resealed(target: Target, data: bytes) -> bytes:
     """Damaged state bytes with a fitting hash, so that what lies behind the hash is reached."""
-    return sealed_state(data[:-32]) if target.name.endswith("state") else data
+    return with_hash(data[:-32]) if target.name.endswith("state") else data
 
 
 def main(argv: list[str]) -> int:
@@ -251,7 +252,7 @@ def main(argv: list[str]) -> int:
         if try_once(target, target.sample) != "accepted":
             raise AssertionError(f"{target.name} refuses its own sample.")
         if target.name.endswith("state"):
-            unsealed_state(target.sample)
+            without_hash(target.sample)
     outcomes: Counter[str] = Counter()
     started, seed = time.monotonic(), options.seed
     while time.monotonic() - started < 60 * options.minutes:

@@ -15,6 +15,15 @@ from hedgerow.protocol import messages
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.reports import Told, WatchRequest
 from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction
+from hedgerow.secagg import messages as secagg
+from hedgerow.secagg.aggregator import AggregatorState
+from hedgerow.secagg.encoding import Kind as SecaggKind
+from hedgerow.secagg.enrolment import EnrolmentState
+from hedgerow.secagg.guarantees import Wishes
+from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
+from hedgerow.secagg.roster import EpochParameters, Roster, Site
+from hedgerow.secagg.view import EpochRecord, StoredView
 
 INTRODUCTION = f"""# The wire
 
@@ -56,6 +65,60 @@ ROOMS = (
         get_args(messages.Message),
     ),
     Room(
+        "Secure aggregation: set-up",
+        "Payloads of a run, or parts of them, in the order in which they travel; `hedgerow.secagg.transitions` says "
+        "what is legal when. Nodes count from 0 in the roster's order. A signed message is followed by its sender's "
+        "Ed25519 signature, 64 bytes, of `hedgerow/secagg/1/`, the length of the domain in one byte, the domain, and "
+        "the message; the domain is the name of the kind, as `KEY_BUNDLE`.",
+        (
+            Roster,
+            Site,
+            EpochParameters,
+            Wishes,
+            secagg.Advertisement,
+            secagg.KeyBundle,
+            secagg.SignedList,
+            secagg.NonceReveal,
+            secagg.NonceDelivery,
+            secagg.ShareMessage,
+            secagg.ShareDelivery,
+            secagg.Acknowledgement,
+            secagg.ReadyList,
+            EpochRecord,
+        ),
+    ),
+    Room(
+        "Secure aggregation: a slot",
+        "One sum of one or more vectors. The masked vectors in a MaskedVector stand one after another, little-endian "
+        "words of the widths that the spec gives.",
+        (
+            secagg.RoundSpec,
+            secagg.VectorSpec,
+            secagg.NoiseSpec,
+            secagg.Header,
+            RoundContext,
+            secagg.MaskedVector,
+            secagg.Manifest,
+            secagg.UnmaskRequest,
+            secagg.Echo,
+            secagg.EchoCertificate,
+            secagg.Answer,
+        ),
+    ),
+    Room(
+        "Secure aggregation: stored states",
+        "They never travel. A stored state has the SHA-256 of its bytes after it.",
+        (
+            EnrolmentState,
+            ParticipantEpoch,
+            ParticipantStep,
+            OpenSlot,
+            ParticipantState,
+            StoredView,
+            AggregatorState,
+        ),
+    ),
+    Room(
         "A stream over gRPC",
         "The engine `grpc` carries messages in the `Message` of `protocol/wire/hedgerow.proto`, over mutual TLS in "
         "which both sides pin the other's certificate by the roster. The version stands in the names of the services. "
@@ -82,7 +145,11 @@ ROOMS = (
 )
 
 
-_KINDS_OF: dict[type[Record], Iterable[int]] = {messages.Payload: messages.PAYLOADS, Envelope: Kind}
+_KINDS_OF: dict[type[Record], Iterable[int]] = {
+    messages.Payload: messages.PAYLOADS,
+    Envelope: Kind,
+    secagg.SignedList: (SecaggKind.KEY_LIST, SecaggKind.NONCE_LIST),
+}
 """Of the records whose first field is the kind in the head."""
 
 

@@ -54,10 +54,16 @@ from hedgerow.codec import (
     digest,
     head,
     layout,
-    sealed,
-    unsealed,
+    with_hash,
+    without_hash,
 )
+from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.messages import Answer, SignedList
+from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.transitions import Refusal
 
+REFUSED = (CodecFault, Refusal)
+"""Secure aggregation has names of its own for what is wrong with its messages."""
 ENCODED = [record for room in ROOMS for record in room.records if issubclass(record, Encoded)]
 
 
@@ -148,9 +154,16 @@ def values_of(form: Form) -> st.SearchStrategy[Any]:
 
 def records_of(record: type[Record]) -> st.SearchStrategy[Any]:
     """Records that may be written."""
-    return (
-        st.builds(record, **{name: values_of(form) for name, form in layout(record)}).map(fitting).filter(is_writable)
-    )
+    fields = {name: values_of(form) for name, form in layout(record)}
+    if record is Roster:
+        sites = st.builds(Site, st.text(max_size=9), st.integers(10, 255).map(lambda n: bytes([n] * 32)))
+        apart = (lambda site: site.name, lambda site: site.key)
+        fields["coordinator"] = st.just(bytes([9] * 32))
+        fields["sites"] = st.lists(sites, min_size=1, max_size=5, unique_by=apart).map(tuple)
+    return st.builds(record, **fields).map(fitting).filter(is_writable)
+
+
+PAIRS = (("holders", "sealed"), ("senders", "sealed"), ("survivors", "headers"), ("nodes", "signatures"))
 
 
 def fitting(record: Any) -> Any:
@@ -159,7 +172,13 @@ def fitting(record: Any) -> Any:
     if "releases" in names:
         total = "round" if "round" in names else "n_releases"
         return replace(record, **{total: max(getattr(record, total), len(record.releases))})
-    return record
+    for pair in PAIRS:
+        if set(pair) <= names:
+            count = min(len(getattr(record, name)) for name in pair)
+            return replace(record, **{name: getattr(record, name)[:count] for name in pair})
+    if isinstance(record, Answer):
+        return replace(record, kinds=(0, *range(1, 3))[: 1 + min(2, len(record.shares))], shares=record.shares[:2])
+    return replace(record, kind=Kind.KEY_LIST) if isinstance(record, SignedList) else record
 
 
 def is_writable(record: Any) -> bool:
@@ -197,7 +216,7 @@ def test_what_is_cut_or_lengthened_is_refused(message: Any, data: st.DataObject)
     whole = message.to_bytes()
     cut = data.draw(st.integers(0, len(whole) - 1))
     for spoiled in (whole[:cut], whole + data.draw(st.binary(min_size=1, max_size=9))):
-        with pytest.raises(CodecFault):
+        with pytest.raises(REFUSED):
             type(message).from_bytes(spoiled)
 
 
@@ -208,7 +227,7 @@ def test_a_changed_byte_gives_another_message_or_a_refusal(message: Any, data: s
     spoiled[data.draw(st.integers(0, len(spoiled) - 1))] ^= data.draw(st.integers(1, 255))
     try:
         other = type(message).from_bytes(bytes(spoiled))
-    except CodecFault:
+    except REFUSED:
         return
     assert other.to_bytes() == bytes(spoiled)
 
@@ -220,8 +239,8 @@ def test_garbage_is_refused_by_one_error(record: type[Encoded], tail: bytes) -> 
         for garbage in (tail, head(kind) + tail):
             try:
                 assert record.from_bytes(garbage).to_bytes() == garbage
-            except CodecFault as fault:
-                assert fault.flaw in Flaw
+            except REFUSED:
+                continue
 
 
 GOOD = Everything(
@@ -297,13 +316,13 @@ def test_a_vector_takes_as_few_bytes_as_its_widest_number() -> None:
 @given(st.binary(max_size=60), st.data())
 def test_a_stored_state_that_is_torn_is_told(body: bytes, data: st.DataObject) -> None:
     """Its hash stands after it."""
-    whole = sealed(body)
-    assert unsealed(whole) == body
+    whole = with_hash(body)
+    assert without_hash(whole) == body
     at = data.draw(st.integers(0, len(whole) - 1))
     for spoiled in (whole[:at], whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :]):
         assume(spoiled != whole)
         with pytest.raises(CodecFault):
-            unsealed(spoiled)
+            without_hash(spoiled)
 
 
 def test_parts_of_a_digest_cannot_run_into_one_another() -> None:

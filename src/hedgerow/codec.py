@@ -126,12 +126,13 @@ class Unsigned(Form):
     most: int | None = None
 
     def write(self, value: int, into: list[bytes]) -> None:
-        into.append(self._within(value).to_bytes(self.size, "big"))
+        into.append(self.within(value).to_bytes(self.size, "big"))
 
     def read(self, source: Source) -> int:
-        return self._within(int.from_bytes(source.take(self.size), "big"))
+        return self.within(int.from_bytes(source.take(self.size), "big"))
 
-    def _within(self, value: int) -> int:
+    def within(self, value: int) -> int:
+        """The value, if it is within the bounds; raises CodecFault."""
         if value < self.least or (self.most is not None and value > self.most):
             fail("A number is out of its range.")
         return value
@@ -377,6 +378,8 @@ class Many(Form):
 
     def read(self, source: Source) -> tuple[Any, ...]:
         count = Unsigned(self.size, self.least, self.most).read(source)
+        if isinstance(self.form, Unsigned) and self.form.size == 1:
+            return tuple(map(self.form.within, source.take(count)))
         if isinstance(self.form, Fixed):
             # Lists of keys are megabytes: one slice, and then its parts.
             size = self.form.size
@@ -576,12 +579,12 @@ def _form_of(hint: Any) -> Form:
     return next(part for part in get_args(hint) if isinstance(part, Form))
 
 
-def sealed(body: bytes) -> bytes:
+def with_hash(body: bytes) -> bytes:
     """A state's bytes with their SHA-256 after them, which tells a torn or damaged file from a whole one."""
     return body + sha256(body).digest()
 
 
-def unsealed(data: bytes) -> bytes:
+def without_hash(data: bytes) -> bytes:
     """The body of a stored state; raises CodecFault when its hash does not fit."""
     body = data[:-HASH_BYTES]
     if sha256(body).digest() != data[-HASH_BYTES:]:

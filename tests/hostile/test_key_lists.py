@@ -23,8 +23,8 @@ from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
 from hedgerow.rounds import release_bound
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
-from hedgerow.secagg.roster import MAX_NODES
 from hedgerow.secagg.session import EpochSession
 from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, most_slots, slots_for
 from hedgerow.server.rounds import check_releases

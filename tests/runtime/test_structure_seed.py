@@ -16,9 +16,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg.encoding import Kind, Reader, Writer
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
+from hedgerow.secagg.view import EpochRecord
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:
@@ -241,10 +241,8 @@ def test_a_late_site_looks_at_no_list_of_a_foreign_roster(federate: Builder, pla
     federation = federate(5, plan)
     strangers = Roster(key_of("coordinator"), tuple(Site(f"s{n}", key_of(f"s{n}")) for n in range(6)))
     parameters = EpochParameters(bytes(32), 1, strangers.hash(), 9, Wishes(0), NoiseMode.SERVER)
-    writer = Writer(Kind.EPOCH_RECORD).variable(strangers.to_bytes()).variable(parameters.to_bytes())
-    for _ in range(3):
-        writer.variable(b"lists that nobody can read")
-    federation.tamper = changing("site-4", swapping_origin(writer.bytes()))
+    record = EpochRecord(strangers, parameters, *[b"lists that nobody can read"] * 3).to_bytes()
+    federation.tamper = changing("site-4", swapping_origin(record))
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]
 
@@ -257,11 +255,7 @@ def test_a_late_site_refuses_an_origin_that_was_signed_for_another_roster(federa
     content = next(decode(message).content for _, message in older.sent if message[4] == MessageKind.ORIGIN)
     federation = federate(6, plan)
     federation.coordinator_entropy = bytes
-    reader, writer = Reader(content, Kind.EPOCH_RECORD), Writer(Kind.EPOCH_RECORD)
-    reader.variable()
-    writer.variable(federation.roster.to_bytes())
-    for _ in range(4):
-        writer.variable(reader.variable())
-    federation.tamper = changing("site-4", swapping_origin(writer.bytes()))
+    record = dataclasses.replace(EpochRecord.from_bytes(content), roster=federation.roster).to_bytes()
+    federation.tamper = changing("site-4", swapping_origin(record))
     run_with_a_late_site(federation)
     assert [fault.code for fault in federation.parties["site-4"].failures] == ["roster-mismatch"]

@@ -10,8 +10,9 @@ from experiments.secagg_lab import (
     seeded_entropy,
     set_up,
 )
+from hedgerow.codec import MAGIC, VERSION, head
 from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg.encoding import VERSION, Kind
+from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
@@ -48,12 +49,12 @@ def begin(changes: dict | None = None, **context) -> None:
 
 
 def malformed() -> None:
-    set_up("keys").nodes[0].reveal(set_up("keys").contexts[0], bytes((*b"HSA", VERSION, 4)) + b"short")
+    set_up("keys").nodes[0].reveal(set_up("keys").contexts[0], head(Kind.KEY_LIST) + b"short")
 
 
 def unknown_version() -> None:
     made = set_up("keys")
-    Enrolment.begin(made.contexts[0], bytes((*b"HSA", VERSION + 1)) + made.parameters.to_bytes()[4:], seeded_entropy(1))
+    Enrolment.begin(made.contexts[0], MAGIC + bytes((VERSION + 1,)) + made.parameters.to_bytes()[4:], seeded_entropy(1))
 
 
 def out_of_order() -> None:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.secagg_mutations import looks_uniform
+from hedgerow.codec import digest
 from hedgerow.secagg import keys
 from hedgerow.secagg._primitives import prg
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.kdf import hkdf
 from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
-from hedgerow.secagg.encoding import digest
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.messages import sealed_share_context
 

@@ -105,12 +105,12 @@ def test_whole_rounds_keep_their_bytes():
     found["drops"] = hashed(a_round(session, spec, late=["site-2"], mute=["site-5"]))
     found["one vector"] = hashed(a_round(session, session.spec("third", VECTORS[1:])))
     assert found == {
-        "record": "baa79a5cb6d837704dfc5d522f601a31",
+        "record": "a3fcba411658182fc012cfd9028a954f",
         "set-up draws": "a4cf330f7fe9684369e79f1b7903c1aa",
-        "all": "24646645d221f18289cab19e4879c98c",
+        "all": "7eeb8ac920fa3a292109f9a47cb63a7e",
         "draws": "0f1d2412451c1b2103abcda09081e1c6",
-        "drops": "1d6c232bb0e5ac054748d80cb1884a05",
-        "one vector": "c3e821f8de31015695129e558bd659fe",
+        "drops": "ce095095b071d5e6bc95e7be7675fc47",
+        "one vector": "fee892eb965d43fde6abb4ffa293f5aa",
     }
 
 
@@ -135,7 +135,7 @@ def test_a_sparse_round_with_an_echo_keeps_its_bytes():
     release = aggregator.release()[1]
     sums = [release.sums["leaves"].tobytes()]
     parts = (uploads, requests.values(), echoes, [certificate], answers, states, [aggregator.to_bytes()], sums)
-    assert hashed(hashed(part).encode() for part in parts) == "5cc63cee0866a24f1d65de8b51ea7feb"
+    assert hashed(hashed(part).encode() for part in parts) == "131710e78dd9eac62ac3f59954f6b010"
 
 
 def test_a_set_up_keeps_its_bytes():
@@ -146,8 +146,8 @@ def test_a_set_up_keeps_its_bytes():
         parts = [*made.messages, *(node.to_bytes() for node in made.nodes), *made.drawn.values()]
         found[stage] = hashed([*parts, *made.deliveries.values(), made.key_list])
     assert found == {
-        "keys": "9b25d7efab2405c0534a2619c4aa03ef",
-        "nonces": "c605c912fefdec0194c020c6c42b3703",
-        "shares": "016614132932c5956fa5a179850abb94",
-        "ready": "b9b0405f9eebdf0dcee1928dd1623786",
+        "keys": "966fdb4b74554e323f004b3c1a55898e",
+        "nonces": "6ae095f98cc9fd3ad265a198cc7adb84",
+        "shares": "cd25f6f1bc11725085764b7fc91d5ae3",
+        "ready": "808a7417c9abc4821e90493ae7f64a06",
     }

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import Annotated
 
 import numpy as np
 
+from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice, Encoded, with_hash
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg.checks import check_vectors
-from hedgerow.secagg.encoding import Kind, Reader, Writer, sealed_state, unsealed_state
+from hedgerow.secagg.encoding import Kind, check_signature, read_state, split_signed
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.masks import Release, shares_in, sum_of, unmask
 from hedgerow.secagg.messages import (
@@ -30,12 +32,10 @@ from hedgerow.secagg.messages import (
     MaskedVector,
     RoundSpec,
     UnmaskRequest,
-    check_signature,
     context_of,
     header_hash,
     manifest_hash,
     sealed_hash,
-    split_signed,
 )
 from hedgerow.secagg.transitions import (
     Code,
@@ -49,6 +49,28 @@ from hedgerow.secagg.transitions import (
     untraced,
 )
 from hedgerow.secagg.view import EpochView, site_key
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AggregatorState(Encoded):
+    """Stored by the coordinator in a round, its SHA-256 after it.
+
+    Attributes:
+        uploads: MaskedVectors, in the order of their nodes; without entries once these are summed.
+        manifest: as it was signed; empty as long as vectors come.
+        totals: the masked sums, in the order of the spec's vectors.
+        echoes: signatures.
+        answers: as they were signed.
+    """
+
+    KIND = Kind.AGGREGATOR_STATE
+    state: Annotated[State, Choice(State)]
+    signed_spec: Bytes
+    uploads: Blobs
+    manifest: Bytes
+    totals: Blobs
+    echoes: BlobByNode
+    answers: BlobByNode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -184,28 +206,30 @@ class Aggregator:
 
         Of the vectors it holds only the sums: one in place of two hundred.
         """
-        writer = Writer(Kind.AGGREGATOR_STATE).text(self.state.value).variable(self.signed_spec)
-        writer.items([self.uploads[node].to_bytes() for node in sorted(self.uploads)]).variable(self.manifest)
-        writer.items([self.totals[vector.vector_id].tobytes() for vector in self.spec.vectors] if self.totals else [])
-        for messages in (self.echoes, self.answers):
-            writer.nodes(sorted(messages)).items([messages[node] for node in sorted(messages)])
-        return sealed_state(writer.bytes())
+        vectors = [vector.vector_id for vector in self.spec.vectors]
+        state = AggregatorState(
+            self.state,
+            self.signed_spec,
+            tuple(self.uploads[node].to_bytes() for node in sorted(self.uploads)),
+            self.manifest,
+            tuple(self.totals[vector].tobytes() for vector in vectors) if self.totals else (),
+            self.echoes,
+            self.answers,
+        )
+        return with_hash(state.to_bytes())
 
     @classmethod
     def restore(cls, view: EpochView, data: bytes) -> Aggregator:
         """Returns the state stored as `data`; raises OwnMistake CORRUPT_STATE."""
+        stored = read_state(AggregatorState, data)
+        manifest, answers = stored.manifest, dict(stored.answers)
         try:
-            reader = Reader(unsealed_state(data), Kind.AGGREGATOR_STATE)
-            state, signed_spec = State(reader.text()), reader.variable()
-            uploads = [MaskedVector.from_bytes(message) for message in reader.items()]
-            manifest, totals = reader.variable(), reader.items()
-            echoes = dict(zip(reader.nodes(), reader.items(), strict=True))
-            answers = dict(zip(reader.nodes(), reader.items(), strict=True))
-            reader.end()
+            uploads = [MaskedVector.from_bytes(message) for message in stored.uploads]
             parsed = [Header.from_signed(upload.header) for upload in uploads]
-            spec = RoundSpec.from_signed(signed_spec)
-            sums = _sums_from(spec, totals) if totals or manifest else {}
-            if bool(manifest) != (state is not State.COLLECTING_VECTORS) and state is not State.ABANDONED:
+            spec = RoundSpec.from_signed(stored.signed_spec)
+            sums = _sums_from(spec, stored.totals) if stored.totals or manifest else {}
+            is_collecting = stored.state is State.COLLECTING_VECTORS
+            if bool(manifest) == is_collecting and stored.state is not State.ABANDONED:
                 raise ValueError("a manifest is there exactly when the collection of vectors is closed")
             shares = {
                 node: shares_in(Answer.from_signed(message), _about(view, node)) for node, message in answers.items()
@@ -214,7 +238,10 @@ class Aggregator:
             raise refuse(Code.CORRUPT_STATE) from error
         by_node = {header.node: upload for header, upload in zip(parsed, uploads, strict=True)}
         headers = {header.node: header for header in parsed}
-        return cls(view, spec, signed_spec, state, by_node, manifest, echoes, answers, headers, shares, sums)
+        return cls(
+            view, spec, stored.signed_spec, stored.state, by_node, manifest, dict(stored.echoes), answers, headers,
+            shares, sums,
+        )  # fmt: skip
 
     def abandon(self) -> Aggregator:
         """Returns the state that has given up; nothing was released and the slot is burned."""

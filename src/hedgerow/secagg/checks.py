@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hedgerow.secagg._primitives.aead import unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import parse_share
-from hedgerow.secagg.encoding import Kind
+from hedgerow.secagg.encoding import Kind, check_signature
 from hedgerow.secagg.integers import MAX_BOUND, require_width
 from hedgerow.secagg.keys import RoundContext, seed_share_key
 from hedgerow.secagg.messages import (
@@ -17,7 +17,6 @@ from hedgerow.secagg.messages import (
     RoundSpec,
     UnmaskRequest,
     VectorSpec,
-    check_signature,
     header_hash,
     sealed_share_context,
 )

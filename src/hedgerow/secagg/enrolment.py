@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from typing import Annotated
 
+from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Encoded, Hash, digest, with_hash
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES, seal, unseal
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
+from hedgerow.secagg.encoding import Kind, check_signature, read_state
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (
@@ -31,7 +33,6 @@ from hedgerow.secagg.messages import (
     ReadyList,
     ShareDelivery,
     ShareMessage,
-    check_signature,
     hash_of_slot_keys,
     signed_list,
     view_hash,
@@ -53,6 +54,33 @@ from hedgerow.secagg.transitions import (
     untraced,
 )
 from hedgerow.secagg.view import Agreement, EpochView, agree, check_slot_keys, read_key_list, site_key, split_slot_keys
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EnrolmentState(Encoded):
+    """Stored by a node in a set-up, its SHA-256 after it.
+
+    Attributes:
+        link: of the chain of slot secrets, at slot 0.
+        channel: the X25519 secret of the node's channels.
+        advertisement: as it was sent.
+        held_shares: by the node whose slot keys they are of.
+        slot_keys: the neighbours', each one's keys one after another.
+    """
+
+    KIND = Kind.ENROLMENT_STATE
+    state: Annotated[State, Choice(State)]
+    sequence: U64
+    parameters: EpochParameters
+    node: U16
+    link: Hash
+    channel: Hash
+    nonce: Hash
+    advertisement: Bytes
+    key_list: Bytes
+    nonce_list: Bytes
+    held_shares: BlobByNode
+    slot_keys: BlobByNode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -180,13 +208,11 @@ class Enrolment:
 
     def to_bytes(self) -> bytes:
         """Returns the state, secrets included, for this node's private storage."""
-        writer = Writer(Kind.ENROLMENT_STATE).text(self.state.value).number(self.sequence, 8)
-        writer.variable(self.parameters.to_bytes()).number(self.node, 2)
-        writer.fixed(self.chain.link, 32).fixed(self.channel.secret_bytes(), 32).fixed(self.nonce, HASH_BYTES)
-        writer.variable(self.advertisement).variable(self.key_list).variable(self.nonce_list)
-        for by_node in (self.held_shares, self.slot_keys):
-            writer.nodes(sorted(by_node)).items([by_node[node] for node in sorted(by_node)])
-        return sealed_state(writer.bytes())
+        state = EnrolmentState(
+            self.state, self.sequence, self.parameters, self.node, self.chain.link, self.channel.secret_bytes(),
+            self.nonce, self.advertisement, self.key_list, self.nonce_list, self.held_shares, self.slot_keys,
+        )  # fmt: skip
+        return with_hash(state.to_bytes())
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
@@ -195,32 +221,19 @@ class Enrolment:
         Args: sequence: that of the last record written, kept apart from `data`.
         Raises OwnMistake CORRUPT_STATE, or ROLLED_BACK when `data` is of another sequence.
         """
-        body = unsealed_state(data)
-        try:
-            reader = Reader(body, Kind.ENROLMENT_STATE)
-            state, found = State(reader.text()), reader.number(8)
-            parameters, node = EpochParameters.from_bytes(reader.variable()), reader.number(2)
-            chain, channel = SlotChain(reader.fixed(32)), SecretKey(reader.fixed(32))
-            nonce, advertisement = reader.fixed(HASH_BYTES), reader.variable()
-            key_list, nonce_list = reader.variable(), reader.variable()
-            held, slot_keys = (dict(zip(reader.nodes(), reader.items(), strict=True)) for _ in range(2))
-            reader.end()
-        except (Refusal, ValueError) as error:
-            raise refuse(Code.CORRUPT_STATE) from error
-        if found != sequence:
-            raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
-        drawn, lists = (chain, channel, nonce, advertisement), (key_list, nonce_list)
-        return cls(state, found, parameters, node, *drawn, *lists, held, slot_keys)
+        found = cls.latest(data)
+        if found.sequence != sequence:
+            raise refuse(Code.ROLLED_BACK, f"It is step {found.sequence}, the journal says {sequence}.")
+        return found
 
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
         """Returns the state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
-        try:
-            reader = Reader(unsealed_state(data), Kind.ENROLMENT_STATE)
-            reader.text()
-            return cls.restore(data, reader.number(8))
-        except (Refusal, ValueError) as error:
-            raise refuse(Code.CORRUPT_STATE) from error
+        of = read_state(EnrolmentState, data)
+        return cls(
+            of.state, of.sequence, of.parameters, of.node, SlotChain(of.link), SecretKey(of.channel), of.nonce,
+            of.advertisement, of.key_list, of.nonce_list, dict(of.held_shares), dict(of.slot_keys),
+        )  # fmt: skip
 
     def _step(self, state: State, message: bytes, fact: str, **changes: object) -> Step[Enrolment]:
         following: Enrolment = replace(self, state=state, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]

@@ -26,10 +26,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
+from typing import Annotated
 
+from hedgerow.codec import Record, Unsigned, YesNo, digest
 from hedgerow.secagg._primitives.prg import keystream
-from hedgerow.secagg.encoding import digest
 from hedgerow.secagg.transitions import Code, refuse
+
+MAX_NODES = 4096
+NodeCount = Annotated[int, Unsigned(2, most=MAX_NODES)]
 
 
 def default_threshold(n_nodes: int) -> int:
@@ -67,19 +71,19 @@ def echo_quorum(n_nodes: int, n_colluders: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(Record):
     """What an epoch's parameters ask for; zero means "by default".
 
     Args: n_colluders: colluding nodes to withstand; min_survivors: least nodes in a sum; threshold: shares to rebuild a
         secret; max_drops: nodes that may drop out of a sparse cohort; is_sparse, has_echo: graph and echo exchange.
     """
 
-    n_colluders: int
-    min_survivors: int = 0
-    threshold: int = 0
-    max_drops: int = 0
-    is_sparse: bool = False
-    has_echo: bool = False
+    n_colluders: NodeCount
+    min_survivors: NodeCount = 0
+    threshold: NodeCount = 0
+    max_drops: NodeCount = 0
+    is_sparse: YesNo = False
+    has_echo: YesNo = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from hedgerow.codec import U32, Hash, Record, digest
 from hedgerow.secagg._primitives.agreement import SecretKey
 from hedgerow.secagg._primitives.kdf import expand, hkdf
-from hedgerow.secagg.encoding import HASH_BYTES, digest
 
 
 def _context(label: str, *parts: bytes) -> bytes:
@@ -62,25 +62,17 @@ class SlotChain:
         return chain
 
 
-CONTEXT_BYTES = 2 * HASH_BYTES + 4
-
-
 @dataclass(frozen=True, slots=True)
-class RoundContext:
+class RoundContext(Record):
     """What binds a key to one aggregation: the epoch, the signed spec (its hash) and the slot."""
 
-    epoch: bytes
-    spec: bytes
-    slot: int
+    epoch: Hash
+    spec: Hash
+    slot: U32
 
     def to_bytes(self) -> bytes:
         """Returns the context as one string of fixed length."""
         return self.epoch + self.spec + _number(self.slot)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> RoundContext:
-        """Returns the context whose `to_bytes` is `data`."""
-        return cls(data[:HASH_BYTES], data[HASH_BYTES : 2 * HASH_BYTES], int.from_bytes(data[2 * HASH_BYTES :], "big"))
 
 
 def pair_secret(own: SecretKey, own_node: int, peer: int, peer_public: bytes, epoch: bytes, slot: int) -> bytes:

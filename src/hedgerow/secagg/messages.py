@@ -14,64 +14,59 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Annotated
 
+from hedgerow.codec import (
+    HASH_BYTES,
+    U8,
+    U16,
+    U32,
+    U64,
+    Blobs,
+    Bytes,
+    Choice,
+    Fixed,
+    Hash,
+    Line,
+    Many,
+    Nested,
+    Nodes,
+    Ratio,
+    Record,
+    Unsigned,
+    digest,
+    fail,
+)
 from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity, verify
+from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES
 from hedgerow.secagg._primitives.shamir import SHARE_BYTES
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
-from hedgerow.secagg.keys import CONTEXT_BYTES, RoundContext
+from hedgerow.secagg.encoding import Kind, Sent, Signed, split_signed
+from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import Code, refuse
 
-
-def sign(identity: Identity, kind: Kind, body: bytes) -> bytes:
-    """Returns the body with the signature after it; the kind is the signature's domain."""
-    return body + identity.sign(kind.name.encode(), body)
-
-
-def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, bytes]:
-    """Returns (body, signature) of a signed message; raises Refusal MALFORMED when it is too short."""
-    if len(data) <= SIGNATURE_BYTES:
-        raise refuse(Code.MALFORMED, "It is shorter than a signature.", peer)
-    return data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+MAX_VECTORS = 64
+SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
+WITHHELD, SEED_SHARE, SLOT_KEY_SHARE = 0, 1, 2
+Hashes = Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES))]
+SealedShares = Annotated[tuple[bytes, ...], Many(Fixed(SEALED_SHARE_BYTES))]
 
 
-def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | None) -> None:
-    """Raises Refusal BAD_SIGNATURE unless the signed message `data` of `kind` verifies under `public`."""
-    body, signature = split_signed(data, peer)
-    try:
-        verify(public, kind.name.encode(), body, signature)
-    except PrimitiveFault as error:
-        raise refuse(Code.BAD_SIGNATURE, f"In a {kind.name}.", peer) from error
+def _require_one_each(nodes: Sequence[int], values: Sequence[bytes]) -> None:
+    if len(nodes) != len(values):
+        fail("Nodes, and what is said of them, differ in number.")
 
 
 @dataclass(frozen=True, slots=True)
-class KeyBundle:
+class KeyBundle(Signed):
     """Node to all, signed: its public keys for the epoch, those of the slots by their hash; a nonce's commitment."""
 
-    parameters: bytes
-    node: int
-    nonce_commitment: bytes
-    channel_key: bytes
-    slot_keys_hash: bytes
-
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message (199 bytes)."""
-        writer = Writer(Kind.KEY_BUNDLE).fixed(self.parameters, HASH_BYTES).number(self.node, 2)
-        writer.fixed(self.nonce_commitment, HASH_BYTES).fixed(self.channel_key, KEY_BYTES)
-        return sign(identity, Kind.KEY_BUNDLE, writer.fixed(self.slot_keys_hash, HASH_BYTES).bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> KeyBundle:
-        """Returns the bundle without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data)[0], Kind.KEY_BUNDLE)
-        parameters, node = reader.fixed(HASH_BYTES), reader.number(2)
-        commitment, channel = reader.fixed(HASH_BYTES), reader.fixed(KEY_BYTES)
-        bundle = cls(parameters, node, commitment, channel, reader.fixed(HASH_BYTES))
-        reader.end()
-        return bundle
+    KIND = Kind.KEY_BUNDLE
+    parameters: Hash
+    node: U16
+    nonce_commitment: Hash
+    channel_key: Hash
+    slot_keys_hash: Hash
 
 
 def hash_of_slot_keys(slot_keys: bytes) -> bytes:
@@ -80,177 +75,113 @@ def hash_of_slot_keys(slot_keys: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Advertisement:
+class Advertisement(Sent):
     """Node to the coordinator: its signed key bundle for all, and its slot keys, which go to its neighbours only."""
 
-    bundle: bytes
-    slot_keys: bytes
-
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        return Writer(Kind.ADVERTISEMENT).variable(self.bundle).variable(self.slot_keys).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Advertisement:
-        """Returns the message; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.ADVERTISEMENT)
-        advertisement = cls(reader.variable(), reader.variable())
-        reader.end()
-        return advertisement
+    KIND = Kind.ADVERTISEMENT
+    bundle: Bytes
+    slot_keys: Bytes
 
 
 @dataclass(frozen=True, slots=True)
-class NonceReveal:
+class NonceReveal(Signed):
     """Node to all, signed: the nonce, and the hash of the key list it saw."""
 
-    parameters: bytes
-    node: int
-    key_list: bytes
-    nonce: bytes
+    KIND = Kind.NONCE
+    parameters: Hash
+    node: U16
+    key_list: Hash
+    nonce: Hash
 
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.NONCE).fixed(self.parameters, HASH_BYTES).number(self.node, 2)
-        body = writer.fixed(self.key_list, HASH_BYTES).fixed(self.nonce, HASH_BYTES).bytes()
-        return sign(identity, Kind.NONCE, body)
 
-    @classmethod
-    def from_signed(cls, data: bytes) -> NonceReveal:
-        """Returns the reveal without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data)[0], Kind.NONCE)
-        parameters, node = reader.fixed(HASH_BYTES), reader.number(2)
-        reveal = cls(parameters, node, reader.fixed(HASH_BYTES), reader.fixed(HASH_BYTES))
-        reader.end()
-        return reveal
+@dataclass(frozen=True, slots=True)
+class SignedList(Sent):
+    """Coordinator: KeyBundles to all, or NonceReveals in a NonceDelivery; each signed, in the order of their nodes."""
+
+    SENDER = "coordinator"
+    kind: Annotated[Kind, Choice(Kind)]
+    parameters: Hash
+    messages: Blobs
+
+    def check(self) -> None:
+        if self.kind not in (Kind.KEY_LIST, Kind.NONCE_LIST):
+            fail("It is no list of signed messages.")
 
 
 def signed_list(kind: Kind, parameters: bytes, messages: Sequence[bytes]) -> bytes:
     """Returns the coordinator's list (KEY_LIST or NONCE_LIST) of signed messages, in the order of their nodes."""
-    return Writer(kind).fixed(parameters, HASH_BYTES).items(messages).bytes()
+    return SignedList(kind, parameters, tuple(messages)).to_bytes()
 
 
 def read_signed_list(kind: Kind, data: bytes, parameters: bytes) -> tuple[bytes, ...]:
     """Returns the signed messages of a list; raises Refusal MALFORMED or DIFFERENT_VIEW (other parameters)."""
-    reader = Reader(data, kind, "coordinator")
-    if reader.fixed(HASH_BYTES) != parameters:
+    listed = SignedList.from_bytes(data)
+    if listed.kind is not kind:
+        raise refuse(Code.MALFORMED, f"It is not a {kind.name}.", "coordinator")
+    if listed.parameters != parameters:
         raise refuse(Code.DIFFERENT_VIEW, "The list is for other parameters.", "coordinator")
-    messages = reader.items()
-    reader.end()
-    return messages
+    return listed.messages
 
 
 @dataclass(frozen=True, slots=True)
-class NonceDelivery:
+class NonceDelivery(Sent):
     """Coordinator to one node: the list of nonces, and the slot keys of its neighbours in the graph that they draw.
 
     The neighbours' runs of keys come in increasing order of their numbers, which follow from the nonces.
     """
 
-    nonce_list: bytes
-    slot_keys: tuple[bytes, ...]
-
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        return Writer(Kind.NONCE_DELIVERY).variable(self.nonce_list).items(self.slot_keys).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> NonceDelivery:
-        """Returns the delivery; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.NONCE_DELIVERY, "coordinator")
-        delivery = cls(reader.variable(), reader.items())
-        reader.end()
-        return delivery
+    KIND = Kind.NONCE_DELIVERY
+    SENDER = "coordinator"
+    nonce_list: Bytes
+    slot_keys: Blobs
 
 
 @dataclass(frozen=True, slots=True)
-class ShareMessage:
+class ShareMessage(Signed):
     """Node to the coordinator, signed: one sealed run of slot-key shares for each holder, in increasing order."""
 
-    view: bytes
-    node: int
-    holders: tuple[int, ...]
-    sealed: tuple[bytes, ...]
+    KIND = Kind.SHARES
+    view: Hash
+    node: U16
+    holders: Nodes
+    sealed: Blobs
 
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.SHARES).fixed(self.view, HASH_BYTES).number(self.node, 2).nodes(self.holders)
-        return sign(identity, Kind.SHARES, writer.items(self.sealed).bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> ShareMessage:
-        """Returns the message without checking its signature; raises Refusal MALFORMED or REPEATED_NODE."""
-        reader = Reader(split_signed(data)[0], Kind.SHARES)
-        view, node = reader.fixed(HASH_BYTES), reader.number(2)
-        message = cls(view, node, reader.nodes(), reader.items())
-        reader.end()
-        if len(message.holders) != len(message.sealed):
-            raise refuse(Code.MALFORMED, "Holders and shares differ in number.", node)
-        return message
+    def check(self) -> None:
+        _require_one_each(self.holders, self.sealed)
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDelivery:
+class ShareDelivery(Sent):
     """Coordinator to one holder: the sealed shares that its neighbours sent it, in increasing order of sender."""
 
-    view: bytes
-    senders: tuple[int, ...]
-    sealed: tuple[bytes, ...]
+    KIND = Kind.SHARE_DELIVERY
+    SENDER = "coordinator"
+    view: Hash
+    senders: Nodes
+    sealed: Blobs
 
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        return Writer(Kind.SHARE_DELIVERY).fixed(self.view, HASH_BYTES).nodes(self.senders).items(self.sealed).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ShareDelivery:
-        """Returns the delivery; raises Refusal MALFORMED or REPEATED_NODE."""
-        reader = Reader(data, Kind.SHARE_DELIVERY, "coordinator")
-        delivery = cls(reader.fixed(HASH_BYTES), reader.nodes(), reader.items())
-        reader.end()
-        if len(delivery.senders) != len(delivery.sealed):
-            raise refuse(Code.MALFORMED, "Senders and shares differ in number.", "coordinator")
-        return delivery
+    def check(self) -> None:
+        _require_one_each(self.senders, self.sealed)
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(Signed):
     """Node to all, signed: whose shares the node holds, for the view of the set-up that it saw."""
 
-    view: bytes
-    node: int
-    held: tuple[int, ...]
-
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.ACKNOWLEDGEMENT).fixed(self.view, HASH_BYTES).number(self.node, 2)
-        return sign(identity, Kind.ACKNOWLEDGEMENT, writer.nodes(self.held).bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> Acknowledgement:
-        """Returns the acknowledgement without checking its signature; raises Refusal."""
-        reader = Reader(split_signed(data)[0], Kind.ACKNOWLEDGEMENT)
-        acknowledgement = cls(reader.fixed(HASH_BYTES), reader.number(2), reader.nodes())
-        reader.end()
-        return acknowledgement
+    KIND = Kind.ACKNOWLEDGEMENT
+    view: Hash
+    node: U16
+    held: Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyList:
+class ReadyList(Sent):
     """Coordinator to all: the acknowledgements of the ready nodes, in the order of their numbers."""
 
-    view: bytes
-    acknowledgements: tuple[bytes, ...]
-
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        return Writer(Kind.READY_LIST).fixed(self.view, HASH_BYTES).items(self.acknowledgements).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ReadyList:
-        """Returns the list; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.READY_LIST, "coordinator")
-        ready = cls(reader.fixed(HASH_BYTES), reader.items())
-        reader.end()
-        return ready
+    KIND = Kind.READY_LIST
+    SENDER = "coordinator"
+    view: Hash
+    acknowledgements: Blobs
 
 
 def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
@@ -258,12 +189,8 @@ def view_hash(parameters: bytes, key_list: bytes, nonce_list: bytes) -> bytes:
     return digest("view", parameters, key_list, nonce_list)
 
 
-MAX_VECTORS = 64
-SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES
-
-
 @dataclass(frozen=True, slots=True)
-class VectorSpec:
+class VectorSpec(Record):
     """One vector of a slot.
 
     Args: vector_id: distinct within the slot; length: entries (>= 1); width: bits of an entry, 32 or 64; entry_bound:
@@ -271,63 +198,37 @@ class VectorSpec:
         released, the noise's tail included, wherever the noise is added.
     """
 
-    vector_id: str
-    length: int
-    width: int
-    entry_bound: int
-    sum_bound: int
+    vector_id: Line
+    length: U32
+    width: U8
+    entry_bound: U64
+    sum_bound: U64
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseSpec:
+class NoiseSpec(Record):
     """The discrete Gaussian noise of a slot: who adds it, and the total variance (grid units squared, 0 for none)."""
 
-    mode: NoiseMode
-    variance: Fraction = Fraction(0)
+    mode: Annotated[NoiseMode, Choice(NoiseMode)]
+    variance: Annotated[Fraction, Ratio(16)] = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSpec:
+class RoundSpec(Signed):
     """Coordinator to nodes, signed: what slot `slot` is for.
 
     Args: epoch: digest of the epoch's view; purpose: what the sum is for, at most one release each; model: 32-byte
         digest of the model so far; vectors: 1..64; noise: see NoiseSpec.
     """
 
-    epoch: bytes
-    slot: int
-    purpose: str
-    model: bytes
-    vectors: tuple[VectorSpec, ...]
+    KIND = Kind.ROUND_SPEC
+    SENDER = "coordinator"
+    epoch: Hash
+    slot: U32
+    purpose: Line
+    model: Hash
+    vectors: Annotated[tuple[VectorSpec, ...], Many(Nested(VectorSpec), size=1, most=MAX_VECTORS)]
     noise: NoiseSpec
-
-    def to_signed(self, coordinator: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.ROUND_SPEC).fixed(self.epoch, HASH_BYTES).number(self.slot, 4).text(self.purpose)
-        writer.fixed(self.model, HASH_BYTES).number(self.noise.mode, 1)
-        writer.number(self.noise.variance.numerator, 16).number(self.noise.variance.denominator, 16)
-        writer.number(len(self.vectors), 1)
-        for vector in self.vectors:
-            writer.text(vector.vector_id).number(vector.length, 4).number(vector.width, 1)
-            writer.number(vector.entry_bound, 8).number(vector.sum_bound, 8)
-        return sign(coordinator, Kind.ROUND_SPEC, writer.bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> RoundSpec:
-        """Returns the spec without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data, "coordinator")[0], Kind.ROUND_SPEC, "coordinator")
-        epoch, slot, purpose = reader.fixed(HASH_BYTES), reader.number(4), reader.text()
-        model, mode = reader.fixed(HASH_BYTES), NoiseMode(reader.number(1, least=1, most=3))
-        numerator, denominator = reader.number(16), reader.number(16, least=1)
-        variance = Fraction(numerator, denominator)
-        if variance.denominator != denominator:
-            raise refuse(Code.MALFORMED, "A fraction is not in lowest terms.", "coordinator")
-        vectors = tuple(
-            VectorSpec(reader.text(), reader.number(4), reader.number(1), reader.number(8), reader.number(8))
-            for _ in range(reader.number(1, most=MAX_VECTORS))
-        )
-        reader.end()
-        return cls(epoch, slot, purpose, model, vectors, NoiseSpec(mode, variance))
 
 
 @lru_cache(maxsize=8)
@@ -345,30 +246,15 @@ def context_of(spec: RoundSpec, signed_spec: bytes) -> RoundContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(Signed):
     """Node to all, signed: what the node uploaded for one slot, by hashes."""
 
+    KIND = Kind.HEADER
     context: RoundContext
-    node: int
-    payload: bytes
-    seed_commitment: bytes
-    sealed: bytes
-
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message (237 bytes)."""
-        writer = Writer(Kind.HEADER).fixed(self.context.to_bytes(), CONTEXT_BYTES).number(self.node, 2)
-        for part in (self.payload, self.seed_commitment, self.sealed):
-            writer.fixed(part, HASH_BYTES)
-        return sign(identity, Kind.HEADER, writer.bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> Header:
-        """Returns the header without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data)[0], Kind.HEADER)
-        context, node = RoundContext.from_bytes(reader.fixed(CONTEXT_BYTES)), reader.number(2)
-        header = cls(context, node, *reader.run(3, HASH_BYTES))
-        reader.end()
-        return header
+    node: U16
+    payload: Hash
+    seed_commitment: Hash
+    sealed: Hash
 
 
 def header_hash(signed_header: bytes) -> bytes:
@@ -377,55 +263,31 @@ def header_hash(signed_header: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedVector:
+class MaskedVector(Sent):
     """Node to the aggregator: header, sealed seed shares (61 bytes for each ready neighbour), masked entries."""
 
-    header: bytes
-    sealed: tuple[bytes, ...]
-    payload: bytes
-
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        writer = Writer(Kind.MASKED_VECTOR).variable(self.header).number(len(self.sealed), 2)
-        return writer.run(self.sealed, SEALED_SHARE_BYTES).variable(self.payload).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> MaskedVector:
-        """Returns the message; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.MASKED_VECTOR)
-        header, sealed = reader.variable(), reader.run(reader.number(2), SEALED_SHARE_BYTES)
-        message = cls(header, sealed, reader.variable())
-        reader.end()
-        return message
+    KIND = Kind.MASKED_VECTOR
+    header: Bytes
+    sealed: SealedShares
+    payload: Bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Signed):
     """Coordinator to nodes, signed: the survivors of a slot, each with the hash of its header.
 
     A node that is not listed has dropped out; the format has no way to list it as both.
     """
 
+    KIND = Kind.MANIFEST
+    SENDER = "coordinator"
     context: RoundContext
-    purpose: str
-    survivors: tuple[int, ...]
-    headers: tuple[bytes, ...]
+    purpose: Line
+    survivors: Nodes
+    headers: Hashes
 
-    def to_signed(self, coordinator: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.MANIFEST).fixed(self.context.to_bytes(), CONTEXT_BYTES)
-        writer.text(self.purpose).nodes(self.survivors)
-        return sign(coordinator, Kind.MANIFEST, writer.run(self.headers, HASH_BYTES).bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> Manifest:
-        """Returns the manifest without checking its signature; raises Refusal MALFORMED or REPEATED_NODE."""
-        reader = Reader(split_signed(data, "coordinator")[0], Kind.MANIFEST, "coordinator")
-        context = RoundContext.from_bytes(reader.fixed(CONTEXT_BYTES))
-        purpose, survivors = reader.text(), reader.nodes()
-        manifest = cls(context, purpose, survivors, reader.run(len(survivors), HASH_BYTES))
-        reader.end()
-        return manifest
+    def check(self) -> None:
+        _require_one_each(self.survivors, self.headers)
 
 
 @lru_cache(maxsize=8)
@@ -435,110 +297,60 @@ def manifest_hash(signed_manifest: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class UnmaskRequest:
+class UnmaskRequest(Sent):
     """Coordinator to one survivor: the manifest, and of itself and each surviving neighbour the signed header, in
     increasing order; then the seed shares that the surviving neighbours sealed for it, in the same order.
     """
 
-    manifest: bytes
-    headers: tuple[bytes, ...]
-    sealed: tuple[bytes, ...]
-
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        writer = Writer(Kind.UNMASK_REQUEST).variable(self.manifest).items(self.headers)
-        return writer.number(len(self.sealed), 2).run(self.sealed, SEALED_SHARE_BYTES).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> UnmaskRequest:
-        """Returns the request; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.UNMASK_REQUEST, "coordinator")
-        manifest, headers = reader.variable(), reader.items()
-        request = cls(manifest, headers, reader.run(reader.number(2), SEALED_SHARE_BYTES))
-        reader.end()
-        return request
+    KIND = Kind.UNMASK_REQUEST
+    SENDER = "coordinator"
+    manifest: Bytes
+    headers: Blobs
+    sealed: SealedShares
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(Signed):
     """Node to all, signed: "this is the manifest I saw"."""
 
-    node: int
-    manifest: bytes
-
-    def body(self) -> bytes:
-        """Returns the bytes that are signed."""
-        return Writer(Kind.ECHO).number(self.node, 2).fixed(self.manifest, HASH_BYTES).bytes()
-
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
-        return sign(identity, Kind.ECHO, self.body())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> Echo:
-        """Returns the echo without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data)[0], Kind.ECHO)
-        echo = cls(reader.number(2), reader.fixed(HASH_BYTES))
-        reader.end()
-        return echo
+    KIND = Kind.ECHO
+    node: U16
+    manifest: Hash
 
 
 @dataclass(frozen=True, slots=True)
-class EchoCertificate:
+class EchoCertificate(Sent):
     """Coordinator to survivors: who echoed the manifest, with the signatures."""
 
-    manifest: bytes
-    nodes: tuple[int, ...]
-    signatures: tuple[bytes, ...]
+    KIND = Kind.ECHO_CERTIFICATE
+    SENDER = "coordinator"
+    manifest: Hash
+    nodes: Nodes
+    signatures: Annotated[tuple[bytes, ...], Many(Fixed(SIGNATURE_BYTES))]
 
-    def to_bytes(self) -> bytes:
-        """Returns the message."""
-        writer = Writer(Kind.ECHO_CERTIFICATE).fixed(self.manifest, HASH_BYTES).nodes(self.nodes)
-        return writer.run(self.signatures, SIGNATURE_BYTES).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> EchoCertificate:
-        """Returns the certificate; raises Refusal MALFORMED or REPEATED_NODE."""
-        reader = Reader(data, Kind.ECHO_CERTIFICATE, "coordinator")
-        manifest, nodes = reader.fixed(HASH_BYTES), reader.nodes()
-        certificate = cls(manifest, nodes, reader.run(len(nodes), SIGNATURE_BYTES))
-        reader.end()
-        return certificate
-
-
-WITHHELD, SEED_SHARE, SLOT_KEY_SHARE = 0, 1, 2
+    def check(self) -> None:
+        _require_one_each(self.nodes, self.signatures)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Signed):
     """Node to the aggregator, signed: for itself and each ready neighbour, in increasing order, one share or none.
 
     `kinds` says which: of a survivor's self-mask seed, or of a dropped node's slot key, never both; or withheld.
     """
 
-    node: int
-    manifest: bytes
-    kinds: tuple[int, ...]
-    shares: tuple[bytes, ...]
+    KIND = Kind.ANSWER
+    node: U16
+    manifest: Hash
+    kinds: Annotated[tuple[int, ...], Many(Unsigned(1, most=SLOT_KEY_SHARE))]
+    shares: Annotated[tuple[bytes, ...], Many(Fixed(SHARE_BYTES))]
 
     def __repr__(self) -> str:
         return f"Answer(node={self.node}, kinds={self.kinds})"
 
-    def to_signed(self, identity: Identity) -> bytes:
-        """Returns the signed message."""
-        writer = Writer(Kind.ANSWER).number(self.node, 2).fixed(self.manifest, HASH_BYTES)
-        return sign(identity, Kind.ANSWER, writer.variable(bytes(self.kinds)).run(self.shares, SHARE_BYTES).bytes())
-
-    @classmethod
-    def from_signed(cls, data: bytes) -> Answer:
-        """Returns the answer without checking its signature; raises Refusal MALFORMED."""
-        reader = Reader(split_signed(data)[0], Kind.ANSWER)
-        node, manifest, kinds = reader.number(2), reader.fixed(HASH_BYTES), tuple(reader.variable())
-        if max(kinds, default=WITHHELD) > SLOT_KEY_SHARE:
-            raise refuse(Code.MALFORMED, "An unknown kind of share.", node)
-        shares = reader.run(len(kinds) - kinds.count(WITHHELD), SHARE_BYTES)
-        reader.end()
-        return cls(node, manifest, kinds, shares)
+    def check(self) -> None:
+        if len(self.shares) != len(self.kinds) - self.kinds.count(WITHHELD):
+            fail("Shares are more or fewer than it says.")
 
 
 def sealed_share_context(context: RoundContext, sender: int, holder: int, payload: bytes, commitment: bytes) -> bytes:

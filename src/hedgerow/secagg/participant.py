@@ -13,7 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
+from hedgerow.codec import (
+    U16,
+    U32,
+    U64,
+    BlobByNode,
+    Blobs,
+    Bytes,
+    Choice,
+    CodecFault,
+    Encoded,
+    Hash,
+    Line,
+    Many,
+    Maybe,
+    Nested,
+    Nodes,
+    Text,
+    digest,
+    with_hash,
+)
+from hedgerow.codec import Record as Fields
 from hedgerow.secagg._primitives.aead import seal, unseal
 from hedgerow.secagg._primitives.faults import PrimitiveFault
 from hedgerow.secagg._primitives.identity import Identity, verify
@@ -27,7 +49,7 @@ from hedgerow.secagg.checks import (
     check_spec,
     open_seed_share,
 )
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest, sealed_state, unsealed_state
+from hedgerow.secagg.encoding import Kind, check_signature, read_state
 from hedgerow.secagg.integers import Integers
 from hedgerow.secagg.keys import RoundContext, SlotChain, state_key
 from hedgerow.secagg.masks import MaskingKeys, encode_vectors, mask_upload
@@ -42,7 +64,6 @@ from hedgerow.secagg.messages import (
     Manifest,
     RoundSpec,
     UnmaskRequest,
-    check_signature,
     context_of,
     manifest_hash,
 )
@@ -74,7 +95,7 @@ class NodeContext:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OpenSlot:
+class OpenSlot(Fields):
     """The slot a node is in: what it sent, and what it may send again.
 
     `digest` is the hash of the only manifest that is answered in this slot, empty before there is one; `manifest` is
@@ -82,32 +103,75 @@ class OpenSlot:
     """
 
     context: RoundContext
-    purpose: str
-    header_hash: bytes
-    own_share: bytes
-    upload: bytes
-    digest: bytes = b""
-    manifest: bytes = b""
-    echo: bytes = b""
-    answer: bytes = b""
+    purpose: Line
+    header_hash: Hash
+    own_share: Bytes
+    upload: Bytes
+    digest: Bytes = b""
+    manifest: Bytes = b""
+    echo: Bytes = b""
+    answer: Bytes = b""
 
     def __repr__(self) -> str:
         return f"OpenSlot(slot={self.context.slot}, purpose={self.purpose!r})"
 
-    def fields(self) -> list[bytes]:
-        """Returns what is stored."""
-        return [
-            self.context.epoch, self.context.spec, self.context.slot.to_bytes(4, "big"), self.purpose.encode(),
-            self.header_hash, self.own_share, self.upload, self.digest, self.manifest, self.echo, self.answer,
-        ]  # fmt: skip
 
-    @classmethod
-    def from_fields(cls, fields: tuple[bytes, ...]) -> OpenSlot:
-        """Returns the slot stored as `fields`; raises ValueError for another number of them."""
-        epoch, spec, slot, purpose, *rest = fields
-        header, own_share, upload, digest, manifest, echo, answer = rest
-        context = RoundContext(epoch, spec, int.from_bytes(slot, "big"))
-        return cls(context, purpose.decode(), header, own_share, upload, digest, manifest, echo, answer)
+@dataclass(frozen=True, slots=True, repr=False)
+class ParticipantEpoch(Encoded):
+    """Stored by a node once for an epoch, its SHA-256 after it.
+
+    Attributes:
+        view: a StoredView.
+        channels: secrets by the peer with which they are shared.
+        holders: the nodes whose slot keys' shares are held.
+        first: the slot of the first row.
+        rows: for each slot the shares held, in the order of `holders`, under a key of that slot.
+    """
+
+    KIND = Kind.PARTICIPANT_EPOCH
+    view: Bytes
+    node: U16
+    channels: BlobByNode
+    holders: Nodes
+    first: U32
+    rows: Blobs
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ParticipantStep(Encoded):
+    """Stored by a node before every message, its SHA-256 after it.
+
+    Attributes:
+        epoch: digest of the epoch's view.
+        link: of the chain of slot secrets, at `slot`.
+        shares_from: the slot of the first share in `held`.
+        held: the shares of the slots that the chain has left behind and that may yet be asked for.
+        n_purposes: how many purposes were answered; they are stored one by one.
+        evidence: two manifests that a coordinator signed for one slot.
+        open: the slot that the node is in.
+    """
+
+    KIND = Kind.PARTICIPANT_STEP
+    epoch: Hash
+    state: Annotated[State, Choice(State)]
+    sequence: U64
+    link: Hash
+    slot: U32
+    shares_from: U32
+    held: Bytes
+    n_purposes: U32
+    evidence: Blobs
+    open: Annotated[OpenSlot | None, Maybe(Nested(OpenSlot))]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ParticipantState(Encoded):
+    """Both in one piece, with the purposes answered; `epoch` and `step` are as they are stored."""
+
+    KIND = Kind.PARTICIPANT_STATE
+    epoch: Bytes
+    step: Bytes
+    purposes: Annotated[tuple[str, ...], Many(Text())]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -219,7 +283,7 @@ class Participant:
             try:
                 verify(
                     site_key(self.view.roster, node), Kind.ECHO.name.encode(),
-                    Echo(node, certified.manifest).body(), signature,
+                    Echo(node, certified.manifest).to_bytes(), signature,
                 )  # fmt: skip
             except PrimitiveFault as error:
                 raise refuse(Code.BAD_SIGNATURE, "In an ECHO.", node) from error
@@ -233,20 +297,16 @@ class Participant:
 
     def to_bytes(self) -> bytes:
         """Returns the state in one piece, secrets included; a store that writes for every message keeps the parts."""
-        writer = Writer(Kind.PARTICIPANT_STATE).variable(self.epoch_bytes()).variable(self.step_bytes())
-        return writer.items([purpose.encode() for purpose in sorted(self.purposes)]).bytes()
+        return ParticipantState(self.epoch_bytes(), self.step_bytes(), tuple(sorted(self.purposes))).to_bytes()
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Participant:
         """Returns the state of `to_bytes`; see `restore_parts`."""
         try:
-            reader = Reader(data, Kind.PARTICIPANT_STATE)
-            epoch, step = reader.variable(), reader.variable()
-            purposes = [purpose.decode() for purpose in reader.items()]
-            reader.end()
-        except (Refusal, ValueError) as error:
+            stored = ParticipantState.from_bytes(data)
+        except CodecFault as error:
             raise refuse(Code.CORRUPT_STATE) from error
-        return cls.restore_parts(epoch, step, purposes, sequence)
+        return cls.restore_parts(stored.epoch, stored.step, stored.purposes, sequence)
 
     def epoch_bytes(self) -> bytes:
         """Returns what stays the same until the epoch ends, secrets included, to be stored once.
@@ -254,27 +314,25 @@ class Participant:
         The held shares of each slot are encrypted under a key that follows from the chain's link of that slot: with the
         link of a later slot, which is all that `step_bytes` keeps, they cannot be read any more.
         """
-        writer = Writer(Kind.PARTICIPANT_EPOCH).variable(self.view.to_bytes()).number(self.node, 2)
-        peers = sorted(self.channels)
-        writer.nodes(peers).items([self.channels[peer] for peer in peers]).nodes(sorted(self.shares))
         first = max(self.chain.slot, self.shares_from)
-        writer.number(first, 4)
         slots = zip(range(first, self.view.parameters.n_slots), storage_keys(self.chain.after(first)), strict=False)
-        return sealed_state(writer.items([crypted(key, self._shares_of(slot)) for slot, key in slots]).bytes())
+        rows = tuple(crypted(key, self._shares_of(slot)) for slot, key in slots)
+        holders = tuple(sorted(self.shares))
+        kept = ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows)
+        return with_hash(kept.to_bytes())
 
     def step_bytes(self) -> bytes:
         """Returns what a step changes, secrets included: small, for it is stored before every message.
 
         The purposes answered are only counted here: they are stored one by one as they come.
         """
-        writer = Writer(Kind.PARTICIPANT_STEP).fixed(self.view.digest, HASH_BYTES)
-        writer.text(self.state.value).number(self.sequence, 8)
-        writer.fixed(self.chain.link, 32).number(self.chain.slot, 4).number(self.shares_from, 4)
         # The chain has left the open slot behind, and its shares may yet be asked for.
         held = b"".join(self._shares_of(slot) for slot in range(self.shares_from, self.chain.slot))
-        writer.variable(held).number(len(self.purposes), 4).items(self.evidence)
-        writer.items([] if self.open is None else self.open.fields())
-        return sealed_state(writer.bytes())
+        step = ParticipantStep(
+            self.view.digest, self.state, self.sequence, self.chain.link, self.chain.slot, self.shares_from, held,
+            len(self.purposes), self.evidence, self.open,
+        )  # fmt: skip
+        return with_hash(step.to_bytes())
 
     @classmethod
     def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
@@ -284,29 +342,23 @@ class Participant:
             record written, kept apart from `step`: a restored backup does not fit it.
         Raises OwnMistake CORRUPT_STATE or ROLLED_BACK; the node must then enrol in a new epoch.
         """
+        kept, last = read_state(ParticipantEpoch, epoch), read_state(ParticipantStep, step)
         try:
-            reader = Reader(unsealed_state(epoch), Kind.PARTICIPANT_EPOCH)
-            view, node = EpochView.from_bytes(reader.variable()), reader.number(2)
-            channels = dict(zip(reader.nodes(), reader.items(), strict=True))
-            holders, first, stored = reader.nodes(), reader.number(4), reader.items()
-            reader.end()
-            reader = Reader(unsealed_state(step), Kind.PARTICIPANT_STEP)
-            of_epoch, state, found = reader.fixed(HASH_BYTES), State(reader.text()), reader.number(8)
-            chain, shares_from = SlotChain(reader.fixed(32), reader.number(4)), reader.number(4)
-            held, count, evidence, opened = reader.variable(), reader.number(4), reader.items(), reader.items()
-            reader.end()
-            slot = OpenSlot.from_fields(opened) if opened else None
-        except (Refusal, ValueError) as error:
+            view = EpochView.from_bytes(kept.view)
+        except Refusal as error:
             raise refuse(Code.CORRUPT_STATE) from error
-        if found != sequence:
-            raise refuse(Code.ROLLED_BACK, f"It is step {found}, the journal says {sequence}.")
-        if of_epoch != view.digest or count != len(purposes) or chain.slot < first:
+        if last.sequence != sequence:
+            raise refuse(Code.ROLLED_BACK, f"It is step {last.sequence}, the journal says {sequence}.")
+        if last.epoch != view.digest or last.n_purposes != len(purposes) or last.slot < kept.first:
             raise refuse(Code.CORRUPT_STATE)
-        readable = zip(storage_keys(chain), stored[chain.slot - first :], strict=False)
-        by_slot = held + b"".join(crypted(key, row) for key, row in readable)
-        shares = runs_by_node(holders, by_slot)
-        answered = frozenset(purposes)
-        return cls(view, node, state, found, chain, channels, shares, shares_from, answered, slot, evidence)
+        chain = SlotChain(last.link, last.slot)
+        readable = zip(storage_keys(chain), kept.rows[chain.slot - kept.first :], strict=False)
+        by_slot = last.held + b"".join(crypted(key, row) for key, row in readable)
+        shares = runs_by_node(kept.holders, by_slot)
+        return cls(
+            view, kept.node, last.state, sequence, chain, kept.channels, shares, last.shares_from,
+            frozenset(purposes), last.open, last.evidence,
+        )  # fmt: skip
 
     def _require_running(self, context: NodeContext | None) -> None:
         if self.state is State.STOPPED:

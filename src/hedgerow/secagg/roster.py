@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Annotated
 
+from hedgerow.codec import Choice, Hash, Line, Many, Nested, Record, Unsigned, digest
 from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import PUBLIC_KEY_BYTES, require_public
-from hedgerow.secagg.encoding import HASH_BYTES, Kind, Reader, Writer, digest
-from hedgerow.secagg.guarantees import Guarantees, Wishes, derive
+from hedgerow.secagg._primitives.identity import require_public
+from hedgerow.secagg.encoding import Kind, Sent
+from hedgerow.secagg.guarantees import MAX_NODES, Guarantees, Wishes, derive
 from hedgerow.secagg.transitions import Code, refuse
 
-MAX_NODES = 4096
 MAX_SLOTS = 4096
 MAX_ATTEMPTS = 16
 MAX_ROWS = 2**48
@@ -30,23 +31,24 @@ class NoiseMode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Site(Record):
     """One organisation of the roster, the Ed25519 key (32 bytes) of its node, and the most rows it has; 0: not said."""
 
-    name: str
-    key: bytes
-    max_rows: int = 0
+    name: Line
+    key: Hash
+    max_rows: Annotated[int, Unsigned(8, most=MAX_ROWS)] = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(Sent):
     """The sites, in the order that numbers their nodes from 0, and the coordinator's key.
 
     Raises Refusal ROSTER_MISMATCH for repeated names or keys, keys of small order, or too many sites.
     """
 
-    coordinator: bytes
-    sites: tuple[Site, ...]
+    KIND = Kind.ROSTER
+    coordinator: Hash
+    sites: Annotated[tuple[Site, ...], Many(Nested(Site), least=1, most=MAX_NODES)]
 
     def __post_init__(self) -> None:
         keys = [self.coordinator, *(site.key for site in self.sites)]
@@ -61,34 +63,9 @@ class Roster:
         except PrimitiveFault as error:
             raise refuse(Code.ROSTER_MISMATCH, error.what) from error
 
-    def to_bytes(self) -> bytes:
-        """Returns the canonical encoding."""
-        writer = Writer(Kind.ROSTER).fixed(self.coordinator, PUBLIC_KEY_BYTES).number(len(self.sites), 2)
-        for site in self.sites:
-            writer.text(site.name).fixed(site.key, PUBLIC_KEY_BYTES)
-        if any(site.max_rows for site in self.sites):
-            for site in self.sites:
-                writer.number(site.max_rows, 8)
-        return writer.bytes()
-
     def max_rows_of(self, name: str) -> int:
         """Returns the most rows that the site of this name has; 0 where the roster does not say."""
         return next((site.max_rows for site in self.sites if site.name == name), 0)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Roster:
-        """Returns the roster encoded in `data`; raises Refusal."""
-        reader = Reader(data, Kind.ROSTER)
-        coordinator = reader.fixed(PUBLIC_KEY_BYTES)
-        count = reader.number(2, least=1, most=MAX_NODES)
-        parties = [(reader.text(), reader.fixed(PUBLIC_KEY_BYTES)) for _ in range(count)]
-        # Rosters in which no site says how many rows it has keep the encoding, and so the hash, that they had.
-        says_rows = not reader.is_at_end
-        rows = [reader.number(8, most=MAX_ROWS) if says_rows else 0 for _ in range(count)]
-        reader.end()
-        if says_rows and not any(rows):
-            raise refuse(Code.MALFORMED, "Rows are said, and no site has any.")
-        return cls(coordinator, tuple(Site(*party, most) for party, most in zip(parties, rows, strict=True)))
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that bundles and parameters carry."""
@@ -103,7 +80,7 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochParameters:
+class EpochParameters(Sent):
     """What the coordinator proposes for one epoch; every node checks it against its own policy.
 
     Args: run_id: 32 bytes, the plan's hash or a nonce; attempt: 1..16, counts the set-ups of one run; roster_hash: 32
@@ -111,34 +88,14 @@ class EpochParameters:
         noise: who adds it.
     """
 
-    run_id: bytes
-    attempt: int
-    roster_hash: bytes
-    n_slots: int
+    KIND = Kind.PARAMETERS
+    SENDER = "coordinator"
+    run_id: Hash
+    attempt: Annotated[int, Unsigned(1, least=1)]
+    roster_hash: Hash
+    n_slots: Annotated[int, Unsigned(2, least=1, most=MAX_SLOTS)]
     wishes: Wishes
-    noise: NoiseMode
-
-    def to_bytes(self) -> bytes:
-        """Returns the canonical encoding."""
-        wishes = self.wishes
-        flags = wishes.is_sparse + 2 * wishes.has_echo
-        writer = Writer(Kind.PARAMETERS).fixed(self.run_id, HASH_BYTES).number(self.attempt, 1)
-        writer.fixed(self.roster_hash, HASH_BYTES).number(self.n_slots, 2)
-        for count in (wishes.n_colluders, wishes.min_survivors, wishes.threshold, wishes.max_drops):
-            writer.number(count, 2)
-        return writer.number(flags, 1).number(self.noise, 1).bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> EpochParameters:
-        """Returns the parameters encoded in `data`; raises Refusal MALFORMED."""
-        reader = Reader(data, Kind.PARAMETERS, "coordinator")
-        run_id, attempt = reader.fixed(HASH_BYTES), reader.number(1, least=1, most=255)
-        roster_hash, n_slots = reader.fixed(HASH_BYTES), reader.number(2, least=1, most=MAX_SLOTS)
-        counts = [reader.number(2, most=MAX_NODES) for _ in range(4)]
-        flags, noise = reader.number(1, most=3), NoiseMode(reader.number(1, least=1, most=3))
-        reader.end()
-        wishes = Wishes(counts[0], counts[1], counts[2], counts[3], bool(flags & 1), bool(flags & 2))
-        return cls(run_id, attempt, roster_hash, n_slots, wishes, noise)
+    noise: Annotated[NoiseMode, Choice(NoiseMode)]
 
     def hash(self) -> bytes:
         """Returns the 32-byte hash that every set-up message carries."""

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from hedgerow.codec import HASH_BYTES
 from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import HASH_BYTES
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import SPARSE_ABOVE, Wishes, default_colluders
 from hedgerow.secagg.integers import Integers

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from hedgerow.codec import BlobByNode, Bytes, digest
 from hedgerow.secagg._primitives.agreement import KEY_BYTES, is_low_order
-from hedgerow.secagg.encoding import Kind, Reader, Writer, digest
+from hedgerow.secagg.encoding import Kind, Sent, check_signature
 from hedgerow.secagg.guarantees import Graph, Guarantees, complete, derive, harary, origin_members
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.messages import (
@@ -21,7 +22,6 @@ from hedgerow.secagg.messages import (
     KeyBundle,
     NonceReveal,
     ReadyList,
-    check_signature,
     hash_of_slot_keys,
     read_signed_list,
     view_hash,
@@ -177,6 +177,37 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRecord(Sent):
+    """Coordinator: an epoch as all its members saw it, to a site that was not in it, and for its own storage.
+
+    Attributes:
+        key_list, nonce_list: SignedLists.
+        ready_list: a ReadyList.
+    """
+
+    KIND = Kind.EPOCH_RECORD
+    roster: Roster
+    parameters: EpochParameters
+    key_list: Bytes
+    nonce_list: Bytes
+    ready_list: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView(Sent):
+    """What a party stores of an epoch.
+
+    Attributes:
+        record: an EpochRecord.
+        slot_keys: those that it was given, each node's one after another.
+    """
+
+    KIND = Kind.EPOCH_VIEW
+    record: Bytes
+    slot_keys: BlobByNode
+
+
+@dataclass(frozen=True, slots=True)
 class EpochView:
     """All that is public about a ready epoch. `digest` (32 bytes) binds every later message to it.
 
@@ -215,12 +246,9 @@ class EpochView:
         Args: require: raises for a roster or parameters that are not wanted. It is asked before the lists are looked
             at, whose signatures cost time: in a stranger's record they may be as many as the format allows.
         """
-        reader = Reader(record, Kind.EPOCH_RECORD)
-        roster, parameters = Roster.from_bytes(reader.variable()), EpochParameters.from_bytes(reader.variable())
-        lists = (reader.variable(), reader.variable(), reader.variable())
-        reader.end()
-        require(roster, parameters)
-        return cls.from_messages(roster, parameters, *lists)
+        of = EpochRecord.from_bytes(record)
+        require(of.roster, of.parameters)
+        return cls.from_messages(of.roster, of.parameters, of.key_list, of.nonce_list, of.ready_list)
 
     def with_slot_keys(self, slot_keys: Mapping[int, bytes]) -> EpochView:
         """Returns the view of a party that was given these slot keys, checked; raises Refusal as `check_slot_keys`."""
@@ -233,20 +261,16 @@ class EpochView:
 
     def to_bytes(self) -> bytes:
         """Returns the record and this party's slot keys, for its own storage."""
-        nodes = sorted(self.slot_keys)
-        writer = Writer(Kind.EPOCH_VIEW).variable(self.record).nodes(nodes)
-        return writer.items([self.slot_keys[node] for node in nodes]).bytes()
+        return StoredView(self.record, self.slot_keys).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EpochView:
-        """Returns the view of `to_bytes`, checked again; raises Refusal, or ValueError."""
-        reader = Reader(data, Kind.EPOCH_VIEW)
-        record, nodes, runs = reader.variable(), reader.nodes(), reader.items()
-        reader.end()
-        view, slot_keys = cls.from_record(record), dict(zip(nodes, runs, strict=True))
-        if not slot_keys.keys() <= view.bundles.keys():
+        """Returns the view of `to_bytes`, checked again; raises Refusal."""
+        stored = StoredView.from_bytes(data)
+        view = cls.from_record(stored.record)
+        if not stored.slot_keys.keys() <= view.bundles.keys():
             raise refuse(Code.UNKNOWN_NODE, "Slot keys are of no member.")
-        return view.with_slot_keys(slot_keys)
+        return view.with_slot_keys(stored.slot_keys)
 
     @property
     def public_seed(self) -> int:
@@ -293,18 +317,10 @@ def _view_of(
         structure_seed=nonce_seed("structure-seed", agreed.nonces),
         # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
         digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
-        record=record_of(roster.to_bytes(), parameters.to_bytes(), key_list, nonce_list, ready_list),
+        record=EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes(),
         _ready_set=ready_set,
         _peers=peers,
     )
-
-
-def record_of(*parts: bytes) -> bytes:
-    """Returns the record of an epoch: its roster, parameters, and lists of keys, of nonces and of ready nodes."""
-    writer = Writer(Kind.EPOCH_RECORD)
-    for part in parts:
-        writer.variable(part)
-    return writer.bytes()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from hedgerow.codec import HASH_BYTES
 from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
 from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
@@ -15,7 +16,6 @@ from hedgerow.protocol.messages import MessageKind, Payload
 from hedgerow.protocol.script import RunState
 from hedgerow.rounds import mode_of
 from hedgerow.secagg._primitives.agreement import KEY_BYTES
-from hedgerow.secagg.encoding import HASH_BYTES
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.integers import LEAST_COLLUDERS
