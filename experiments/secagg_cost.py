@@ -21,12 +21,12 @@ import numpy as np
 
 from experiments.harness import verdict
 from hedgerow.codec import HASH_BYTES
-from hedgerow.secagg._primitives import shamir
-from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
-from hedgerow.secagg._primitives.identity import Identity, forget_verified
-from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.crypto import shamir
+from hedgerow.crypto.aead import OVERHEAD_BYTES
+from hedgerow.crypto.agreement import KEY_BYTES
+from hedgerow.crypto.identity import Identity, forget_verified
+from hedgerow.crypto.prg import DTYPES, add_keystreams
+from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind

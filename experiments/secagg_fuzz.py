@@ -19,8 +19,8 @@ import numpy as np
 
 from experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
 from hedgerow.codec import with_hash, without_hash
+from hedgerow.crypto.identity import Identity
 from hedgerow.secagg import messages
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind

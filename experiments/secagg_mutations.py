@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from experiments.harness import arguments
 from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy, set_up
+from hedgerow.crypto import aead, agreement, prg
+from hedgerow.crypto.prg import DTYPES
 from hedgerow.errors import HedgerowError
 from hedgerow.secagg import aggregator, checks, enrolment, masks, participant
-from hedgerow.secagg._primitives import aead, agreement, prg
-from hedgerow.secagg._primitives.prg import DTYPES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.keys import self_mask_secret, vector_keys
 from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets

@@ -17,6 +17,7 @@ from hedgerow.protocol.wire.reports import Told, WatchRequest
 from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
 from hedgerow.secagg.aggregator import AggregatorState
+from hedgerow.secagg.encoding import HASHES, KEYS
 from hedgerow.secagg.encoding import Kind as SecaggKind
 from hedgerow.secagg.enrolment import EnrolmentState
 from hedgerow.secagg.guarantees import Wishes
@@ -169,7 +170,19 @@ def render() -> str:
         parts += [f"## {room.title}\n", room.text + "\n"]
         for record in room.records:
             parts += _section(record)
-    return "\n".join(parts)
+    return "\n".join([*parts, *_domains()])
+
+
+def _domains() -> Iterator[str]:
+    yield "## Hashes and keys of secure aggregation\n"
+    rows = [f"| `{domain}` | {parts} |" for domain, parts in HASHES.items()]
+    yield "\n".join(["| `digest` of domain | and parts |", "|---|---|", *rows]) + "\n"
+    yield (
+        "A key is 32 bytes of HKDF-SHA256, whose info is `hedgerow/secagg/1/` and the digest of the domain and its "
+        "parts.\n"
+    )
+    cells = [f"| `{domain}` | {' | '.join(text.split('; ', 2))} |" for domain, text in KEYS.items()]
+    yield "\n".join(["| domain | from | salt | parts |", "|---|---|---|---|", *cells]) + "\n"
 
 
 def _section(record: type[Record]) -> Iterator[str]:

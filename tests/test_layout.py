@@ -22,8 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "losses": {"plan"},
     "storage": set(),
     "privacy": {"plan", "protocol"},
-    "secagg": set(),
-    "rounds": {"plan", "protocol", "secagg"},
+    "crypto": set(),
+    "secagg": {"crypto"},
+    "rounds": {"plan", "protocol", "crypto", "secagg"},
     "transport": {"plan", "protocol"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "trees"},
@@ -31,12 +32,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"plan", "protocol", "losses", "privacy", "trees", "evaluation"},
     "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "training"},
     "client": {
-        "plan", "protocol", "losses", "storage", "privacy", "secagg", "rounds", "transport", "trees", "data",
+        "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees", "data",
         "evaluation", "training", "methods",
     },
     "server": {
-        "plan", "protocol", "losses", "storage", "privacy", "secagg", "rounds", "transport", "trees", "evaluation",
-        "training", "methods",
+        "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees",
+        "evaluation", "training", "methods",
     },
 }  # fmt: skip
 # Every room may import these.
@@ -65,7 +66,8 @@ PURE: dict[str, set[str]] = {
     "methods": {"numpy", "numba", "concurrent"},
     "privacy": {"numpy", "numba", "scipy", "dp_accounting"},
     # Threads make parts of a mask, which is the same however it is divided.
-    "secagg": {"numpy", "numba", "cryptography", "concurrent"},
+    "crypto": {"numpy", "cryptography", "concurrent"},
+    "secagg": {"numpy", "numba"},
     "rounds": {"numpy"},
 }
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}

@@ -19,6 +19,7 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
@@ -38,7 +39,6 @@ from hedgerow.protocol.messages import (
 )
 from hedgerow.protocol.script import RunState
 from hedgerow.secagg import masks, participant
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code

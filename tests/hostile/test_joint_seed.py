@@ -17,13 +17,13 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.client.budget import MOST_UNUSED_DRAWS
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.participant import NodeContext

@@ -15,14 +15,14 @@ import pytest
 from experiments import secagg_cost
 from experiments.secagg_cost import setup_sizes
 from experiments.secagg_lab import set_up
+from hedgerow.crypto.agreement import KEY_BYTES
+from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.errors import PlanError
 from hedgerow.local.forecast import dry_run
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
 from hedgerow.rounds import release_bound
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES
 from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.session import EpochSession

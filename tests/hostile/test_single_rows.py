@@ -20,6 +20,7 @@ from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
+from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError, DataError, PolicyRefusal
 from hedgerow.evaluation.sums import ScoreHistogram
@@ -31,7 +32,6 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private

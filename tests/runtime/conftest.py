@@ -18,6 +18,7 @@ from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession, handle
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
+from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
@@ -26,7 +27,6 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.messages import MessageKind, Payload, decode
 from hedgerow.protocol.script import NodeState
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import RunSession, run_coordinator

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow.crypto.identity import Identity
 from hedgerow.local.training import train, without_secure_aggregation
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.view import EpochRecord

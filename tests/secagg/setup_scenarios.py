@@ -11,7 +11,7 @@ from experiments.secagg_lab import (
     set_up,
 )
 from hedgerow.codec import MAGIC, VERSION, head
-from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes

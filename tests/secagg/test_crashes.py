@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
-from hedgerow.secagg._primitives.aead import unseal
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.crypto.aead import unseal
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+import hedgerow.secagg
 from hedgerow.codec import CodecFault
-from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.crypto.identity import Identity
+from hedgerow.secagg.encoding import HASHES, KEYS
 from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import Code, Refusal
@@ -81,3 +85,10 @@ def test_a_spec_that_ends_anywhere_before_its_end_is_refused():
     for size in range(len(body)):
         with pytest.raises(Refusal):
             RoundSpec.from_signed(body[:size] + signature)
+
+
+def test_every_domain_is_listed():
+    """Two uses of one domain would let one hash pass for another; docs/wire.md prints the list."""
+    source = "".join(path.read_text() for path in Path(hedgerow.secagg.__file__).parent.glob("*.py"))
+    assert set(re.findall(r'(?:digest|nonce_seed)\("([a-z-]+)"', source)) == set(HASHES)
+    assert set(re.findall(r'_context\("([a-z-]+)"', source)) == set(KEYS)

@@ -20,7 +20,7 @@ from experiments.secagg_lab import (
     set_up,
     sparse_lab,
 )
-from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.encoding import Kind

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from experiments.secagg_mutations import looks_uniform
 from hedgerow.codec import digest
+from hedgerow.crypto import prg
+from hedgerow.crypto.agreement import SecretKey
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.kdf import hkdf
+from hedgerow.crypto.prg import DTYPES, add_keystreams, keystream
 from hedgerow.secagg import keys
-from hedgerow.secagg._primitives import prg
-from hedgerow.secagg._primitives.agreement import SecretKey
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.kdf import hkdf
-from hedgerow.secagg._primitives.prg import DTYPES, add_keystreams, keystream
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.messages import sealed_share_context
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.secagg._primitives import aead, agreement, identity, kdf, prg
-from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.crypto import aead, agreement, identity, kdf, prg
+from hedgerow.crypto.faults import PrimitiveFault
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 

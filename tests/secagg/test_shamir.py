@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg._primitives import shamir
-from hedgerow.secagg._primitives.faults import PrimitiveFault
+from hedgerow.crypto import shamir
+from hedgerow.crypto.faults import PrimitiveFault
 
 P = 2**256 + 297
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from experiments.secagg_lab import SetUp, require_refusal, seeded_entropy, set_up, sparse_lab
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
+from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.cli.inputs import signing_roster
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.transport.identities import (
     PrivateIdentity,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hedgerow.client.policy import Policy, parse_policy
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster

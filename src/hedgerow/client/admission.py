@@ -18,6 +18,7 @@ from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import EvaluationNode, Node, SamplingSource
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
+from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask
@@ -25,7 +26,6 @@ from hedgerow.plan.fields import read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.training.settings import Settings

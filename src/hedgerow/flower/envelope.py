@@ -18,13 +18,13 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Text
+from hedgerow.crypto.aead import seal, unseal
+from hedgerow.crypto.agreement import SecretKey
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, verify
+from hedgerow.crypto.kdf import hkdf
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.protocol.wire.stream import refused
-from hedgerow.secagg._primitives.aead import seal, unseal
-from hedgerow.secagg._primitives.agreement import SecretKey
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES, Identity, verify
-from hedgerow.secagg._primitives.kdf import hkdf
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
 MOST_MESSAGES = 4096

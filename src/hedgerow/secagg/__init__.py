@@ -23,5 +23,5 @@ One aggregation, in a slot of its own (`participant` and `aggregator`; the masks
 4. Sum: `Aggregator.release` rebuilds the masks from the shares and takes them away.
 
 `transitions` has every legal step and every reason to refuse one. `session.EpochSession` runs all of it in one process.
-docs/secure-aggregation.md says what the protocol promises. `_primitives` is not for use outside this room.
+docs/secure-aggregation.md says what the protocol promises.
 """

@@ -14,8 +14,8 @@ from typing import Annotated
 import numpy as np
 
 from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice, Encoded, with_hash
-from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg._primitives.prg import DTYPES, Words
+from hedgerow.crypto.identity import Identity
+from hedgerow.crypto.prg import DTYPES, Words
 from hedgerow.secagg.checks import check_vectors
 from hedgerow.secagg.encoding import Kind, check_signature, read_state, split_signed
 from hedgerow.secagg.keys import RoundContext

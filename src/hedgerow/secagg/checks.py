@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow.secagg._primitives.aead import unseal
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.shamir import parse_share
+from hedgerow.crypto.aead import unseal
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.shamir import parse_share
 from hedgerow.secagg.encoding import Kind, check_signature
 from hedgerow.secagg.integers import MAX_BOUND, require_width
 from hedgerow.secagg.keys import RoundContext, seed_share_key

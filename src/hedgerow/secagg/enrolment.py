@@ -17,10 +17,10 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Encoded, Hash, digest, with_hash
-from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES, seal, unseal
-from hedgerow.secagg._primitives.agreement import SecretKey
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES, parse_share, split
+from hedgerow.crypto.aead import OVERHEAD_BYTES, seal, unseal
+from hedgerow.crypto.agreement import SecretKey
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.shamir import SHARE_BYTES, parse_share, split
 from hedgerow.secagg.encoding import Kind, check_signature, read_state
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel

@@ -22,8 +22,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.prg import DTYPES, Words
 from hedgerow.errors import PrivacyError
-from hedgerow.secagg._primitives.prg import DTYPES, Words
 from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.transitions import Code, refuse

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hedgerow.codec import U32, Hash, Record, digest
-from hedgerow.secagg._primitives.agreement import SecretKey
-from hedgerow.secagg._primitives.kdf import expand, hkdf
+from hedgerow.crypto.agreement import SecretKey
+from hedgerow.crypto.kdf import expand, hkdf
 
 
 def _context(label: str, *parts: bytes) -> bytes:

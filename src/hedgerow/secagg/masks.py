@@ -14,12 +14,12 @@ from itertools import combinations, islice
 
 import numpy as np
 
-from hedgerow.secagg._primitives.aead import seal
-from hedgerow.secagg._primitives.agreement import SecretKey
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import Identity
-from hedgerow.secagg._primitives.prg import DTYPES, Words, add_keystreams
-from hedgerow.secagg._primitives.shamir import interpolate, parse_share, secret_from, split, weights_at
+from hedgerow.crypto.aead import seal
+from hedgerow.crypto.agreement import SecretKey
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.identity import Identity
+from hedgerow.crypto.prg import DTYPES, Words, add_keystreams
+from hedgerow.crypto.shamir import interpolate, parse_share, secret_from, split, weights_at
 from hedgerow.secagg.integers import Integers, decode, encode
 from hedgerow.secagg.keys import (
     RoundContext,

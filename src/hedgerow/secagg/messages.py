@@ -37,9 +37,9 @@ from hedgerow.codec import (
     digest,
     fail,
 )
-from hedgerow.secagg._primitives.aead import OVERHEAD_BYTES
-from hedgerow.secagg._primitives.identity import SIGNATURE_BYTES
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.crypto.aead import OVERHEAD_BYTES
+from hedgerow.crypto.identity import SIGNATURE_BYTES
+from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.encoding import Kind, Sent, Signed, split_signed
 from hedgerow.secagg.keys import RoundContext
 from hedgerow.secagg.roster import NoiseMode

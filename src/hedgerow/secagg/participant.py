@@ -36,11 +36,11 @@ from hedgerow.codec import (
     with_hash,
 )
 from hedgerow.codec import Record as Fields
-from hedgerow.secagg._primitives.aead import seal, unseal
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import Identity, verify
-from hedgerow.secagg._primitives.prg import keystream
-from hedgerow.secagg._primitives.shamir import SHARE_BYTES
+from hedgerow.crypto.aead import seal, unseal
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.identity import Identity, verify
+from hedgerow.crypto.prg import keystream
+from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.checks import (
     ExpectedRound,
     check_header_signature,

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Annotated
 
 from hedgerow.codec import Choice, Hash, Line, Many, Nested, Record, Unsigned, digest
-from hedgerow.secagg._primitives.faults import PrimitiveFault
-from hedgerow.secagg._primitives.identity import require_public
+from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.identity import require_public
 from hedgerow.secagg.encoding import Kind, Sent
 from hedgerow.secagg.guarantees import MAX_NODES, Guarantees, Wishes, derive
 from hedgerow.secagg.transitions import Code, refuse

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.secagg._primitives.identity import Identity
+from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup

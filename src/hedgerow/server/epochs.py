@@ -9,13 +9,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hedgerow.codec import HASH_BYTES
+from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.errors import AggregationError, PlanError, RemoteProtocolError
 from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import MessageKind, Payload
 from hedgerow.protocol.script import RunState
 from hedgerow.rounds import mode_of
-from hedgerow.secagg._primitives.agreement import KEY_BYTES
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.integers import LEAST_COLLUDERS

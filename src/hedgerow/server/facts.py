@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, HedgerowError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask, checks_of
@@ -25,7 +26,6 @@ from hedgerow.protocol.messages import (
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.roster import Roster

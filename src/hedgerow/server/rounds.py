@@ -10,6 +10,7 @@ from enum import Enum
 
 import numpy as np
 
+from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, HedgerowError, PlanError, PrivacyError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import Task, TrainingTask
@@ -20,7 +21,6 @@ from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.results import Salvage
 from hedgerow.protocol.script import RunState
 from hedgerow.rounds import VECTOR_ID, expected_round, mode_of, release_bound, require_words, rows_of
-from hedgerow.secagg._primitives.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.integers import WIDTHS, wrapped
 from hedgerow.secagg.messages import EchoCertificate, RoundSpec, manifest_hash

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from hedgerow.secagg._primitives.faults import require_length
+from hedgerow.crypto.faults import require_length
 
 KEY_BYTES = 32
 # Little-endian by name: the bytes on the wire and the masks are the same on every machine.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length
 
 KEY_BYTES = 32
 # The u-coordinates of low order, canonical or not (the top bit is ignored by X25519).

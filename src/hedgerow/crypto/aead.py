@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length
 
 KEY_BYTES = 32
 NONCE_BYTES = 12

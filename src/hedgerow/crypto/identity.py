@@ -8,7 +8,7 @@ from hashlib import sha256
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from hedgerow.secagg._primitives.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
