@@ -23,7 +23,7 @@ from hedgerow.client.node import Node
 from hedgerow.data.columns import UNKNOWN, category_indices, identifiers, numbers
 from hedgerow.data.faults import Place
 from hedgerow.data.site_data import SiteData, site_data_from_records
-from hedgerow.data.sources import read_records, read_sql_records
+from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
@@ -111,7 +111,7 @@ def from_database(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Reco
         connection.execute("create table t (c, x, y, person)")
         connection.executemany("insert into t values (?, ?, ?, ?)", rows)
     connection.close()
-    return concatenate(read_sql_records(f"sqlite:///{file}", SQL, plan, left_out={}))
+    return concatenate(read_records(f"sqlite:///{file}#{SQL}", plan, left_out={}))
 
 
 @pytest.mark.parametrize("odd", ["unknown", 0.25, b"\xff", None])

@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.cli.node import loader
 from hedgerow.data.site_data import read_site_data, site_data_from_records
-from hedgerow.data.sources import read_sql_records
+from hedgerow.data.sources import read_records
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 
 pytest.importorskip("sqlalchemy")
@@ -39,7 +39,7 @@ def test_a_query_gives_what_a_file_gives(factory: ModuleType, database: str, tmp
     (tmp_path / "site.csv").write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
     from_file, _ = read_site_data(tmp_path / "site.csv", plan)
     for chunk_rows in (7, 50, 1000):
-        records = read_sql_records(database, "select * from patients order by rowid", plan, chunk_rows=chunk_rows)
+        records = read_records(f"{database}#" + "select * from patients order by rowid", plan, chunk_rows=chunk_rows)
         from_query, _ = site_data_from_records(records, plan)
         assert np.array_equal(from_query.codes, from_file.codes)
         assert np.array_equal(from_query.labels, from_file.labels)
@@ -60,7 +60,7 @@ def test_a_query_that_does_not_serve_is_refused(factory: ModuleType, database: s
     """The errors are those of files where they can be; a database's own message is not passed on."""
     plan = factory.make_plan()
     with pytest.raises(DataError) as caught:
-        site_data_from_records(read_sql_records(database, query, plan), plan)
+        site_data_from_records(read_records(f"{database}#" + query, plan), plan)
     assert caught.value.code == code
     assert "canary" not in str(caught.value) and "sqlite" not in str(caught.value)
 
@@ -68,9 +68,9 @@ def test_a_query_that_does_not_serve_is_refused(factory: ModuleType, database: s
 def test_a_password_in_a_url_is_never_repeated(factory: ModuleType) -> None:
     """An error goes into logs, and the URL holds the database's password."""
     plan = factory.make_plan()
-    for url in ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary"):
+    for url in ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary://"):
         with pytest.raises((DataError, EnvironmentFault)) as caught:
-            list(read_sql_records(url, "select 1", plan))
+            list(read_records(f"{url}#" + "select 1", plan))
         assert "canary" not in str(caught.value)
 
 
@@ -84,12 +84,12 @@ def test_a_url_and_a_query_belong_together(data: str, query: str | None) -> None
 def test_one_text_that_is_not_utf8_leaves_out_its_own_row(factory: ModuleType, database: str) -> None:
     """SQLite's driver gives a whole query up because of one such cell; the site would refuse because of one record."""
     plan, query = factory.make_plan(), "select * from patients order by rowid"
-    before, _ = site_data_from_records(read_sql_records(database, query, plan), plan)
+    before, _ = site_data_from_records(read_records(f"{database}#" + query, plan), plan)
     with sqlite3.connect(database.removeprefix("sqlite:///")) as connection:
         connection.execute("insert into patients values (1, 1.0, cast(x'ff61' as text), 0.0, 'no', '')")
     connection.close()
     left_out: dict[str, int] = {}
-    records = read_sql_records(database, query, plan, left_out=left_out)
+    records = read_records(f"{database}#" + query, plan, left_out=left_out)
     after, report = site_data_from_records(records, plan, left_out=left_out)
     assert np.array_equal(after.codes, before.codes) and np.array_equal(after.labels, before.labels)
     assert dict(report.unfit) == {"data-wrong-type": 1}

@@ -30,8 +30,8 @@ ASKED = {
     "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
     "dp_accounting": "from hedgerow.privacy.pld import epsilon_pld; from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
-    "sqlalchemy": "from hedgerow.data.sources import read_sql_records\n"
-    "next(read_sql_records('sqlite://', 'select 1', None))",
+    "sqlalchemy": "from hedgerow.data.sources import column_names\n"
+    "column_names('sqlite://#select 1')",
 }
 
 

@@ -32,31 +32,30 @@ def read_plan(path: str) -> Plan:
     return parse_plan(text)
 
 
-def named_sites(arguments: Sequence[str]) -> dict[str, Path]:
-    """Each site's file by its name, from `[NAME=]FILE` arguments.
+def named_sites(arguments: Sequence[str]) -> dict[str, str]:
+    """Each site's table, a file or a URL, by its name, from `[NAME=]TABLE` arguments.
 
     Raises:
         UsageError: two sites have the same name.
     """
-    sites: dict[str, Path] = {}
+    sites: dict[str, str] = {}
     for argument in arguments:
-        name, path = _site(argument)
+        name, place = _site(argument)
         if name in sites:
             raise UsageError("duplicate-site", argument=argument, name=name)
-        sites[name] = path
+        sites[name] = place
     return sites
 
 
-def _site(argument: str) -> tuple[str, Path]:
-    name, equals, path = argument.partition("=")
-    if equals and name and os.sep not in name and path and not Path(argument).exists():
-        return name, Path(path)
-    file = Path(argument)
+def _site(argument: str) -> tuple[str, str]:
+    name, equals, place = argument.partition("=")
+    if equals and name and os.sep not in name and place and not Path(argument).exists():
+        return name, place
     # Not at the top: commands without a table need no pyarrow.
-    from hedgerow.data.sources import ENDINGS
+    from hedgerow.data.sources import ending_of
 
-    ending = next((ending for ending in ENDINGS if file.name.lower().endswith(ending)), "")
-    return file.name[: len(file.name) - len(ending)] or file.name, file
+    file = Path(argument).name
+    return file[: len(file) - len(ending_of(file))] or file, argument if "://" in argument else str(Path(argument))
 
 
 def check_can_write(path: str) -> Path:

@@ -31,9 +31,9 @@ from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, leave, run_node
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
-from hedgerow.data.site_data import SiteData, read_site_data, site_data_from_records
-from hedgerow.data.sources import column_names, read_sql_records
-from hedgerow.data.units import ContributionReport, RowsLeftOut
+from hedgerow.data.site_data import SiteData, read_site_data
+from hedgerow.data.sources import column_names, is_url, opened
+from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import digest_of_model
@@ -95,16 +95,14 @@ def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | N
     Raises:
         UsageError: a URL without a query, or a query without a URL.
     """
-    is_url = "://" in data
-    if is_url != (query is not None):
+    if query is not None and not is_url(data):
         raise UsageError("query-without-url")
+    place = data if query is None else f"{data}#{query}"
+    # A file is looked for when its rows are read; a URL may lack its query.
+    source = opened(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        if query is None:
-            return _told(read_site_data(data, plan, strict=strict), data, tell)
-        left_out: RowsLeftOut | None = None if strict else {}
-        records = read_sql_records(data, query, plan, left_out=left_out)
-        return _told(site_data_from_records(records, plan, left_out=left_out), "The query's result", tell)
+        return _told(read_site_data(place, plan, strict=strict), source, tell)
 
     return load
 
@@ -121,7 +119,7 @@ def check_table(data: str) -> None:
 
     A database is asked when there is a plan.
     """
-    if "://" not in data:
+    if not is_url(data):
         column_names(data)
 
 

@@ -13,6 +13,7 @@ from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import seeded_samplings
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
+from hedgerow.data.sources import is_url
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -23,8 +24,8 @@ from hedgerow.threads import available_threads, use_threads
 Sites = Mapping[str, SiteData]
 
 
-def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
-    """Read and bin every site's file; rows of one unit are bounded at each site and over all of them.
+def read_sites(tables: Mapping[str, str | Path], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:
+    """Read and bin every site's table, a file or a URL; rows of one unit are bounded at each site and over all of them.
 
     What was left out is said on stderr, for the operator's eyes.
 
@@ -32,12 +33,13 @@ def read_sites(files: Mapping[str, Path], plan: Plan, *, quiet: bool, strict: bo
         strict: refuse a row that does not fit, and a table without rows.
 
     Raises:
-        DataError: a file cannot be read or lacks a column; if strict, also for a row.
+        DataError: a table cannot be read or lacks a column; if strict, also for a row.
     """
     rows = {}
-    for name, path in files.items():
-        with status(f"Reading {path.name}", quiet=quiet):
-            rows[name] = read_site_rows(path, plan, strict=strict)
+    for name, place in tables.items():
+        # A URL may have a password in it.
+        with status(f"Reading {name if is_url(place) else Path(place).name}", quiet=quiet):
+            rows[name] = read_site_rows(place, plan, strict=strict)
     bounded = bounded_sites(rows, plan)
     for name, (own, report) in bounded.items():
         if report.unfit or report.n_dropped or not own.n_records:

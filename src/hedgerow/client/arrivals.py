@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.sources import ENDINGS
+from hedgerow.data.sources import ending_of
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.methods.registry import method_of
 from hedgerow.plan.plan import Plan
@@ -55,7 +55,7 @@ class ArrivalFolder:
             found = [path.name for path in self.folder.iterdir() if path.is_file()]
         except OSError as fault:
             raise EnvironmentFault("arrivals-folder", folder=self.folder, fault=fault.strerror or fault) from fault
-        return sorted(name for name in found if name.lower().endswith(ENDINGS) and not name.startswith("."))
+        return sorted(name for name in found if ending_of(name) and not name.startswith("."))
 
 
 class ArrivalsOfRun:

@@ -169,7 +169,7 @@ def _key(plan: Plan) -> bytes:
 def read_site_data(
     path: str | os.PathLike[str], plan: Plan, *, strict: bool = False
 ) -> tuple[SiteData, ContributionReport]:
-    """The same from a .csv, .csv.gz or .parquet file; rows that do not fit are left out and counted in the report.
+    """The same from a file or a URL (`hedgerow.data.sources`); rows that do not fit are left out and counted.
 
     Args:
         strict: refuse the first row that does not fit, and a table without rows. In a federation this tells the others
@@ -182,7 +182,7 @@ def read_site_data(
 
 
 def read_site_rows(path: str | os.PathLike[str], plan: Plan, *, strict: bool = False) -> SiteRows:
-    """All rows of a file, for `bounded_sites`; arguments and errors as in `read_site_data`."""
+    """All rows of a table, for `bounded_sites`; arguments and errors as in `read_site_data`."""
     left_out: RowsLeftOut | None = None if strict else {}
     return site_rows_from_records(read_records(path, plan, left_out=left_out), plan, left_out)
 
@@ -193,7 +193,7 @@ def read_sites_data(
     """The rows of all sites of a run, from a file each, with the rows of one unit bounded over all of them.
 
     Args:
-        paths: each site's .csv, .csv.gz or .parquet file by the site's name.
+        paths: each site's file, or URL, by the site's name.
         strict: see `read_site_data`.
 
     Raises:

@@ -34,6 +34,7 @@ from hedgerow.client.node import warm_up
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
+from hedgerow.data.sources import is_url
 from hedgerow.errors import HedgerowError, PolicyRefusal
 from hedgerow.flower import require_version
 from hedgerow.flower.files import SiteFile, read_site_file
@@ -135,7 +136,7 @@ def _kept(
         coordinator of them; max_rows: how many to train on it declares, 0 for no number.
     """
     data, query = source
-    table = "" if query else data
+    table = "" if is_url(data) else data
     read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
 
     def load(plan: Plan) -> SiteData:
