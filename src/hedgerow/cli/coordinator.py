@@ -29,7 +29,7 @@ from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.status import Audience, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
@@ -233,10 +233,10 @@ def carry_out(
 def serve(
     arguments: argparse.Namespace, plan: Plan, noise: NoiseSource, file: ModelFile, model: EvaluatedModel | None
 ) -> tuple[Outcome, RunSession]:
-    """`carry_out` over gRPC, by `roster`, `identity`, `listen`, `metrics` and `json` of the command line."""
+    """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line."""
     require_masks(plan)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
-    address = HubAddress(*address_of(arguments.listen, "--listen"))
+    host, port = address_of(arguments.listen, "--listen")
     # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
     digest = bytes.fromhex(plan.digest) if model is None else b""
     allow_many_connections()
@@ -244,10 +244,10 @@ def serve(
     @contextmanager
     def listening(session: RunSession, board: RunBoard) -> Iterator[Hub]:
         monitors = Monitors(pinned)
-        hub = GrpcHub(identity, pinned, address, plan_digest=digest, monitors=monitors)
+        hub = ENGINES[arguments.engine].hub(identity, pinned, (host, port), digest, monitors)
         try:
             if not arguments.json:
-                note(f"Listening on {HubAddress(address.host, hub.port)} for {len(pinned.sites)} sites.")
+                note(f"Listening on {f'[{host}]' if ':' in host else host}:{hub.port} for {len(pinned.sites)} sites.")
             with published(board, hub, monitors, arguments.metrics):
                 yield hub
         except KeyboardInterrupt:
@@ -267,8 +267,8 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
     Raises:
         UsageError: code "no-open-run"; there is no such run, or it is over.
     """
-    pinned = read_roster(Path(arguments.roster))
-    identity, address = read_private(Path(arguments.identity)), HubAddress(*address_of(arguments.listen, "--listen"))
+    pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
+    place = address_of(arguments.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
     journal = Journal(journal_file)
@@ -277,7 +277,7 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
         names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
         allow_many_connections()
         # Whichever plan a node holds: it was in this run, or it is told nothing.
-        hub = GrpcHub(identity, pinned, address)
+        hub = ENGINES[arguments.engine].hub(identity, pinned, place, b"", None)
         try:
             if not arguments.json:
                 note(f"The run {run_id.hex()[:12]} is ended. Its sites are told for up to {seconds:.0f} s.")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import shlex
 import time
 from collections.abc import Callable
@@ -42,7 +41,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.transport.roster_file import read_roster
@@ -211,8 +210,7 @@ def run(arguments: argparse.Namespace) -> None:
             if session.set_aside is not None:
                 note(f"{name}: {session.set_aside} ({session.set_aside.code})")
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
-            # Not for secrets: it only keeps nodes from coming back all at once.
-            uplink = GrpcUplink(address, identity, pinned, random.random, plan_digest=digest)
+            uplink = ENGINES[arguments.engine].uplink(address, identity, pinned, digest)
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address}.")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.errors import UsageError
+from hedgerow.transport.engines import ENGINES
 
 _EXIT_CODES = """\
 exit codes:
@@ -120,6 +121,10 @@ A site's name stands before "="; without one it is the file's name. Files are .c
 """
 
 
+def _add_engine(add: Callable[..., Any]) -> None:
+    add("--engine", choices=sorted(ENGINES), default="grpc", help="what carries the messages (%(default)s)")
+
+
 def _add_local(commands: Any) -> None:
     """Add `demo`, `plan`, `privacy` and `train`."""
     add = _command(commands, "demo", "hedgerow.cli.demo:run", "six sites train a private model on real data")
@@ -137,8 +142,8 @@ def _add_local(commands: Any) -> None:
     text = "train over sites whose tables are all on this machine"
     add = _command(commands, "train", "hedgerow.cli.train:run", text, _TRAIN_EXAMPLE)
     add("plan", **_PLAN)
-    text = "one site's table; repeat"
-    add("--site", action="append", required=True, dest="sites", metavar="[NAME=]FILE", help=text)
+    text = "one site's table, a file or a URL (a database's with # and a query); repeat"
+    add("--site", action="append", required=True, dest="sites", metavar="[NAME=]TABLE", help=text)
     add("--out", metavar="MODEL", help="the model file to write (default: a new model.json)")
     add("--seed", **_SEED)
     add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")
@@ -183,7 +188,7 @@ def _add_evaluate(commands: Any) -> None:
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
     add = command.add_argument_group("over sites that may not show their rows").add_argument
     add("--federated", action="store_true", help="add noise, and charge it to the model's account")
-    add("--site", action="append", dest="sites", metavar="[NAME=]FILE", help="held-out rows; repeat")
+    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
     add("--epsilon", type=_above_zero, metavar="E", help="what this evaluation may cost")
     add("--delta", type=float, metavar="D", help="the chance that it fails (default: the plan's)")
     add("--out", metavar="MODEL", help="where the model with the new account goes (default: MODEL)")
@@ -194,6 +199,7 @@ def _add_evaluate(commands: Any) -> None:
     add("--roster", **_ROSTER)
     add("--identity", **_HUB_IDENTITY)
     add("--listen", **_LISTEN)
+    _add_engine(add)
     text = "who adds the noise, whoever added it to the training; sites have to allow it (distributed)"
     add("--noise", choices=("distributed", "server"), help=text)
     add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
@@ -240,6 +246,7 @@ def _add_coordinator(commands: Any) -> None:
     add("--identity", required=True, **_HUB_IDENTITY)
     add("--out", required=True, metavar="MODEL", help="the model file to write")
     add("--listen", **_LISTEN)
+    _add_engine(add)
     add("--journal", metavar="FILE", help="where the run is journalled; started again, it goes on (MODEL.journal)")
     ways = commands.choices["coordinator"].add_mutually_exclusive_group()
     ways.add_argument("--new-run", **_NEW_RUN)
@@ -266,7 +273,7 @@ def _add_node(commands: Any) -> None:
     """Add `node` and `flower-node`."""
     text = "take part in a run with this site's table"
     add = _command(commands, "node", "hedgerow.cli.node:run", text, _NODE_EXAMPLE)
-    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL"
+    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL (with # and a query, or --query)"
     add("data", metavar="DATA", nargs="?", help=text)
     add("--query", metavar="SELECT", help="with a database's URL: the query that gives the table")
     add("--arrivals", metavar="FOLDER", help="tables moved here while a run of S-GBDT goes on join it")
@@ -279,6 +286,7 @@ def _add_node(commands: Any) -> None:
     add("--identity", required=True, metavar="FILE", help="this site's .private.json")
     add("--policy", required=True, metavar="FILE", help="what this site's owner allows")
     add("--connect", **_CONNECT)
+    _add_engine(add)
     add("--state", metavar="FOLDER", help="this node's own files, kept between runs (NAME-state beside the identity)")
     add("--budget", metavar="FILE", help="the budget book of the data (default: NAME-budget.db beside the policy)")
     text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"

@@ -78,7 +78,7 @@ def add_rules(method: str, rules: PlanRules) -> None:
     _RULES[method] = rules
 
 
-def rules_by_method() -> Mapping[str, PlanRules]:
+def rules_by_method() -> dict[str, PlanRules]:
     """The rules of every method, by its name."""
     _load()
     return _RULES

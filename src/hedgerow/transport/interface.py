@@ -73,6 +73,13 @@ class CountingHub(Hub, Protocol):
         """Of what was joined, since the hub was made: frames, or envelopes."""
 
 
+class ListeningHub(CountingHub, Protocol):
+    """A hub that nodes dial."""
+
+    port: int
+    """The port it listens on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Connected:
     """The node's link is up; on every reconnection again."""

@@ -1,0 +1,160 @@
+"""A method, a source of tables and an engine from outside the package take part in everything, by a line each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.data.sources import SOURCES, add_source
+from hedgerow.errors import PlanError
+from hedgerow.methods.registry import METHODS, add_method
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.plan.registry import rules_by_method
+from hedgerow.transport.engines import ENGINES, add_engine
+
+sys.path.insert(0, str(Path(__file__).parent))
+import toy_method
+import toy_source
+import toy_transport
+
+SITES = ("north", "south", "west")
+PLAN = """
+version = 1
+name = "toy"
+
+[model]
+algorithm = "toy"
+
+[toy]
+ridge = 4.0
+
+[privacy]
+epsilon = 2.0
+delta = 1e-6
+n_records = 900
+noise = "distributed"
+
+[federation]
+min_sites = 3
+
+[[features]]
+name = "age"
+type = "numeric"
+min = 0
+max = 100
+
+[label]
+name = "ill"
+type = "binary"
+classes = ["no", "yes"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def plugged() -> Iterator[None]:
+    """The three toys, for one test."""
+    add_method("toy", toy_method.METHOD)
+    add_source(".toy", toy_source.ToyTable)
+    add_source("toy", toy_source.ToyTable)
+    add_engine("toy", toy_transport.ENGINE)
+    yield
+    del METHODS["toy"], rules_by_method()["toy"], SOURCES[".toy"], SOURCES["toy"], ENGINES["toy"]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A plan, a file for each site, and the same tables under toy://."""
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
+    random = np.random.default_rng(1)
+    for name in (*SITES, "test"):
+        ages = random.uniform(0, 100, 300)
+        table = {"age": ages.tolist(), "ill": np.where(random.random(300) < 0.8, "yes", "no").tolist()}
+        toy_source.TABLES[name] = table
+        (tmp_path / f"{name}.toy").write_text(json.dumps(table), encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: object) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def check_model(path: Path) -> None:
+    """Four of five are ill, and that is all that the toy can say."""
+    model = Model.load(path)
+    chance = model.predict_proba({"age": np.array([1.0, 99.0])})[:, 1]
+    assert chance[0] == chance[1] == pytest.approx(0.8, abs=0.05)
+    assert [release.kind for release in model.ledger][:1] == ["ClassCounts"]
+    assert 1.99 < model.report.epsilon <= 2 or len(model.ledger) > 1
+
+
+def test_a_toy_trains_and_is_evaluated_in_one_process(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train`, `evaluate` and `predict` read the toy's tables, as files and as URLs; the model file reads back."""
+    sites = ["--site", study / "north.toy", "--site", "south=toy://south", "--site", f"west={study / 'west.toy'}"]
+    run("train", study / "plan.toml", *sites, "--out", study / "model.json")
+    check_model(study / "model.json")
+    capsys.readouterr()
+    run("evaluate", study / "model.json", "toy://test", "--json")
+    assert json.loads(capsys.readouterr().out)["n_records"] == 300
+    run("predict", study / "model.json", study / "test.toy", "--out", study / "predictions.csv")
+    assert len((study / "predictions.csv").read_text().splitlines()) == 301
+    run("evaluate", study / "model.json", "--federated", *sites, "--epsilon", "1", "--json")
+    check_model(study / "model.json")
+
+
+def test_a_toy_section_is_checked_as_any_other() -> None:
+    """Its fields, the fields of [model] that it does not read, its labels, and its own rule."""
+    plan = parse_plan(PLAN)
+    assert plan.own == toy_method.Toy(ridge=4.0)
+    assert Plan.from_dict(plan.to_dict()).digest == plan.digest
+    for before, after, field in (
+        ("ridge = 4.0", "ridge = -1", "toy.ridge"),
+        ("ridge = 4.0", "rigde = 4.0", "toy.rigde"),
+        ('algorithm = "toy"', 'algorithm = "toy"\nmax_depth = 3', "model.max_depth"),
+        ('algorithm = "toy"', 'algorithm = "boosting"', "model.algorithm"),
+        ('type = "binary"\nclasses = ["no", "yes"]', 'type = "count"\nmax = 5', "label.type"),
+        ("n_records = 900", 'n_records = 900\nunit = "patient"', "privacy.unit"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            parse_plan(PLAN.replace(before, after))
+        assert caught.value.what.startswith(field)
+
+
+def test_a_toy_trains_over_a_network_of_its_own(study: Path) -> None:
+    """`coordinator` and `node` find the engine by its name; masks, policy, ledger and journal are those of any run."""
+    for name, role in (("hub", ["--coordinator"]), *((site, []) for site in SITES)):
+        run("identity", "new", name, *role, "--folder", study)
+    hub, *sites = (study / f"{name}.public.toml" for name in ("hub", *SITES))
+    run("roster", "build", "--coordinator", hub, *sites, "--out", study / "roster.toml")
+    (study / "policy.toml").write_text(
+        'version = 1\ndata_set = "toy"\nmax_epsilon = 3\ndelta = 1e-5\nmin_sites = 3\nquery_kinds = ["ClassCounts"]\n',
+        encoding="utf-8",
+    )
+    common = ["--roster", study / "roster.toml", "--engine", "toy"]
+    codes: dict[str, int] = {}
+
+    def command(name: str, *arguments: object) -> threading.Thread:
+        def work() -> None:
+            codes[name] = main([str(argument) for argument in arguments])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    own = [study / "plan.toml", "--identity", study / "hub.private.json", "--listen", "127.0.0.1:1"]
+    threads = [command("hub", "coordinator", *own, *common, "--out", study / "model.json")]
+    for site in SITES:
+        own = ["--identity", study / f"{site}.private.json", "--policy", study / "policy.toml"]
+        where = ["--plan", study / "plan.toml", "--connect", "127.0.0.1:1", "--budget", study / f"{site}.db"]
+        threads.append(command(site, "node", f"toy://{site}", *own, *where, *common))
+    for thread in threads:
+        thread.join(600)
+    assert codes == dict.fromkeys(("hub", *SITES), 0)
+    check_model(study / "model.json")
