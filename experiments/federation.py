@@ -428,7 +428,7 @@ class LoopbackRun:
     Attributes:
         model: the model file.
         set_up: bytes until the first round was asked for: joining, the plan, keys for the masks.
-        rounds: bytes from then on, as the coordinator's hub counts frames.
+        rounds: bytes from then on, as the coordinator's hub counts them.
         n_rounds: releases.
         numbers: integers in the vectors of one node, as the ledger has them.
         n_exchanges: messages to every node that were answered, from the first round on: two a round, with masks.

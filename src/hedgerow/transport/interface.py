@@ -70,7 +70,7 @@ class CountingHub(Hub, Protocol):
         """How many peers were refused, by code."""
 
     def traffic(self) -> Traffic:
-        """Of what was joined, since the hub was made: frames, or envelopes."""
+        """Of what was joined, since the hub was made: messages as gRPC carries them, or envelopes."""
 
 
 class ListeningHub(CountingHub, Protocol):

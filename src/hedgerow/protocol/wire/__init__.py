@@ -1,1 +1,1 @@
-"""The stream between a node and the coordinator: frames, refusals, versions. Needs protobuf (the extra `grpc`)."""
+"""Beside the messages of a run: what a stream and a monitor say, and why a stream ends. Needs protobuf."""
