@@ -13,7 +13,7 @@ from hedgerow.flower.envelope import Bundle, Envelope, Kind
 from hedgerow.flower.socket import HandedBack, HandedOn
 from hedgerow.protocol import messages
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
-from hedgerow.protocol.wire.reports import Told, WatchRequest
+from hedgerow.protocol.wire.reports import Update, WatchRequest
 from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
 from hedgerow.secagg.aggregator import AggregatorState
@@ -132,7 +132,7 @@ ROOMS = (
         "A party that the roster lists as a monitor sends one WatchRequest, and is told of the run until it ends. "
         "Nothing in it was computed from a site's rows: all parties of the run know it, and those who watch the "
         "network.",
-        (WatchRequest, Told, RunReport, SiteReport, EventReport),
+        (WatchRequest, Update, RunReport, SiteReport, EventReport),
     ),
     Room(
         "Over Flower",

@@ -73,7 +73,7 @@ class Database:
             raise _fault_of(path, fault) from fault
 
     def _make_tables(self, schema: str, version: int) -> None:
-        # Whoever shares the file waits: it is carried over to a new version once.
+        # A process that shares the file waits: it is carried over to a new version once.
         self._connection.execute("begin immediate")
         ((found,),) = self._connection.execute("pragma user_version").fetchall()
         if found not in (0, version, *self._upgrades):
@@ -99,7 +99,7 @@ class Database:
         self._connection.execute("insert into room values (zeroblob(?))", (_ROOM_BYTES,))
         self._connection.execute("rollback")
         self._connection.execute(f"pragma cache_size = {cache:d}")
-        # The log begins anew before it is longer than that.
+        # The log begins again before it is longer than that.
         self._connection.execute(f"pragma wal_autocheckpoint = {_ROOM_BYTES // page_bytes * 7 // 8:d}")
 
     def write(self, *statements: Statement) -> None:
@@ -110,7 +110,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Callable[[str, tuple[Any, ...]], object]]:
-        """Nobody else writes to the file from here on; what was executed is on the disk when the block ends, or, when
+        """No one else writes to the file from here on; what was executed is on the disk when the block ends, or, when
         it raises, undone.
         """
         try:
@@ -153,7 +153,7 @@ def _require_own_file(path: Path) -> None:
     """Make the file if it is not there; raises as `require_private`, and OSError."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        # The open file is asked, not its name, so that nobody exchanges it in between.
+        # The open file is asked, not its name, so that no one exchanges it in between.
         require_private(path, os.fstat(descriptor))
     finally:
         os.close(descriptor)

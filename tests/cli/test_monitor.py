@@ -16,7 +16,7 @@ from rich.console import Console
 from hedgerow.cli.main import main
 from hedgerow.cli.monitor import MonitorView, clock_time, span
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
-from hedgerow.protocol.wire.reports import Told
+from hedgerow.protocol.wire.reports import Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identities import read_private
@@ -44,7 +44,7 @@ def drawn(view: MonitorView, width: int, height: int | None = None) -> list[str]
 def view_of(report: RunReport = REPORT) -> MonitorView:
     view = MonitorView("hub:7443", lambda: 100.0)
     view.take(Connected())
-    view.take(Told(report, EVENTS))
+    view.take(Update(report, EVENTS))
     return view
 
 
@@ -55,7 +55,7 @@ def test_everything_is_on_the_screen(width: int) -> None:
     page = "\n".join(lines)
     for text in (
         "40 of 100", "12/s", "5.0 s left", "0.432 of 1 spent", "12.3 MB to the sites", "999 bytes from them",
-        "4 dropouts", "1 refusal, 1 round begun anew", "policy-over-budget", "connection-lost", "● ready", "✕ refused",
+        "4 dropouts", "1 refusal, 1 round begun again", "policy-over-budget", "connection-lost", "● ready", "✕ refused",
         "? silent", "Collecting masked vectors", "site-30 connected", "0:30:00", "00010203",
     ):  # fmt: skip
         assert text in page, text
@@ -80,7 +80,7 @@ def test_a_coordinator_that_is_gone() -> None:
     now = [100.0]
     view = MonitorView("hub:7443", lambda: now[0])
     assert "Dialling hub:7443" in "".join(drawn(view, 80))
-    view.take(Told(REPORT, EVENTS))
+    view.take(Update(REPORT, EVENTS))
     view.take(Disconnected("connection-lost"))
     now[0] = 130.0
     view.take(Disconnected("unreachable"))
@@ -109,9 +109,9 @@ def test_the_hang_up_at_the_end_does_not_hide_how_it_ended() -> None:
 def test_events_are_shown_once() -> None:
     """After a new connection the last events come again; a new process counts from one."""
     view = view_of()
-    view.take(Told(REPORT, EVENTS))
+    view.take(Update(REPORT, EVENTS))
     assert "\n".join(drawn(view, 80)).count("site-30 connected") == 1
-    view.take(Told(replace(REPORT, process=b"process2"), EVENTS[:1]))
+    view.take(Update(replace(REPORT, process=b"process2"), EVENTS[:1]))
     page = "\n".join(drawn(view, 80))
     assert "site-1 connected" in page and "site-30" not in page
 

@@ -16,7 +16,7 @@ from hedgerow.codec import CodecFault
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.reports import MAX_EVENTS, Told, WatchRequest, event_bytes, report_bytes
+from hedgerow.protocol.wire.reports import MAX_EVENTS, Update, WatchRequest, event_bytes, report_bytes
 from hedgerow.protocol.wire.stream import Farewell, read_as, wrapped
 from hedgerow.transport import grpc_monitor
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
@@ -103,8 +103,8 @@ def test_a_monitor_is_told_everything_once(scene: Scene) -> None:
     watch = scene.watch()
     assert scene.show_until(watch, Connected)
     told = watch.receive(PATIENCE)
-    assert told == Told(REPORT, EVENTS)
-    second = scene.show_until(watch, Told, replace(REPORT, rounds_done=4))
+    assert told == Update(REPORT, EVENTS)
+    second = scene.show_until(watch, Update, replace(REPORT, rounds_done=4))
     assert second.events == () and second.report.rounds_done in (3, 4)
     over = replace(REPORT, phase="over", rounds_done=10)
     scene.monitors.show(over, since)
@@ -116,7 +116,7 @@ def test_a_monitor_is_told_everything_once(scene: Scene) -> None:
 def test_a_monitor_comes_back(scene: Scene) -> None:
     """The coordinator goes away and another process takes its place: the watch says so and goes on."""
     watch, port = scene.watch(), scene.hub.port
-    scene.show_until(watch, Told)
+    scene.show_until(watch, Update)
     scene.monitors.close()
     scene.hub.close()
     *_, gone = iter_until(watch, Disconnected)
@@ -197,7 +197,7 @@ def test_there_is_room_for_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch
     assert scene.refusal(scene.watcher, request) == "too-many-monitors"
     calls[0].cancel()
     wait_until(lambda: scene.monitors._watching.total() == 1)
-    assert scene.show_until(scene.watch(), Told)
+    assert scene.show_until(scene.watch(), Update)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -219,7 +219,7 @@ def test_one_who_takes_nothing_delays_nobody(scene: Scene, event_of: Callable[..
     many = tuple(SiteReport(f"site-{number:04}" + "x" * 180, "ready", "y" * 60) for number in range(4000))
     large = replace(REPORT, sites=many)
     for _ in range(3):
-        assert scene.show_until(watch, Told, large).report == large
+        assert scene.show_until(watch, Update, large).report == large
     north = scene.federation.uplink("north", scene.hub.port, roster=scene.roster)
     event_of(scene.hub, Joined)
     assert scene.hub.send("north", b"question")
@@ -234,14 +234,14 @@ def test_one_who_takes_nothing_delays_nobody(scene: Scene, event_of: Callable[..
 
 def test_both_parts_of_a_message_are_read_as_one() -> None:
     """What is the same for all monitors is written once, and each one's events after it."""
-    assert read_as(Told, report_bytes(REPORT) + event_bytes(EVENTS, 7)) == Told(REPORT, EVENTS, 7)
+    assert read_as(Update, report_bytes(REPORT) + event_bytes(EVENTS, 7)) == Update(REPORT, EVENTS, 7)
 
 
 @given(st.binary(max_size=200))
 def test_noise_is_refused_or_harmless(raw: bytes) -> None:
     """Whatever bytes come, they are a report or a refusal."""
     try:
-        read_as(Told, raw)
+        read_as(Update, raw)
     except WireRefusal as refusal:
         assert refusal.wire_code in (WireCode.MALFORMED, WireCode.UNKNOWN_VERSION)
 
@@ -249,14 +249,14 @@ def test_noise_is_refused_or_harmless(raw: bytes) -> None:
 def test_a_report_cannot_drive_a_terminal() -> None:
     """Text with escape sequences, too long, or with numbers that are none is refused, whoever has written it."""
     good = report_bytes(REPORT) + event_bytes(EVENTS, 0)
-    assert read_as(Told, good).report == REPORT
+    assert read_as(Update, good).report == REPORT
     for before, after in (
         (b"\x051.2.3", b"\x05\x1b[31m"),
         (b"\x05ready", b"\x05r\x07ady"),
         (b"\x05ready", b"\xffready"),
     ):
         with pytest.raises(WireRefusal) as error:
-            read_as(Told, good.replace(before, after))
+            read_as(Update, good.replace(before, after))
         assert error.value.wire_code is WireCode.MALFORMED
     many = [EventReport(1, 0.0, "k", 0)] * (MAX_EVENTS + 1)
     for odd in (

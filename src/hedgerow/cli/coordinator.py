@@ -98,7 +98,7 @@ class RunLines:
             self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event))
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
-                self._say(f"round {event.round + 1}: begun anew ({event.code}){times(count)}")
+                self._say(f"round {event.round + 1}: begun again ({event.code}){times(count)}")
         elif event.kind is RunEventKind.RELEASED:
             now = time.monotonic()
             if now - self._last >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
@@ -281,16 +281,16 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
         try:
             if not arguments.json:
                 note(f"The run {run_id.hex()[:12]} is ended. Its sites are told for up to {seconds:.0f} s.")
-            told = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
+            reached = tell_of_the_end((run_id, STOPPED_BY_OPERATOR), hub, names, seconds, time.monotonic)
         finally:
             hub.close()
     finally:
         journal.close()
     if arguments.json:
-        print_json({"run_id": run_id.hex(), "told": told})
+        print_json({"run_id": run_id.hex(), "told": reached})
         return
-    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(told) if told else "no site")])
-    if len(told) < len(names):
+    print_facts([("run", f"{run_id.hex()[:12]}, ended"), ("told", listed(reached) if reached else "no site")])
+    if len(reached) < len(names):
         note("A site that was not told learns of it when it is invited to another run.")
 
 

@@ -126,7 +126,7 @@ def _over_network(
     arguments: argparse.Namespace, model: Model, out: Path, noise: NoiseSource
 ) -> tuple[FederatedEvaluation, list[str]]:
     """As the coordinator of a run over the nodes of the roster, which answer over the rows that they hold out."""
-    # An extra: only whoever dials or listens needs grpc.
+    # An extra: only a party that dials or listens needs grpc.
     from hedgerow.cli.coordinator import ModelFile, serve
 
     evaluated = to_be_evaluated(model, arguments.epsilon, arguments.delta, arguments.noise or "")

@@ -17,7 +17,7 @@ OWN_FAULT = 70
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 BROKEN_PIPE = 141
-"""128 + SIGPIPE: whoever read the output has gone."""
+"""128 + SIGPIPE: the reader of the output has gone."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

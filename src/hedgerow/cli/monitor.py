@@ -25,7 +25,7 @@ from hedgerow.cli.output import json_text, megabytes, note, number
 from hedgerow.errors import UsageError
 from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
-from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Told
+from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Update
 from hedgerow.transport.grpc_monitor import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected
@@ -61,7 +61,7 @@ def _once(watch: GrpcWatch, address: str, *, as_json: bool) -> None:
     why = WireCode.UNREACHABLE
     while (left := deadline - time.monotonic()) > 0:
         event = watch.receive(left)
-        if isinstance(event, Told):
+        if isinstance(event, Update):
             if as_json:
                 _print_line("report", described(event.report))
                 return
@@ -86,7 +86,7 @@ def _lines(watch: GrpcWatch) -> None:
         elif isinstance(event, Disconnected):
             _print_line("disconnected", {"code": event.reason, "is_final": event.is_final})
             _raise_if_final(event)
-        elif isinstance(event, Told):
+        elif isinstance(event, Update):
             for one in known_events.of(event):
                 _print_line(one.kind, {key: value for key, value in asdict(one).items() if key != "kind"})
             if event.missed:
@@ -120,11 +120,11 @@ class _NewEvents:
     def __init__(self) -> None:
         self._process, self._last = b"", 0
 
-    def of(self, told: Told) -> tuple[EventReport, ...]:
-        """The events that were not told before."""
-        if told.report.process != self._process:
-            self._process, self._last = told.report.process, 0
-        new = tuple(event for event in told.events if event.number > self._last)
+    def of(self, update: Update) -> tuple[EventReport, ...]:
+        """The events that did not come before."""
+        if update.report.process != self._process:
+            self._process, self._last = update.report.process, 0
+        new = tuple(event for event in update.events if event.number > self._last)
         self._last = max([self._last, *(event.number for event in new)])
         return new
 
@@ -182,7 +182,7 @@ _EVENTS = {
     "complaint": ("sent what cannot be used", "red"),
     "left-out": ("is asked no more", "red"),
     "taken-back": ("is asked again", "yellow"),
-    "abandoned": ("round begun anew", "yellow"),
+    "abandoned": ("round begun again", "yellow"),
     "salvaged": ("ends early with the rounds so far", "yellow"),
     "phase": ("", ""),
     "finished": ("the run is finished", "green"),
@@ -209,7 +209,7 @@ class MonitorView:
         """Whether the run has ended."""
         return self._report is not None and self._report.is_over
 
-    def take(self, event: Connected | Disconnected | Told) -> None:
+    def take(self, event: Connected | Disconnected | Update) -> None:
         """Take note of what was received."""
         if isinstance(event, Disconnected):
             if self.is_over:
@@ -218,7 +218,7 @@ class MonitorView:
             self._gone = since, event.reason
             return
         self._gone = None
-        if isinstance(event, Told):
+        if isinstance(event, Update):
             if self._report is None or self._report.process != event.report.process:
                 self._events.clear()
             last = self._events[-1].number if self._events else 0
@@ -303,7 +303,7 @@ def _numbers(report: RunReport, width: int, *, is_live: bool) -> list[Renderable
     traffic = f"{megabytes(report.bytes_sent)} to the sites, {megabytes(report.bytes_received)} from them"
     table.add_row("time", span(report.seconds), traffic)
     dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
-    again = f", {_counted(report.rounds_abandoned, 'round')} begun anew" if report.rounds_abandoned else ""
+    again = f", {_counted(report.rounds_abandoned, 'round')} begun again" if report.rounds_abandoned else ""
     table.add_row("troubles", _counted(dropouts, "dropout"), _counted(refusals, "refusal") + again)
     lines: list[RenderableType] = [table]
     if report.streams_refused:

@@ -77,7 +77,7 @@ def book_of(given: Path) -> Path:
 
 
 Tell = Callable[[str], object]
-"""Where the owner of the site, and nobody else, is told how many rows were left out."""
+"""Where the owner of the site, and no one else, is told how many rows were left out."""
 
 
 Load = Callable[[Plan], SiteData]
@@ -101,12 +101,12 @@ def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | N
     source = opened(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        return _told(read_site_data(place, plan, strict=strict), source, tell)
+        return _said(read_site_data(place, plan, strict=strict), source, tell)
 
     return load
 
 
-def _told(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
+def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
     if tell is not None and (report.unfit or not rows.n_records):
         tell(f"{source}: {report.text()} (private: for this site only)")
@@ -145,7 +145,7 @@ def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None =
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _told(read_site_data(path, plan, strict=strict), path.name, tell)
+        return _said(read_site_data(path, plan, strict=strict), path.name, tell)
 
     source = ArrivalFolder(Path(folder), read, strict, tell)
     source.names()

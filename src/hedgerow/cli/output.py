@@ -91,7 +91,7 @@ def warn(text: str) -> None:
 
 def warn_seeded() -> None:
     """What is wrong with a model whose noise came from a seed."""
-    warn("The noise comes from a seed, so whoever knows it can remove it. For experiments only.")
+    warn("The noise comes from a seed, so anyone who knows it can remove it. For experiments only.")
 
 
 def typed(command: str) -> str:

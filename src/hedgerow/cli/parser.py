@@ -200,7 +200,7 @@ def _add_evaluate(commands: Any) -> None:
     add("--identity", **_HUB_IDENTITY)
     add("--listen", **_LISTEN)
     _add_engine(add)
-    text = "who adds the noise, whoever added it to the training; sites have to allow it (distributed)"
+    text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
     add("--noise", choices=("distributed", "server"), help=text)
     add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
     add("--new-run", **_NEW_RUN)

@@ -43,7 +43,7 @@ def new(arguments: argparse.Namespace) -> None:
         return
     print_facts([*facts(identity.public), ("private file", str(private)), ("public file", str(public))])
     note(
-        f"Keep {private} on this machine and in its backup; nobody else needs it. Send {public} to whoever builds the "
+        f"Keep {private} on this machine and in its backup; no one else needs it. Send {public} to the builder of the "
         "roster, and read them the fingerprint over the phone."
     )
 

@@ -30,9 +30,9 @@ def init(arguments: argparse.Namespace) -> None:
         return
     out.write_text(text, encoding="utf-8")
     n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
-    told = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
-    told += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed from the cells"] if n_guessed else []
-    rest = f" In it, {' and '.join(told)}; then" if told else " Now"
+    tasks = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
+    tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed from the cells"] if n_guessed else []
+    rest = f" In it, {' and '.join(tasks)}; then" if tasks else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")
 
 

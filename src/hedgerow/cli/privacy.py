@@ -53,7 +53,7 @@ def _privacy_facts(plan: Plan, expected: Forecast) -> list[tuple[str, str]]:
     if privacy.unit != "record":
         unit = f"each {privacy.unit}, {privacy.max_rows_per_unit} row(s) at each of {privacy.sites_per_unit} site(s)"
     is_local = privacy.noise == "local"
-    whom = "everybody but its own node: each has noise of its own" if is_local else "whoever sees the model"
+    whom = "everyone but its own node: each has noise of its own" if is_local else "anyone who sees the model"
     whole = expected.settings.bounded_by or f"mu {number(mu_of(privacy.epsilon, privacy.delta))} in all"
     facts = [
         ("protects", f"{unit}, against {whom}"),

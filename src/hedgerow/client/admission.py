@@ -85,7 +85,7 @@ class NodeSetup:
 
 
 def task_of(message: Invitation | EvaluationInvitation) -> Task:
-    """What an invitation is for; raises RemoteProtocolError for a plan that is none, PrivacyError for a bad cost."""
+    """What an invitation is for; raises RemoteProtocolError for what is not a plan, PrivacyError for a bad cost."""
     plan = read_plan(message.plan)
     if isinstance(message, Invitation):
         return TrainingTask(plan)
@@ -199,9 +199,9 @@ def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
 
 
 def require_known_model(task: Task, known: Collection[bytes]) -> None:
-    """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that nobody here vouches for.
+    """Raises PolicyRefusal (code "policy-model") for the evaluation of a model that no one here vouches for.
 
-    Whoever chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
+    The one who chooses the trees chooses which records share a bin; a "model" could be made to single one record out.
     """
     if isinstance(task, EvaluationTask) and task.model_digest not in known:
         raise PolicyRefusal("policy-model", digest=task.model_digest.hex()[:12])
@@ -229,7 +229,7 @@ def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     """The rows, if they are no more than the roster says; raises DataError (code "data-too-many-rows").
 
     The owner hears it before anyone is dialled. What an invited node would do with more rows: its sums are clipped to
-    what the declared ones can add up to, which tells nobody anything; and where sums may not be clipped it refuses
+    what the declared ones can add up to, which tells no one anything; and where sums may not be clipped it refuses
     (`rows_are_counted`).
     """
     if setup.max_rows and data.n_records > setup.max_rows:

@@ -3,7 +3,7 @@
 What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases. So
 it must know in which exchange each file came, and have the file as it was. Both are written into the node's database
 before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for rows that
-came anew would have a whole budget again. These are acts of the owner on files, and depend on no row.
+came again would have a whole budget again. These are acts of the owner on files, and depend on no row.
 
 Whether two files are alike does depend on single rows: a file that holds one row more than a copy is no copy. If a copy
 ended the run, or were left out, that row would decide about all others in the file. So its rows count, each as a record
@@ -35,7 +35,7 @@ class ArrivalFolder:
         folder: its tables are read in the order of their names; names that begin with a point are passed over.
         read: reads a table for a plan; DataError when it does not fit.
         is_strict: whether a file with an earlier one's content ends the run for this node; one row may decide that.
-        tell: takes what the site's own operator should know, and no peer; None for nobody.
+        tell: takes what the site's own operator should know, and no peer; None for no one.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ class ArrivalsOfRun:
         plan: the run's.
         database: the node's, with the table ``arrivals (run_id, name, digest, round)``.
         run_id: of the run.
-        is_closed: whether no new file is taken in: after a state was lost or rolled back, nobody knows which files
+        is_closed: whether no new file is taken in: after a state was lost or rolled back, no one knows which files
             have been in rounds already.
     """
 

@@ -37,7 +37,7 @@ create table if not exists draws (
     site text, plan_digest text, run_id text, attempt integer, primary key (site, plan_digest, run_id, attempt)
 )"""
 _UPGRADES = {
-    # Its lines were a run's, whichever node had reserved it: they are nobody's until a node that was in it claims one.
+    # Its lines were a run's, whichever node had reserved it: they are no one's until a node that was in it claims one.
     1: f"""alter table runs rename to earlier;{_SCHEMA};
     insert into runs select run_id, '', '', data_set, plan_name, plan_digest, unit, status, events from earlier
     order by rowid; drop table earlier""",

@@ -230,7 +230,7 @@ def _top(bounds_are_public: bool) -> str:
 def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) -> str:
     lines = [
         "[privacy]",
-        "# The promise: nobody who sees the model can tell whether one record was there, up to (epsilon, delta).",
+        "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
         "# Smaller is safer and less accurate; 1 is a usual choice.",
         f"epsilon = {_number(_USUAL_EPSILON if epsilon is None else epsilon)}",
         "# The chance that the promise fails; well below 1 / n_records.",
@@ -255,7 +255,7 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) 
 
 
 _MODEL = """[model]
-# The sites draw the seed of the trees together, so that nobody picks them: a run then begins with more than two thirds
+# The sites draw the seed of the trees together, so that no one picks them: a run then begins with more than two thirds
 # of its roster, whatever min_sites says. A number instead is one that all agree on.
 structure_seed = "joint"
 # Everything here has a default that follows from public numbers; see docs/defaults.md.

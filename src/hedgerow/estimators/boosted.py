@@ -51,7 +51,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         n_records: the public or declared number of records; None takes len(X), which is
             allowed with bounds="data" only.
         random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
-            again, for experiments; whoever knows it can remove the noise, so the report calls the guarantee void.
+            again, for experiments; anyone who knows it can remove the noise, so the report calls the guarantee void.
         n_jobs: threads; None means 1, -1 all.
 
     Attributes:

@@ -62,7 +62,7 @@ class CoordinatorFile:
         epsilon, delta: what the evaluation may cost; a delta of 0 stands for the model's.
         noise: who adds the noise to an evaluation; "" for the sites (the plan says it for training).
         roster, identity: as for `hedgerow coordinator`.
-        out: the model file to write; "" for `model`, which is written anew with the evaluation on its account.
+        out: the model file to write; "" for `model`, which is written again with the evaluation on its account.
         scores: where an evaluation's numbers are written as JSON; "" for the log only.
         journal: where the run is journalled; "" for OUT.journal, and OUT.evaluation-N.journal for an evaluation.
         monitor: HOST:PORT where the roster's monitors may watch; "" for nowhere.

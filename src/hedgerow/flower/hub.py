@@ -139,7 +139,7 @@ class FlowerHub:
     """See `transport.interface.Hub`.
 
     Args: identity: the coordinator's; roster: who may take part; post: carries the envelopes; clock; greeting: what a
-        greeting carries, open for whoever carries it to read; needs_reply: whether what waits for a site must go now,
+        greeting carries, open for its carrier to read; needs_reply: whether what waits for a site must go now,
         or may wait for the next message; patience.
     """
 
@@ -176,7 +176,7 @@ class FlowerHub:
         if not peer.put(message):
             # What came over the link that is over would call for more.
             self._events = deque(event for event in self._events if event.site != site)
-            self._begin_anew(peer, WireCode.SLOW_PEER)
+            self._begin_again(peer, WireCode.SLOW_PEER)
             return False
         return True
 
@@ -297,7 +297,7 @@ class FlowerHub:
                 if count := self._repeats.note(str(peer.node), refusal.code):
                     said = f"{refusal.what} ({refusal.code}){times(count)}"
                     _log.warning("A reply of node %d is refused: %s", peer.node, said)
-                self._begin_anew(peer, WireCode.CONNECTION_LOST)
+                self._begin_again(peer, WireCode.CONNECTION_LOST)
 
     def _take(self, peer: _Peer, data: bytes) -> None:
         """A reply to the request that is under way; raises WireRefusal for one that cannot be."""
@@ -313,7 +313,7 @@ class FlowerHub:
             raise WireRefusal(WireCode.SITE_MISMATCH)
         peer.raw, peer.letters = b"", set()
         if reply.kind is Kind.LOST:
-            self._begin_anew(peer, WireCode.CONNECTION_LOST)
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
             return
         if reply.kind is not Kind.REPLY:
             raise WireRefusal(WireCode.UNEXPECTED_FRAME)
@@ -344,7 +344,7 @@ class FlowerHub:
     def _failed(self, peer: _Peer, fetched: Fetched) -> None:
         """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
         if fetched.is_away:
-            self._begin_anew(peer, WireCode.SILENT)
+            self._begin_again(peer, WireCode.SILENT)
             peer.rests_until = self._clock.now() + self._patience.roll_call
             return
         if peer.letters:
@@ -355,12 +355,12 @@ class FlowerHub:
         if count := self._repeats.note(str(peer.node), fetched.code):
             _log.warning("%s has not answered a request: %s (%d times).", who, fetched.code, count)
         if peer.failures >= self._patience.max_failures:
-            self._begin_anew(peer, WireCode.CONNECTION_LOST)
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.repeat
         else:
             peer.posted_at, peer.repeat_after = self._clock.now(), min(peer.repeat_after, 2.0)
 
-    def _begin_anew(self, peer: _Peer, reason: WireCode) -> None:
+    def _begin_again(self, peer: _Peer, reason: WireCode) -> None:
         """The link is over; the node is greeted again."""
         self._drop(peer, reason)
         peer.site, peer.keys, peer.raw, peer.letters = "", None, b"", set()

@@ -152,8 +152,8 @@ def _kept(
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
         counted = f" {max_rows}" if is_counted else ""
         kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
-        told = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-        kept = Path(file.state) / f"{name}-{sha256(told.encode()).hexdigest()[:32]}.npz"
+        stamp = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:
                 return SiteData(arrays["codes"], arrays["labels"])
@@ -161,7 +161,7 @@ def _kept(
             raise PolicyRefusal("rows-unchecked", why=why, what="Nobody has read the table as it is now, by this plan.")
         rows = read(plan)
         if is_counted and rows.n_records > max_rows:
-            return rows  # Whoever checks it says so. What is kept has been found to be right.
+            return rows  # The one who checks it says so. What is kept has been found to be right.
         for old in kept.parent.glob(f"{name}-*.npz"):
             old.unlink()
         part = kept.with_suffix(".part")
@@ -187,7 +187,7 @@ def report(folder: Path, fault: HedgerowError) -> None:
 
 
 def _log(folder: Path, text: str) -> Path:
-    """Write a line for the owner, and nobody else, into the node's own folder; returns the file."""
+    """Write a line for the owner, and no one else, into the node's own folder; returns the file."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / LOG_FILE
     if log.exists() and log.stat().st_size > _LOG_BYTES:

@@ -72,7 +72,7 @@ class NodeSocket:
         connection, _ = self._listener.accept()
         with connection:
             connection.settimeout(_PATIENCE)
-            # Whoever hangs up or sends nonsense has not asked anything.
+            # A peer that hangs up or sends nonsense has not asked anything.
             with contextlib.suppress(OSError, ValueError):
                 asked = HandedOn.from_bytes(_received(connection))
                 try:
@@ -91,8 +91,8 @@ class NodeSocket:
 def ask(path: Path, version: str, request: bytes) -> bytes:
     """The resident node's reply.
 
-    Raises EnvironmentFault `flower-node-absent` when nobody listens or hangs up, RemoteProtocolError with the node's
-    own code word when it refuses.
+    Raises EnvironmentFault `flower-node-absent` when no one listens, or the node hangs up; RemoteProtocolError with
+    the node's own code word when it refuses.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

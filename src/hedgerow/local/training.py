@@ -42,7 +42,7 @@ ALL_HERE = NodePolicy(min_cohort=1, min_honest_survivors=1, min_honest_group=1)
 
 
 class MaskedAggregation:
-    """Sums of masked vectors: nobody sees a site's vector, not even this object.
+    """Sums of masked vectors: no one sees a site's vector, not even this object.
 
     Args:
         nodes: the sites' nodes, two or more, with distinct names.
@@ -164,7 +164,7 @@ def train(
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
     aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
-    # The seed that the sites have drawn; without masks there is nobody to draw it with but this process.
+    # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
     seed = aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
     as_run = plan.with_structure_seed(seed)
     outcome = run_program(as_run, program_for(as_run, settings), aggregation, noise, progress)

@@ -147,7 +147,7 @@ class Replica:
     def end_early(self) -> bool:
         """End the program at the releases so far; returns whether they make a model.
 
-        The model is the program's own, of the trees whose releases are all there: whoever holds the plan and the
+        The model is the program's own, of the trees whose releases are all there: a party that holds the plan and the
         releases has the same. An evaluation has nothing to show before its end.
         """
         if self.query is None or not isinstance(self._task, TrainingTask):

@@ -80,7 +80,7 @@ class Model:
     salvaged: Salvage | None = None
 
     def to_bytes(self) -> bytes:
-        """The model file: the same bytes for the same plan, releases and sites, whoever held which row."""
+        """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
         salvaged = {} if self.salvaged is None else {"salvaged": asdict(self.salvaged)}
         return to_bytes(
             {
@@ -301,13 +301,13 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
 
 
-def _salvage_of(told: Any, ledger: Ledger) -> Salvage | None:
+def _salvage_of(stored: Any, ledger: Ledger) -> Salvage | None:
     """What the file says of a run that ended early; raises ModelError where its ledger cannot be of such a run."""
-    if told is None:
+    if stored is None:
         return None
-    if not isinstance(told, dict) or {part.name for part in fields(Salvage)} != told.keys():
+    if not isinstance(stored, dict) or {part.name for part in fields(Salvage)} != stored.keys():
         raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
-    code, used, planned = told["code"], told["n_used"], told["n_planned"]
+    code, used, planned = stored["code"], stored["n_used"], stored["n_planned"]
     if not isinstance(code, str) or type(used) is not int or type(planned) is not int or not 1 <= used <= planned:
         raise ModelError("model-invalid", fault="it does not say how much of its run was salvaged")
     if used > len(ledger):
@@ -337,14 +337,14 @@ def _plan_from_dict(table: Any) -> Plan:
     return Plan.from_dict(table, is_stored=True)
 
 
-def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
-    """The report that follows from plan and ledger; raises PrivacyError or ModelError if `told` does not fit it."""
-    if not isinstance(told, dict):
+def _report_of(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> PrivacyReport:
+    """The report that follows from plan and ledger; raises PrivacyError or ModelError if `stored` does not fit it."""
+    if not isinstance(stored, dict):
         raise ModelError("model-invalid", fault="it has no privacy report")
-    if told.get("n_releases") != len(ledger):
+    if stored.get("n_releases") != len(ledger):
         raise ModelError(
             "model-invalid",
-            fault=f"its privacy report speaks of {told.get('n_releases')} releases and its ledger of {len(ledger)}",
+            fault=f"its privacy report speaks of {stored.get('n_releases')} releases and its ledger of {len(ledger)}",
         )
     if [release.round for release in ledger] != list(range(len(ledger))):
         raise ModelError(
@@ -363,8 +363,8 @@ def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Privacy
             )
     context = PrivacyContext.of(plan)
     is_evaluated = any(release.kind in EVALUATION_KINDS for release in ledger)
-    if not is_evaluated and told.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
-        value, planned = told.get("epsilon_requested"), plan.privacy.epsilon
+    if not is_evaluated and stored.get("epsilon_requested") != _jsonable(plan.privacy.epsilon):
+        value, planned = stored.get("epsilon_requested"), plan.privacy.epsilon
         raise ModelError(
             "model-invalid",
             fault=f"its privacy report says that epsilon {value!r} was requested, and its plan {planned!r}",
@@ -372,13 +372,13 @@ def _report_of(told: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Privacy
     # What neither plan nor ledger knows: flags that old ledgers do not have.
     context = replace(
         context,
-        seeded=told.get("seeded") is True,
-        approximate_noise=told.get("approximate_noise") is True,
-        bounds_from_data=context.bounds_from_data or told.get("bounds_from_data") is True,
-        candidates_from_data=context.candidates_from_data or told.get("candidates_from_data") is True,
+        seeded=stored.get("seeded") is True,
+        approximate_noise=stored.get("approximate_noise") is True,
+        bounds_from_data=context.bounds_from_data or stored.get("bounds_from_data") is True,
+        candidates_from_data=context.candidates_from_data or stored.get("candidates_from_data") is True,
     )
     report = unread_report_of(ledger, context)
-    check_claims(told, report, exact=exact)
+    check_claims(stored, report, exact=exact)
     return report
 
 

@@ -42,7 +42,7 @@ MAX_CATEGORIES = 250
 MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
 LEAST_SECONDS = 1.0
-"""Of every timeout: with less, whoever waits gives up before anyone can answer."""
+"""Of every timeout: with less, a party that waits gives up before anyone can answer."""
 
 
 def _label_type(value: Any, path: str) -> Any:
@@ -112,7 +112,7 @@ class Model:
     guarantee, whatever its epsilon.
 
     `structure_seed` seeds what is random and public about the trees: a number that all agree on with the plan, or
-    "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that nobody picks it.
+    "joint": drawn for each run from a nonce of every site, committed to before any is shown, so that no one picks it.
     The epoch that draws it needs floor(2n/3) + 1 of a roster's n sites, though `federation.min_sites` be less.
     """
 
@@ -141,7 +141,7 @@ class Privacy:
     """What is promised. `n_records` is a public or declared number; it is never counted from the data.
 
     A unit has at most `max_rows_per_unit` rows at each of at most `sites_per_unit` sites. The first a site sees to by
-    itself; the second it cannot see, so it is declared, and whoever reads all tables in one process sees to it.
+    itself; the second it cannot see, so it is declared, and the one who reads all tables in one process sees to it.
     """
 
     epsilon: float = checked(number(0, math.inf, exclusive=False))

@@ -93,10 +93,10 @@ class DiscreteGaussianEvent(LatticeEvent):
 class LocalGaussianEvent(LatticeEvent):
     """A release of the local model: *every* record's vector has noise of its own before any sum.
 
-    That noise is at least N_Z(0, sigma²) on each entry, so a vector is private by itself, whoever sees it before or
-    after it is summed; S is that of one record's vector. Adjacency is "replace by zero the statistics of one unit" with
-    the number of rows of every site public: who takes part is no secret in the local model. The noise of other records
-    is not counted.
+    That noise is at least N_Z(0, sigma²) on each entry, so a vector is private by itself, no matter who sees
+    it before or after it is summed; S is that of one record's vector. Adjacency is "replace by zero the statistics of
+    one unit" with the number of rows of every site public: who takes part is no secret in the local model. The noise
+    of other records is not counted.
     """
 
     type_name: ClassVar[str] = "local-gaussian"
@@ -164,7 +164,7 @@ class SelectionEvent(PureEvent):
 class SampledEvent(EventBase):
     """What both events over Poisson samples say: `count` adaptive releases of an integer vector of `length` entries.
 
-    Every unit is in the sum with a chance of at most `sampling_rate`, independently, and nobody but its node knows of
+    Every unit is in the sum with a chance of at most `sampling_rate`, independently, and only its node knows of
     whom that holds. The noise is a sum of `n_shares` draws from N_Z(0, share_sigma²), as in `DiscreteGaussianSumEvent`
     (one share: the coordinator's noise). noise_multiplier <= share_sigma sqrt(n_shares) / S, with S the sensitivity
     *without* sampling.

@@ -3,7 +3,7 @@
 **Sum.** Adaptive releases that are e_1-, e_2-, ... DP are (e_1 + e_2 + ...)-DP (Dwork and Roth 2014, theorem 3.16).
 
 **Sampling.** If every unit is among the records of a release with a chance of at most q, independently of all others
-and unknown to whoever sees the release, an e-DP release over the sample is log(1 + q (exp(e) - 1))-DP under
+and unknown to those who see the release, an e-DP release over the sample is log(1 + q (exp(e) - 1))-DP under
 add/remove-one (Balle, Barthe and Gaboardi 2018, arXiv 1807.01647, theorem 8). Each release has a sample of its own
 here; that costs less than one sample for several: with x = exp(a) - 1 and y = exp(b) - 1, (1 + q x)(1 + q y) <=
 1 + q (x + y + x y).

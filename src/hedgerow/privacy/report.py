@@ -203,11 +203,11 @@ class PrivacyReport(PrivacyContext):
     @property
     def trust(self) -> str:
         """Whom the guarantee asks one to trust, in sentences."""
-        told = [self._trust(self.noise_mode)]
+        sentences = [self._trust(self.noise_mode)]
         for mode in self.evaluation_modes:
             count = sum(release.kind in EVALUATION_KINDS and _mode_of(release) == mode for release in self.ledger)
-            told.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
-        return " ".join(told)
+            sentences.append(f"In {count} release(s) of an evaluation: {self._trust(mode)}")
+        return " ".join(sentences)
 
     def _trust(self, mode: str) -> str:
         if mode == "server":
@@ -234,7 +234,7 @@ class PrivacyReport(PrivacyContext):
         for cohort, count in self.cohorts.items():
             most = f"at most {cohort.n_colluders}" if cohort.n_colluders else "none"
             parts.append(f"{most} of the {cohort.n_sites} sites" + (f" in {count} release(s)" if several else ""))
-        told = (
+        known = (
             f"{', and '.join(parts)} {'that agreed on the sums' if several else 'that agreed on a sum'} work together "
             "with it, or depart from the protocol (a site that falls silent does not)"
         )
@@ -242,11 +242,11 @@ class PrivacyReport(PrivacyContext):
         lost = (getattr(release.event, "n_shares", 0) for release in self.ledger if release.cohort is None)
         unknown = sorted(set(lost) - {0})
         if not unknown:
-            return told if parts else "few enough sites work together with it"
-        told = f"{told}; and, in releases of an older version, " if parts else ""
+            return known if parts else "few enough sites work together with it"
+        known = f"{known}; and, in releases of an older version, " if parts else ""
         return (
-            f"{told}the shares of at least {' or '.join(map(str, unknown))} sites that follow the protocol and work "
-            "together with nobody are in every sum. Among how many sites, an older version did not write down"
+            f"{known}the shares of at least {' or '.join(map(str, unknown))} sites that follow the protocol and work "
+            "together with no one are in every sum. Among how many sites, an older version did not write down"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class PrivacyReport(PrivacyContext):
         optional = {
             "epsilon_own": self.epsilon_own,
             "n_choices": self.n_choices,
-            "cohorts": self._cohorts_told(),
+            "cohorts": self._cohorts_as_dicts(),
             "evaluation_modes": list(self.evaluation_modes),
         }
         content |= {name: value for name, value in optional.items() if value}
@@ -277,7 +277,7 @@ class PrivacyReport(PrivacyContext):
         judged = {"guarantee": self.guarantee, "voided_by": list(self.voided_by), "warnings": list(self.warnings)}
         return {**content, **judged, "trust": self.trust}
 
-    def _cohorts_told(self) -> list[dict[str, int]]:
+    def _cohorts_as_dicts(self) -> list[dict[str, int]]:
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
     def text(self) -> str:
@@ -290,15 +290,15 @@ class PrivacyReport(PrivacyContext):
         if self.epsilon_own is not None:
             own = _number(self.epsilon_own)
             lines.append(f"                    {own} by {_OWN_WORDS[self.accountant]} ({self.accountant})")
-            told = f"{exact} by gdp and {renyi} by rdp, both bounds"
+            accounted = f"{exact} by gdp and {renyi} by rdp, both bounds"
         elif self.accounted_by != self.accountant:
-            told = f"a bound by {self.accounted_by}: {self._account.why}"
+            accounted = f"a bound by {self.accounted_by}: {self._account.why}"
         elif self.epsilon_gdp == self.epsilon_rdp and 0 < self.epsilon_gdp < math.inf:
             # Only a ledger with sampled or pure releases gives both the same: one bound for all of it.
-            told = "by Renyi accounting, which bounds releases of all kinds together"
+            accounted = "by Renyi accounting, which bounds releases of all kinds together"
         else:
-            told = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
-        lines.append(f"                    {told}")
+            accounted = f"{exact} by exact accounting (gdp), {renyi} by the looser Renyi bound (rdp)"
+        lines.append(f"                    {accounted}")
         lines.append(f"  protects          {self._unit()}")
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
@@ -331,7 +331,7 @@ def report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
             code "unknown-event".
     """
     report = unread_report_of(ledger, context)
-    # Whatever cannot be accounted for is told here, and not when somebody reads the number.
+    # What cannot be accounted for is refused here, and not when someone reads the number.
     _ = report.epsilon_gdp, report.epsilon_rdp, report.epsilon
     return report
 
@@ -348,33 +348,33 @@ def unread_report_of(ledger: Ledger, context: PrivacyContext) -> PrivacyReport:
     return PrivacyReport(**values, ledger=ledger)
 
 
-def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool = True) -> None:
+def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: bool = True) -> None:
     """Refuse a report that was stored beside a ledger, if it says less than is computed from that ledger.
 
     Args:
-        told: as `PrivacyReport.to_dict` wrote it, in this version or one before.
+        claims: as `PrivacyReport.to_dict` wrote it, in this version or one before.
         report: what is computed.
         exact: False leaves out what takes seconds: a figure by `pld` is then only compared with the least it can be.
 
     Raises:
         PrivacyError: code "report-untrue"; "malformed-report" for what is no report.
     """
-    numbers = _numbers_told(told)
+    numbers = _numbers_of(claims)
     for name in ("delta", "accountant", "unit", "max_rows_per_unit", "noise_mode", "adjacency", "n_releases"):
-        if told[name] != getattr(report, name):
-            raise _untrue(f"{name} is {told[name]!r}", f"{getattr(report, name)!r}")
-    if told.get("sites_per_unit", 1) != report.sites_per_unit:
+        if claims[name] != getattr(report, name):
+            raise _untrue(f"{name} is {claims[name]!r}", f"{getattr(report, name)!r}")
+    if claims.get("sites_per_unit", 1) != report.sites_per_unit:
         raise _untrue("a unit has rows at fewer sites", f"at {report.sites_per_unit}, says the plan")
-    if told.get("n_choices", 0) != report.n_choices:
-        raise _untrue(f"{told.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
-    if report.cohorts and told.get("cohorts") != report._cohorts_told():
+    if claims.get("n_choices", 0) != report.n_choices:
+        raise _untrue(f"{claims.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
+    if report.cohorts and claims.get("cohorts") != report._cohorts_as_dicts():
         raise _untrue("the sites that added noise are others", "every release names its own")
     for name in _VOIDING:
-        if getattr(report, name) and not told.get(name, False):
+        if getattr(report, name) and not claims.get(name, False):
             raise _untrue(f"{name} is false", "it is true")
-    if report.guarantee == "void" and told.get("guarantee", "void") != "void":
+    if report.guarantee == "void" and claims.get("guarantee", "void") != "void":
         raise _untrue("the guarantee holds", f"it does not, for {report.voided_by[0]}")
-    # Each of the others is a bound, so the one that was told as the whole may be any of them, and no less.
+    # Each of the others is a bound, so the one that was given as the whole may be any of them, and no less.
     whole = numbers.pop("epsilon", math.inf)
     if whole < min(numbers.values()) * (1 - _TOLERANCE):
         raise _untrue(f"epsilon is {_number(whole)}", f"no accountant found less than {_number(min(numbers.values()))}")
@@ -384,9 +384,9 @@ def check_claims(told: Mapping[str, Any], report: PrivacyReport, *, exact: bool 
             raise _untrue(f"{name} is {_number(value)}", f"it is {_number(least)}")
     # A version before had neither. The words are not compared: another version may put them otherwise.
     for name in ("n_records", "accounted_by"):
-        is_known = name in told and (name == "n_records" or report.accountant != "pld")
-        if is_known and told[name] != getattr(report, name):
-            raise _untrue(f"{name} is {told[name]!r}", f"it is {getattr(report, name)!r}")
+        is_known = name in claims and (name == "n_records" or report.accountant != "pld")
+        if is_known and claims[name] != getattr(report, name):
+            raise _untrue(f"{name} is {claims[name]!r}", f"it is {getattr(report, name)!r}")
 
 
 def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:
@@ -397,20 +397,20 @@ def _least(name: str, report: PrivacyReport, *, exact: bool) -> float:
     return report.epsilon
 
 
-def _numbers_told(told: Mapping[str, Any]) -> dict[str, float]:
+def _numbers_of(claims: Mapping[str, Any]) -> dict[str, float]:
     """The epsilons of a stored report; raises PrivacyError (code "malformed-report")."""
     needed = {"epsilon_gdp", "epsilon_rdp", "delta", "accountant", "unit", "max_rows_per_unit", "noise_mode"}
     needed |= {"adjacency", "n_releases", "epsilon_requested", "seeded", "approximate_noise", "bounds_from_data"}
-    if missing := sorted(needed - set(told)):
+    if missing := sorted(needed - set(claims)):
         raise _malformed(f"The privacy report lacks {', '.join(missing)}.")
-    if not all(isinstance(told.get(name, False), bool) for name in _VOIDING):
+    if not all(isinstance(claims.get(name, False), bool) for name in _VOIDING):
         raise _malformed("The privacy report has a flag that is neither true nor false.")
     numbers = {}
     for name in ("epsilon", "epsilon_gdp", "epsilon_rdp", "epsilon_own"):
-        value = math.inf if told.get(name) == _INFINITE else told.get(name, 0.0)
+        value = math.inf if claims.get(name) == _INFINITE else claims.get(name, 0.0)
         if type(value) not in (int, float) or not value >= 0:
             raise _malformed(f"The privacy report's {name} is {value!r}, which is no epsilon.")
-        if name in told:
+        if name in claims:
             numbers[name] = float(value)
     return numbers
 

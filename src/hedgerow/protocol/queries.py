@@ -262,7 +262,7 @@ class PureNoise:
         sensitivity: for sums the L1 norm that one unit adds at most; for a choice the range over which it can move the
             scores.
         sampling_threshold: each record is in the sum with a chance of sampling_threshold / SAMPLING_STEPS, drawn by its
-            node in secret, anew for every query.
+            node in secret, again for every query.
     """
 
     scale: int

@@ -213,7 +213,7 @@ class RunSession:
         if site.claims_more:
             run.tell(RunEventKind.COMPLAINT, site.name, "releases-claimed")
             claims = [each.name for each in run.sites if each.claims_more]
-            # A whole run has no more releases than its journal: nobody holds any that are not there.
+            # A whole run has no more releases than its journal: no node holds any that are not there.
             is_whole = run.state is RunState.FINISHING and run.salvaged is None
             if len(claims) >= run.sites.n_believed and not is_whole:
                 give_up(run, RemoteProtocolError("journal-rolled-back", sites=", ".join(claims)))

@@ -178,10 +178,10 @@ class Journal:
         """A release, before anyone can see it; its slot is closed with it, and the next one opened or the run ended.
 
         Args: number: of the release; following: the next slot; result_digest: of the run that it ends; given_up: for
-            a release that nobody goes on from: the code of what ends the run without a result, or what is salvaged.
+            a release that is not gone on from: the code of what ends the run without a result, or what is salvaged.
 
         One write for all of it, because one message carries it: the next slot's spec goes out with the release, or the
-        digest of the result with the last one, or with one that nobody goes on from.
+        digest of the result with the last one, or with one that is not gone on from.
         """
         content = release.release.astype("<i8").tobytes()
         entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)

@@ -29,7 +29,7 @@ from hedgerow.transport.interface import Repeats, times
 
 _log = logging.getLogger(__name__)
 STRANGERS = 1024
-"""Places, where there are files for them, for connections that nobody has vouched for yet."""
+"""Places, where there are files for them, for connections that no one has vouched for yet."""
 _FEWEST_STRANGERS = 16
 _RESERVE = 96
 """Files that no connection is given: databases and their logs, the model, metrics, and what libraries open."""
@@ -124,7 +124,7 @@ class Door:
         self._n_admitted = 0
         self._repeats = Repeats()
         self._is_blind = False
-        """A peer has come whose address is of an unknown kind: from now on nobody is sent away."""
+        """A peer has come whose address is of an unknown kind: from now on no one is sent away."""
         self._wake = asyncio.Event()
 
     def admit(self, peer: str, name: str, at_most: int) -> None:

@@ -107,7 +107,7 @@ def channel_options(settings: LinkSettings, max_bytes: int) -> list[tuple[str, i
         # What may be on its way to a reader is said here; to find it out, gRPC would send a ping with every message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _ON_THE_WAY),
-        # Every attempt to connect is a new one, with our own back-off and nobody else's.
+        # Every attempt to connect is a new one, with our own back-off and no one else's.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", int(settings.http_proxy)),
         # Two coordinators on one port would share the nodes between them.
@@ -129,7 +129,7 @@ def ran_on_time(began: float, now: float, seconds: float) -> bool:
 async def within(work: Awaitable[Result], seconds: float) -> Result:
     """What `work` gives; raises TimeoutError, and cancels it, after `seconds` in which this process ran."""
     task = asyncio.ensure_future(work)
-    # What it raises when nobody waits for it any more is no news.
+    # What it raises when no one waits for it any more is no news.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     loop, left = asyncio.get_running_loop(), _SLICES
     try:
@@ -369,7 +369,7 @@ class Link:
                 task.cancel()
 
     def _stopped(self, task: asyncio.Future[None]) -> None:
-        """A task that fails in a way that nobody thought of must not leave half a stream; asyncio logs the error."""
+        """A task that fails in a way that was not foreseen must not leave half a stream; asyncio logs the error."""
         if not task.cancelled() and task.exception() is not None:
             self.end(WireRefusal(WireCode.CONNECTION_LOST), tell=False)
             self._loop.call_exception_handler({"message": "A stream's task failed.", "exception": task.exception()})

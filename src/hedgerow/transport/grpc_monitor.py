@@ -24,7 +24,7 @@ from hedgerow.protocol.wire.reports import (
     MAX_EVENTS,
     MAX_REPORT_BYTES,
     MAX_REQUEST_BYTES,
-    Told,
+    Update,
     WatchRequest,
     event_bytes,
     report_bytes,
@@ -110,7 +110,7 @@ class Monitors:
             _log.warning("The monitors were not told of the end.")
 
     async def _has_gone(self) -> None:
-        """Wait until nobody watches."""
+        """Wait until no one watches."""
         while self.is_there():
             await asyncio.sleep(0.01)
 
@@ -158,7 +158,7 @@ class Monitors:
         return name, request
 
     async def _tell(self, request: WatchRequest, context: Any) -> None:
-        # The report of before may be old: while nobody watched, none was made.
+        # The report of before may be old: while no one watched, none was made.
         n_told, last_event = self._n_shown, 0
         while True:
             async with self._changed:
@@ -168,8 +168,8 @@ class Monitors:
                     return
                 n_told, (shared, events_since) = self._n_shown, self._newest
             events, missed = events_since(last_event)
-            told = shared + event_bytes(events[-MAX_EVENTS:], missed)
-            await within(context.write(wrapped(told)), self._settings.silence_seconds)
+            update = shared + event_bytes(events[-MAX_EVENTS:], missed)
+            await within(context.write(wrapped(update)), self._settings.silence_seconds)
             last_event += missed + len(events)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closes(), request.seconds)
@@ -183,7 +183,7 @@ _MAX_WAITING = 64
 _TOLD_BY_STATUS = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED,
                    grpc.StatusCode.FAILED_PRECONDITION}  # fmt: skip
 
-WatchEvent = Connected | Disconnected | Told
+WatchEvent = Connected | Disconnected | Update
 
 
 class GrpcWatch:
@@ -228,7 +228,7 @@ class GrpcWatch:
             why = await self._connect()
             is_final = why.is_final
             if self._is_connected or why.wire_code is not reported or is_final:
-                # One event for many failures of one kind: nothing may grow while nobody looks.
+                # One event for many failures of one kind: nothing may grow while no one looks.
                 self._events.put(Disconnected(why.code, is_final))
                 reported = why.wire_code
             if is_final:
@@ -272,11 +272,11 @@ class GrpcWatch:
             raw = await within(call.read(), patience)
             if raw is grpc.aio.EOF:
                 return WireRefusal(WireCode.CLOSED)
-            told = read_as(Told, unwrapped(raw, MAX_REPORT_BYTES))
+            update = read_as(Update, unwrapped(raw, MAX_REPORT_BYTES))
             if not self._is_connected:
                 self._is_connected = True
                 self._events.put(Connected())
-            self._events.put(told)
+            self._events.put(update)
             while self._events.qsize() > _MAX_WAITING:
                 await asyncio.sleep(0.05)
 

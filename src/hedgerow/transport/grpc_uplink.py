@@ -99,7 +99,7 @@ class GrpcUplink:
             why = await self._connect()
             is_final = why.is_final
             if why.code != self._reported:
-                # One report for a whole row of failures of one kind: nothing may grow while nobody looks.
+                # One report for a whole row of failures of one kind: nothing may grow while no one looks.
                 self._reported = why.code
                 _log.info("The link is down: %s (%s)", why.what, why.code)
                 self._events.put((Disconnected(why.code, is_final), None))
@@ -156,7 +156,7 @@ class GrpcUplink:
         link = Link(stream, self._settings, deliver, stream.done_writing)
         self._max_message_bytes = admittance.max_message_bytes
         self._reported = None
-        # First the link, then the news: whoever hears that it is up may send at once, from another thread.
+        # First the link, then the news: the one who hears that it is up may send at once, from another thread.
         self._link = link
         self._events.put((Connected(), None))
         try:

@@ -291,7 +291,7 @@ def _private_text(identity: PrivateIdentity) -> str:
 
 
 def public_lines(identity: PublicIdentity) -> str:
-    """A public file's text: what one party sends to whoever builds the roster."""
+    """A public file's text: what one party sends to the builder of the roster."""
     heading = (
         f"# Public identity of {identity.name}; nothing here is secret. Fingerprint:\n#     {identity.fingerprint()}\n"
     )

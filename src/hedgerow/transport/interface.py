@@ -118,7 +118,7 @@ def is_worth_a_line(count: int) -> bool:
 
 
 class Repeats:
-    """Counts what peers bring about, so that whoever says it says each thing less and less often.
+    """Counts what peers bring about, so that the one who says it says each thing less and less often.
 
     After 8 kinds of one peer, for it may name its reasons as it likes, its others count as one.
     """

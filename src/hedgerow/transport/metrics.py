@@ -1,7 +1,7 @@
 """The coordinator's numbers for Prometheus: a small HTTP server that shows a run's public progress and nothing else.
 
 What is shown is listed in `_GAUGES` and `_COUNTERS`, and the streams that were refused or lost, by the words of
-protocol/wire/refusals.py. Every party of the run knows all of it, or whoever watches the network sees it: no count, sum
+protocol/wire/refusals.py. Every party of the run knows all of it, or anyone who watches the network: no count, sum
 or rate of any site's data has a place here.
 """
 
@@ -108,7 +108,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
         self.registry = registry
-        # A name without dots is one of this network's, which nobody else can have a browser look up elsewhere.
+        # A name without dots is one of this network's, which no one else can have a browser look up elsewhere.
         self._names = {"localhost", host.lower(), socket.gethostname().lower()}
         self._lock = threading.Lock()
         self._began: dict[socket.socket, float] = {}

@@ -16,8 +16,8 @@ class DpXgboost:
 
     Attributes:
         splits: "exponential": the coordinator, who sees the exact sums, chooses by the exponential mechanism; or
-            "histogram": nobody chooses from anything but noisy histograms.
-        subsampling_ratio: chance of a record to be in a release, drawn by its node anew for each.
+            "histogram": nothing is chosen from anything but noisy histograms.
+        subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
         sketch_rounds: trees before which noisy histograms of all features place the candidates.
         sketch_share, split_share: of (amplified) epsilon; the leaves have the rest.
         gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).

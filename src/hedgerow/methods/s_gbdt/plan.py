@@ -64,7 +64,7 @@ class SGbdt:
 def _check(plan: Plan) -> None:
     section = SGbdt.of(plan)
     if plan.privacy.noise == "local":
-        # Whoever sees a record's own answer sees whether it was drawn.
+        # Anyone who sees a record's own answer sees whether it was drawn.
         raise refuse("privacy.noise", "local", '"server" or "distributed" with "s-gbdt", which draws secret samples')
     if plan.privacy.max_rows_per_unit != 1:
         # Rows of one unit would be drawn one by one, and the amplification of a group is another one.

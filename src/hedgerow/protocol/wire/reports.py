@@ -38,7 +38,7 @@ class WatchRequest(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Encoded):
+class Update(Encoded):
     """Coordinator: how the run is, and what happened since it last told this monitor.
 
     Attributes:
@@ -53,7 +53,7 @@ class Told(Encoded):
 
 
 def report_bytes(report: RunReport) -> bytes:
-    """The part of a `Told` that is the same for all monitors; `event_bytes` is appended to it."""
+    """The part of an `Update` that is the same for all monitors; `event_bytes` is appended to it."""
     parts = [head(StreamKind.TOLD)]
     report.write_fields(parts)
     return b"".join(parts)
@@ -62,7 +62,7 @@ def report_bytes(report: RunReport) -> bytes:
 def event_bytes(events: Sequence[EventReport], missed: int) -> bytes:
     """The rest of the message."""
     parts: list[bytes] = []
-    (_, of_events), (_, of_missed) = layout(Told)[1:]
+    (_, of_events), (_, of_missed) = layout(Update)[1:]
     of_events.write(events, parts)
     of_missed.write(missed, parts)
     return b"".join(parts)

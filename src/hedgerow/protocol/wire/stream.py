@@ -1,7 +1,7 @@
 """The first and the last messages of a stream between a node and the coordinator, and gRPC's wrapping of every message.
 
 A node says its Introduction; the coordinator answers with an Admittance, or with a Farewell that says why not. After
-that both send messages of the run, and whoever ends the stream says a Farewell first.
+that both send messages of the run, and the side that ends the stream says a Farewell first.
 """
 
 from __future__ import annotations
