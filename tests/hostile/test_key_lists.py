@@ -17,9 +17,9 @@ from experiments.secagg_cost import setup_sizes
 from experiments.secagg_lab import set_up
 from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.crypto.shamir import SHARE_BYTES
-from hedgerow.errors import PlanError
+from hedgerow.errors import ModelError, PlanError
 from hedgerow.local.forecast import dry_run
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, TrainingTask
 from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
 from hedgerow.rounds import release_bound
@@ -27,7 +27,7 @@ from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.session import EpochSession
 from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, most_slots, slots_for
-from hedgerow.server.rounds import check_releases
+from hedgerow.server.rounds import RELEASES_BYTES, check_releases
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 
@@ -144,6 +144,15 @@ def test_a_plan_whose_releases_fit_no_message_is_refused_before_anyone_is_asked(
         federation.run()
     assert refused.value.code == "plan-releases-too-long"
     assert not federation.sent and not federation.session
+
+
+def test_a_model_that_fits_no_message_is_refused_before_anyone_is_asked(factory: ModuleType) -> None:
+    """Its invitation would reach no site, and the run would end for want of sites."""
+    plan = factory.make_plan().with_structure_seed(1)
+    check_releases(EvaluationTask(plan, bytes(RELEASES_BYTES), 1.0, 1e-6, 0), 3)
+    with pytest.raises(ModelError, match="64 MiB; a message has room for 63 MiB") as refused:
+        check_releases(EvaluationTask(plan, bytes(RELEASES_BYTES + 1), 1.0, 1e-6, 0), 3)
+    assert refused.value.code == "model-too-long-to-send"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 
 from hedgerow.crypto.identity import Identity
-from hedgerow.errors import AggregationError, HedgerowError, PlanError, PrivacyError
+from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanError, PrivacyError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
@@ -45,7 +45,7 @@ COLLECTIONS = {
 }
 """What a run collects while an aggregator is in a state."""
 RELEASES_BYTES = 63 << 20
-"""All releases of a run, in a message of at most 64 MiB; what is left is for the round's spec."""
+"""All releases of a run, or a model, in a message of at most 64 MiB; what is left is for a spec or a plan."""
 RELEASE_HEAD_BYTES = 5
 """What a release takes in a message beside its entries."""
 _MORE_SHARES_MAY_HELP = {Code.TOO_FEW_ANSWERS, Code.SECRET_UNRECOVERABLE}
@@ -97,13 +97,19 @@ def check_words(task: Task, n_sites: int) -> None:
 
 
 def check_releases(task: Task, n_sites: int) -> None:
-    """Raise PlanError (code "plan-releases-too-long") when all releases of a training might not fit one message.
+    """Raise an error when all releases of a training, or the model of an evaluation, might not fit one message.
 
-    A site that holds none of them, for it came late or has lost its state, is sent all at once. Asked before anyone is
+    A site that holds no release, for it came late or has lost its state, is sent all at once. Asked before anyone is
     invited, as `check_words`.
+
+    Raises:
+        PlanError: code "plan-releases-too-long".
+        ModelError: code "model-too-long-to-send". An evaluation itself has two releases, of a few curves.
     """
     if not isinstance(task, TrainingTask):
-        return  # An evaluation has two releases, of a few curves.
+        if len(task.model) > RELEASES_BYTES:
+            raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
+        return
     plan, settings = task.plan, task.settings
     entries, n_bytes = settings.n_released(plan), WIDTHS[-1] // 8
     if plan.model.algorithm == "boosting":
