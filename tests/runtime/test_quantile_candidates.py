@@ -26,7 +26,6 @@ from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.privacy.report import check_claims
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, checked_report, run_program
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.leaf_sums import Histogram
 
@@ -79,11 +78,11 @@ def test_counts_are_asked_for_once(factory: ModuleType, method: str) -> None:
     queries = asked(factory, plan)
     assert [isinstance(query, Histogram) for query in queries] == [True] + [False] * (len(queries) - 1)
     assert [query.noise_multiplier == 0 for query in queries] == [True] + [False] * (len(queries) - 1)
-    assert len(queries) == largest_n_exchanges(plan, resolve(plan))
+    assert len(queries) == resolve(plan).n_exchanges(plan)
     assert queries[0].length <= resolve(plan).largest_length(plan)
     uniform = factory.make_plan(model={**model, "split_candidates": "uniform"})
     assert resolve(plan).noise_multiplier == pytest.approx(resolve(uniform).noise_multiplier, rel=1e-5)
-    assert get_accountant("gdp").epsilon(planned_releases(plan, resolve(plan)), 1e-5) == math.inf
+    assert get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), 1e-5) == math.inf
 
 
 def test_the_report_says_what_happened(factory: ModuleType) -> None:

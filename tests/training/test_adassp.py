@@ -23,7 +23,6 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
 
 LOSSES = ["squared", "logistic", "hinge"]
@@ -71,9 +70,9 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
     assert alone.ensemble.fitted.values.tobytes() == together.ensemble.fitted.values.tobytes()
     assert alone.ledger.to_json() == together.ledger.to_json()
     own = resolve(plan)
-    assert len(alone.ledger) == largest_n_exchanges(plan, own)
+    assert len(alone.ledger) == own.n_exchanges(plan)
     judge = get_accountant(plan.privacy.accountant)
-    planned = judge.epsilon(planned_releases(plan, own), plan.privacy.delta)
+    planned = judge.epsilon(own.planned_releases(plan), plan.privacy.delta)
     assert alone.report.epsilon <= planned * (1 + 1e-9) and planned <= plan.privacy.epsilon * (1 + 1e-9)
 
 

@@ -41,7 +41,6 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.pure import amplified_epsilon
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.release import Releaser
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 
 
 def plan_of(
@@ -115,9 +114,9 @@ def test_any_plan_keeps_its_promise_over_any_sites(factory: ModuleType, data: st
     judge = get_accountant(plan.privacy.accountant)
     spent = judge.epsilon(ledger.events(), plan.privacy.delta)
     assert spent <= plan.privacy.epsilon and spent > 0.98 * plan.privacy.epsilon
-    planned = judge.epsilon(planned_releases(plan, own), plan.privacy.delta)
+    planned = judge.epsilon(own.planned_releases(plan), plan.privacy.delta)
     assert spent == pytest.approx(planned, rel=1e-9)
-    assert len(ledger) == largest_n_exchanges(plan, own)
+    assert len(ledger) == own.n_exchanges(plan)
 
 
 def run(plan: Plan, parts: list[tuple[SiteData, Any]], factory: ModuleType) -> tuple[Any, Any]:

@@ -24,7 +24,6 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.ensemble import ensemble_to_dict
 from hedgerow.trees.histograms import NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import Histogram, LeafSums
@@ -198,7 +197,7 @@ def test_the_ledger_holds_the_counts_of_table_1(
     # kappa_w = 0 for greedy splits of several features and all histograms: no query is about leaves.
     asks_leaves = any(isinstance(query, LeafSums) for query in queries)
     assert asks_leaves == (method == "totally_random" or (method == "partially_random" and k == 1))
-    assert len(queries) == largest_n_exchanges(plan, declared)
+    assert len(queries) == declared.n_exchanges(plan)
 
 
 @settings(max_examples=40, deadline=None)
@@ -212,7 +211,7 @@ def test_the_promise_is_kept_and_used(factory: ModuleType, data: st.DataObject, 
     outcome = factory.train(plan, [factory.make_data(plan, 30, seed)])
     judge, delta = get_accountant(accountant), plan.privacy.delta
     spent = judge.epsilon(outcome.ledger.events(), delta)
-    announced = judge.epsilon(planned_releases(plan, resolve(plan)), delta)
+    announced = judge.epsilon(resolve(plan).planned_releases(plan), delta)
     assert 0.99 * plan.privacy.epsilon <= spent <= announced * (1 + 1e-9)
     assert announced <= plan.privacy.epsilon
     purposes = [release.purpose for release in outcome.ledger]

@@ -30,7 +30,6 @@ from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.training.presets import apply_preset, preset_named
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.importances import importances
 from hedgerow.trees.leaf_sums import LeafSums
 
@@ -138,10 +137,10 @@ def test_a_run_keeps_the_promise_and_wastes_little(
     data = factory.make_data(plan, N_RECORDS, 1)
     report = train(plan, {"one": data}, noise=SeededNoise(1, exact=False)).report
     assert 0.995 * epsilon < report.epsilon_gdp <= epsilon and report.epsilon_rdp == report.epsilon_gdp
-    planned = get_accountant("gdp").epsilon(planned_releases(plan, resolve(plan)), delta)
+    planned = get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), delta)
     assert report.epsilon_gdp * (1 - 1e-9) <= planned <= epsilon
     kind = FilteredGaussianEvent if kept else SampledGaussianEvent
-    assert sum(type(event) is kind for event in planned_releases(plan, resolve(plan))) == 1
+    assert sum(type(event) is kind for event in resolve(plan).planned_releases(plan)) == 1
 
 
 def test_the_report_names_the_account(factory: ModuleType) -> None:
@@ -158,12 +157,12 @@ def test_extra_rounds_cost_nothing_under_a_filter(factory: ModuleType, closing: 
     decided = [resolve(plan) for plan in (few, many)]
     assert decided[0].noise_multiplier == decided[1].noise_multiplier
     costs = [
-        get_accountant("gdp").epsilon(planned_releases(plan, chosen), plan.privacy.delta)
+        get_accountant("gdp").epsilon(chosen.planned_releases(plan), plan.privacy.delta)
         for plan, chosen in zip((few, many), decided, strict=True)
     ]
     # Regular rounds are calibrated with a margin of 1e-7 that the budget does not use.
     assert costs[0] == pytest.approx(costs[1], rel=1e-6) and max(costs) <= few.privacy.epsilon
-    assert largest_n_exchanges(many, decided[1]) == largest_n_exchanges(few, decided[0]) + 10 == 16
+    assert decided[1].n_exchanges(many) == decided[0].n_exchanges(few) + 10 == 16
 
 
 def test_the_general_bound_needs_more_noise(factory: ModuleType) -> None:

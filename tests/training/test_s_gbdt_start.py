@@ -26,7 +26,6 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import FittedTrees, Query
-from hedgerow.training.settings import largest_n_exchanges, planned_releases
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.random_trees import PublicRandom, deepened
@@ -75,7 +74,7 @@ def test_it_asks_for_two_matrices_and_three_steps(factory: ModuleType, label: st
     queries, model = asked(plan, Node("one", factory.make_data(plan, 50, 1), plan, decided))
     kinds = [type(query) for query in queries]
     assert kinds == [GramMatrix] * 2 + [CrossProducts] * ROUNDS + [SampledLeafSums] * 4
-    assert len(queries) == largest_n_exchanges(plan, decided) == N_EXCHANGES + 4
+    assert len(queries) == decided.n_exchanges(plan) == N_EXCHANGES + 4
     assert [query.purpose.round for query in queries] == list(range(len(queries)))
     assert max(query.length for query in queries) <= decided.largest_length(plan)
     m = len(plan.features)
@@ -105,7 +104,7 @@ def test_a_run_keeps_the_promise(
     sites = {site: factory.make_data(plan, 20, seed) for seed, site in enumerate("abcd")}
     report = train(plan, sites, noise=SeededNoise(1, exact=False)).report
     assert report.epsilon <= epsilon and report.epsilon > 0.97 * epsilon
-    planned = get_accountant("gdp").epsilon(planned_releases(plan, resolve(plan)), plan.privacy.delta)
+    planned = get_accountant("gdp").epsilon(resolve(plan).planned_releases(plan), plan.privacy.delta)
     assert report.epsilon * (1 - 1e-9) <= planned <= epsilon
 
 

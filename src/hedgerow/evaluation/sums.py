@@ -5,7 +5,7 @@ Statistics are integers only, so that the same record counts the same on every m
     position      of a record                                              model
     score         its score, in units of 2**-16                            binary
     probability   per class, its predicted probability, in units of 2**-30 three classes or more
-    residual      |prediction - label|, in units of 2**-16, label scaled   regression
+    residual      |prediction - label|, in units of 2**-16, label scaled   numbers
 
 docs/privacy.md, section "Evaluation", says what one record can add at most.
 

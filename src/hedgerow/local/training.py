@@ -33,7 +33,6 @@ from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishe
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.release import Aggregation, Answering, PlainAggregation, Progress, answer_of, run_program
 from hedgerow.server.rounds import check_words, cohort_of, shares_of
-from hedgerow.training.settings import largest_n_exchanges
 
 MAX_SLOTS = 1024
 """Slots of one epoch, as many as a node's policy holds by default; a longer run goes on in a new epoch."""
@@ -163,7 +162,7 @@ def train(
         name: Node(name, sites[name], plan, settings, n_threads, sources.get(name), noise) for name in sorted(sites)
     }
     answering: list[Answering] = [ArrivingNode(node, arrivals or {}) for node in nodes.values()]
-    aggregation = build_aggregation(plan, answering, largest_n_exchanges(plan, settings), noise)
+    aggregation = build_aggregation(plan, answering, settings.n_exchanges(plan), noise)
     # The seed that the sites have drawn; without masks there is no one to draw it with but this process.
     seed = aggregation.public_seed if isinstance(aggregation, MaskedAggregation) else secrets.randbits(63)
     as_run = plan.with_structure_seed(seed)

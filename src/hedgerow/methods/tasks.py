@@ -21,7 +21,7 @@ from hedgerow.plan.fields import read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.training.settings import Settings, largest_n_exchanges, planned_releases
+from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.plausibility import ReleaseChecks
@@ -59,7 +59,7 @@ class TrainingTask:
     @property
     def n_exchanges(self) -> int:
         """Releases of a whole run, at most."""
-        return largest_n_exchanges(self.plan, self.settings)
+        return self.settings.n_exchanges(self.plan)
 
     def with_structure_seed(self, seed: int) -> TrainingTask:
         """The task as it is run, see `Plan.with_structure_seed`; the settings do not depend on the seed."""
@@ -73,7 +73,7 @@ class TrainingTask:
 
     def planned_releases(self) -> list[Event]:
         """What a whole run releases, at its most expensive."""
-        return planned_releases(self.plan, self.settings)
+        return self.settings.planned_releases(self.plan)
 
 
 @dataclass(frozen=True, eq=False)

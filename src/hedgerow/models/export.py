@@ -4,6 +4,7 @@
     binary                  binary:logistic     the probability of the last class
     multiclass              multi:softprob      the probabilities of all classes
     regression              reg:squarederror    the value in units of the label, before it is clipped to its bounds
+    count                   count:poisson       the mean, before it is clipped to its bounds
     binary, averaging       reg:squarederror    the probability of the last class, before it is clipped to [0, 1]
     multiclass, averaging   refused: its shares are divided by their sum, which no objective of XGBoost does
 

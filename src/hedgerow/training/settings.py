@@ -143,11 +143,6 @@ def resolve_boosting(plan: Plan) -> Settings:
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
 
 
-def largest_n_exchanges(plan: Plan, settings: Settings) -> int:
-    """How often a run asks every node for a vector, at most."""
-    return settings.n_exchanges(plan)
-
-
 def n_levels_asked(plan: Plan, settings: Settings) -> int:
     """Exchanges per batch of trees: one per level of greedy splits.
 
@@ -167,11 +162,6 @@ def pays_for_candidates(plan: Plan) -> bool:
     model = plan.model
     asks = model.split_candidates == "iterative_hessian" and model.weight_update != "averaging"
     return asks and model.split_method != "hist"
-
-
-def planned_releases(plan: Plan, settings: Settings) -> list[Event]:
-    """What a whole run releases, at its most expensive; the un-noised event for a plan without privacy."""
-    return settings.planned_releases(plan)
 
 
 def _number(value: int | str, default: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -89,6 +90,14 @@ class Grown:
         Values need no change where batches are missing: trees that are averaged over all of them are one batch.
         """
         return empty_ensemble(self.run).extended(self.batches, self.weights)
+
+
+def grown_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
+    """The program that adds batches by `boost`, until it has all or ends early."""
+    grown = Grown(run)
+    with suppress(EndedEarly):
+        yield from boost(grown)
+    return grown.ensemble()
 
 
 def histogram_query(

@@ -18,19 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
-from hedgerow.training.settings import Settings, n_levels_asked
-from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.training.settings import n_levels_asked
+from hedgerow.training.steps import Grown, Run, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.greedy_trees import (
     GrowingTrees,
     SplitRule,
@@ -122,20 +120,8 @@ class _Batch:
         return np.array([[randomness.coin() for _ in range(n_nodes)] for randomness in self.randomness])
 
 
-def greedy_trees(plan: Plan, settings: Settings) -> Program:
-    """The program of a plan with histogram or partially random splits.
-
-    Args:
-        plan: the plan.
-        settings: its resolved settings.
-    """
-    whole = Grown(Run.of(plan, settings))
-    with suppress(EndedEarly):
-        yield from _boost(whole)
-    return whole.ensemble()
-
-
-def _boost(whole: Grown) -> Generator[Query, IntVector, None]:
+def boost_greedily(whole: Grown) -> Generator[Query, IntVector, None]:
+    """Add trees by histograms or partially random splits."""
     run, plan = whole.run, whole.run.plan
     candidates = CandidateSource(plan, run.grid)
     order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)

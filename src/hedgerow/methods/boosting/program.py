@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import suppress
 
 import numpy as np
 
-from hedgerow.methods.boosting.greedy import greedy_trees
+from hedgerow.methods.boosting.greedy import boost_greedily
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked
-from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, histogram_query, leaf_rule
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.random_trees import random_trees, words_of_trees
@@ -35,22 +34,8 @@ def boosting(plan: Plan, settings: Settings) -> Program:
     Partially random splits of a single feature leave nothing to choose.
     """
     method = plan.model.split_method
-    if method == "hist" or (method == "partially_random" and features_asked(plan, settings) > 1):
-        return greedy_trees(plan, settings)
-    return boosted_trees(plan, settings)
-
-
-def boosted_trees(plan: Plan, settings: Settings) -> Program:
-    """The program of a plan with totally random trees.
-
-    Args:
-        plan: the plan.
-        settings: its resolved settings.
-    """
-    grown = Grown(Run.of(plan, settings))
-    with suppress(EndedEarly):
-        yield from _boost(grown)
-    return grown.ensemble()
+    is_greedy = method == "hist" or (method == "partially_random" and features_asked(plan, settings) > 1)
+    return grown_by(Run.of(plan, settings), boost_greedily if is_greedy else _boost)
 
 
 def _boost(grown: Grown) -> Generator[Query, IntVector, None]:

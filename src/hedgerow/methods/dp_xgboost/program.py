@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from hedgerow.methods.dp_xgboost.trees import (
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, PureNoise, Query
 from hedgerow.training.candidates import CandidateSource
-from hedgerow.training.steps import EndedEarly, Grown, Program, Run, grown_score_bound
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, Splits, best_cuts, padded
 from hedgerow.trees.leaves import LeafRule, leaf_values, leaf_weights
 from hedgerow.trees.random_trees import PublicRandom
@@ -60,10 +59,7 @@ def dp_xgboost(plan: Plan, settings: DpXgboostSettings) -> Program:
         settings: its resolved settings.
     """
     asking = _Asking(Run.of(plan, settings), settings)
-    grown = Grown(asking.run)
-    with suppress(EndedEarly):
-        yield from _boost(asking, grown)
-    return grown.ensemble()
+    return grown_by(asking.run, lambda grown: _boost(asking, grown))
 
 
 def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numba
@@ -217,73 +217,27 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
         grid: the plan's grid.
         depth: levels of splits, 1 to 8.
     """
-    draft = Draft(depth, grid.n_codes)
+    trees, codes = constant_tree(grid, depth), np.arange(grid.n_codes)
     numeric = max(1, round(SGbdt.of(plan).numeric_weight * _WEIGHT_UNIT))
     weights = [_WEIGHT_UNIT if feature.is_categorical else numeric for feature in plan.features]
-    ordered = OrderedSplits()
     for node in range(2**depth - 1):
         number = randomness.weighted(weights)
         feature, cells = plan.features[number], grid.features[number]
+        trees.feature[0, node] = number
         if feature.min is None or feature.max is None:
-            left = np.arange(grid.n_codes) == randomness.below(len(feature.categories))
-            draft.fill_set(node, number, left)
+            trees.goes_left[0, node] = codes == randomness.below(len(feature.categories))
+            trees.threshold[0, node] = -1
             continue
         value = feature.min + (feature.max - feature.min) * (randomness.below(_STEPS) / _STEPS)
         cut = min(int(np.searchsorted(cells.edges, np.float32(value))), max(0, len(cells.edges) - 1))
-        ordered.add(node, number, cut, cells.missing_code, randomness.coin())
-    draft.fill_ordered(ordered)
-    return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
+        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
+        trees.goes_left[0, node] = np.where(codes >= cells.missing_code, randomness.coin(), codes <= cut)
+        trees.threshold[0, node] = cut
+    return trees
 
 
 def constant_tree(grid: Grid, depth: int) -> TreeBatch:
     """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
-    draft = Draft(depth, grid.n_codes)
-    return TreeBatch(draft.feature[None], draft.goes_left[None], draft.threshold[None])
-
-
-@dataclass(frozen=True)
-class OrderedSplits:
-    """Splits of numeric features, one of each list for a split, to be filled in together."""
-
-    nodes: list[int] = field(default_factory=list)
-    features: list[int] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    missing_codes: list[int] = field(default_factory=list)
-    missing_left: list[bool] = field(default_factory=list)
-
-    def add(self, node: int, feature: int, cut: int, missing_code: int, missing_left: bool) -> None:
-        """Note one split."""
-        self.nodes.append(node)
-        self.features.append(feature)
-        self.cuts.append(cut)
-        self.missing_codes.append(missing_code)
-        self.missing_left.append(missing_left)
-
-
-class Draft:
-    """One tree while its nodes are filled in; those that are not send everything left."""
-
-    def __init__(self, depth: int, n_codes: int) -> None:
-        n_nodes = 2**depth - 1
-        self.feature = np.zeros(n_nodes, dtype=np.int32)
-        self.goes_left = np.ones((n_nodes, n_codes), dtype=np.uint8)
-        self.threshold = np.full(n_nodes, n_codes - 1, dtype=np.int32)
-
-    def fill_ordered(self, splits: OrderedSplits) -> None:
-        """Cells up to a split's cut go left."""
-        if not splits.nodes:
-            return
-        self.feature[splits.nodes] = splits.features
-        self.threshold[splits.nodes] = splits.cuts
-        codes = np.arange(self.goes_left.shape[1])
-        cuts, missing = np.array(splits.cuts)[:, None], np.array(splits.missing_codes)[:, None]
-        # Codes beyond the feature's own never occur; they follow the missing one, so that one interval goes right.
-        follows = np.array(splits.missing_left)[:, None]
-        self.goes_left[splits.nodes] = np.where(codes >= missing, follows, codes <= cuts)
-
-    def fill_set(self, node: int, feature: int, left: NDArray[np.bool_]) -> None:
-        """The codes marked in `left` go left."""
-        self.feature[node] = feature
-        self.goes_left[node, : len(left)] = left
-        self.goes_left[node, len(left) :] = 0
-        self.threshold[node] = -1
+    shape = (1, 2**depth - 1)
+    goes_left, threshold = np.ones((*shape, grid.n_codes), np.uint8), np.full(shape, grid.n_codes - 1, np.int32)
+    return TreeBatch(np.zeros(shape, np.int32), goes_left, threshold)
