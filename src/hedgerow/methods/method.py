@@ -1,4 +1,4 @@
-"""What a method is: rules for its plans, and a program. Each says so in its folder's `plan.py`."""
+"""What a method is: rules for its plans, and a program. Each says so in its folder's `__init__.py`."""
 
 from __future__ import annotations
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hedgerow.methods.adassp import plan as adassp
-from hedgerow.methods.boosting import plan as boosting
-from hedgerow.methods.dp_xgboost import plan as dp_xgboost
+from hedgerow.methods import adassp, boosting, dp_xgboost, s_gbdt
 from hedgerow.methods.method import Method
-from hedgerow.methods.s_gbdt import plan as s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import add_rules
 

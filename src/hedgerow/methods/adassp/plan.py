@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
@@ -42,23 +41,7 @@ class Adassp:
         return own_section(cls, plan)
 
 
-def _check(plan: Plan) -> None:
+def check(plan: Plan) -> None:
+    """Raise PlanError for a plan that contradicts itself."""
     if plan.label.is_numeric and Adassp.of(plan).loss not in ("auto", "squared"):
         raise refuse("adassp.loss", Adassp.of(plan).loss, '"squared" for a regression')
-
-
-def _parts() -> Parts:
-    from hedgerow.methods.adassp.program import boosted_adassp
-    from hedgerow.methods.adassp.settings import resolve_adassp
-
-    return Parts(resolve_adassp, boosted_adassp)
-
-
-METHOD = Method(
-    section=Adassp,
-    model_fields=frozenset({"structure_seed"}),
-    labels=("binary", "regression"),
-    check=_check,
-    parts=_parts,
-    has_leaves=False,
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
@@ -43,7 +42,7 @@ class DpXgboost:
         return own_section(cls, plan)
 
 
-def _check(plan: Plan) -> None:
+def check(plan: Plan) -> None:
     """What releases of pure differential privacy cannot do."""
     privacy, own = plan.privacy, DpXgboost.of(plan)
     if privacy.noise != "server":
@@ -59,23 +58,3 @@ def _check(plan: Plan) -> None:
         raise refuse("model.learning_rate", rate, "below 1 with dp_xgboost.geometric_leaf_clip")
     if (own.sketch_rounds == 0) != (own.sketch_share == 0):
         raise refuse("dp_xgboost.sketch_share", own.sketch_share, "above 0 with sketch_rounds above 0, else 0")
-
-
-def _parts() -> Parts:
-    from hedgerow.methods.dp_xgboost.program import dp_xgboost
-    from hedgerow.methods.dp_xgboost.settings import resolve_dp_xgboost
-    from hedgerow.privacy.events import PureEvent
-
-    return Parts(resolve_dp_xgboost, dp_xgboost, (PureEvent,))
-
-
-METHOD = Method(
-    section=DpXgboost,
-    model_fields=frozenset(
-        {"n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge", "structure_seed"}
-    ),
-    labels=("binary", "regression"),
-    is_pure=True,
-    check=_check,
-    parts=_parts,
-)

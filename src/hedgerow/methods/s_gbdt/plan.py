@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.method import Method, Parts
 from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
 from hedgerow.plan.plan import Plan
 from hedgerow.plan.registry import own_section
@@ -61,7 +60,8 @@ class SGbdt:
         return own_section(cls, plan)
 
 
-def _check(plan: Plan) -> None:
+def check(plan: Plan) -> None:
+    """Raise PlanError for a plan that contradicts itself."""
     section = SGbdt.of(plan)
     if plan.privacy.noise == "local":
         # Anyone who sees a record's own answer sees whether it was drawn.
@@ -91,26 +91,3 @@ def _check(plan: Plan) -> None:
     if plan.model.split_candidates in ("iterative_hessian", "quantile"):
         expected = '"adaptive", "uniform" or "log" with "s-gbdt"'
         raise refuse("model.split_candidates", plan.model.split_candidates, expected)
-
-
-def _parts() -> Parts:
-    from hedgerow.methods.s_gbdt.program import s_gbdt
-    from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
-    from hedgerow.privacy.events import FilteredGaussianEvent, SampledGaussianEvent
-
-    return Parts(resolve_s_gbdt, s_gbdt, (SampledGaussianEvent, FilteredGaussianEvent))
-
-
-METHOD = Method(
-    section=SGbdt,
-    model_fields=frozenset(
-        {
-            "n_trees", "max_depth", "n_candidates", "learning_rate", "leaf_ridge", "noise_ridge", "leaf_clip",
-            "split_candidates", "structure_seed",
-        }
-    ),
-    labels=("binary", "regression"),
-    check=_check,
-    parts=_parts,
-    keeps_accounts=True,
-)  # fmt: skip
