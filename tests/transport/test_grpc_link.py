@@ -12,7 +12,7 @@ import pytest
 
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
-from hedgerow.transport.grpc_link import DEFAULTS, Caller, Link, next_of, within
+from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, Link, next_of, within
 
 
 class EndedStream:
@@ -103,10 +103,11 @@ def played(scene: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Pipe:
-    """One end of a stream in memory; a peer that is `stuck` takes nothing."""
+    """One end of a stream in memory; a peer that is `stuck` takes nothing, over a line of `speed` bytes a second."""
 
     def __init__(self, inward: asyncio.Queue[bytes], outward: asyncio.Queue[bytes]) -> None:
         self.inward, self.outward, self.is_stuck = inward, outward, False
+        self.speed = float("inf")
 
     async def read(self) -> bytes:
         return await self.inward.get()
@@ -114,6 +115,7 @@ class Pipe:
     async def write(self, frame: bytes) -> None:
         if self.is_stuck:
             await asyncio.Event().wait()
+        await asyncio.sleep(len(frame) / self.speed)
         await self.outward.put(frame)
 
 
@@ -151,6 +153,28 @@ def test_a_peer_that_takes_nothing_is_named() -> None:
     why, seconds = played(scene())
     assert why.wire_code is WireCode.SLOW_PEER
     assert DEFAULTS.silence_seconds <= seconds <= 2 * DEFAULTS.silence_seconds
+
+
+def test_a_long_message_has_the_time_that_it_takes_on_a_slow_line() -> None:
+    """A site on a slow line is not cut in the middle of its longest message; one that takes nothing of it still is."""
+    longest = bytes(DEFAULTS.max_message_bytes)
+    seconds = len(longest) / LEAST_SPEED
+
+    async def scene() -> tuple[bool, WireRefusal, float]:
+        near, _ = pair()
+        near.speed = LEAST_SPEED
+        link = link_over(near)
+        running = asyncio.ensure_future(link.run())
+        link.offer(longest)
+        await asyncio.sleep(seconds + DEFAULTS.silence_seconds)
+        was_taken = not near.outward.empty() and not running.done()
+        near.is_stuck, since = True, clock().now
+        link.offer(longest)
+        return was_taken, await running, clock().now - since
+
+    was_taken, why, waited = played(scene())
+    assert was_taken and why.wire_code is WireCode.SLOW_PEER
+    assert seconds < waited <= seconds + 2 * DEFAULTS.silence_seconds + 1.0
 
 
 def test_a_peer_is_not_slow_because_this_process_did_not_run() -> None:

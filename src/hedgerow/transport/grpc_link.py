@@ -39,6 +39,8 @@ WATCH = "/hedgerow.wire.v4.Monitor/Watch"
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
 _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
+LEAST_SPEED = 256 << 10
+"""Bytes a second at which a peer has to take a message, at least; docs/deploy.md states it as a line of 2 Mbit/s."""
 _SLICE_SECONDS = 1.0
 _SLICES = 8
 _LATE_SECONDS = 0.05
@@ -52,12 +54,13 @@ class LinkSettings:
     """How patient and how generous one end of a stream is.
 
     Args: max_message_bytes: largest message taken or sent; outbox_bytes: what may wait to be sent to one peer, beyond
-        it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer,
-        beyond it nothing more is read from that peer; ping_seconds: after so long without a word a peer is asked for a
-        sign of life; silence_seconds: after so long without one, or with a message that cannot be written, the peer is
-        disconnected; handshake_seconds: for TLS; hello_seconds: for the first message; closing_seconds: for a peer to
-        take what was sent before the end; backoff_seconds, longest_backoff_seconds: before the node tries again,
-        doubled each time; http_proxy: whether a node dials through the proxy that the environment names.
+        it the peer is disconnected as `slow-peer`; inbox_bytes: what may wait for the party above from one peer, beyond
+        it nothing more is read from that peer; ping_seconds: after so long without a word a peer is asked for a sign of
+        life; silence_seconds: after so long without one the peer is disconnected, and so it is when a message takes so
+        long and the time of its length at `LEAST_SPEED`; handshake_seconds: for TLS; hello_seconds: for the first
+        message; closing_seconds: for a peer to take what was sent before the end; backoff_seconds,
+        longest_backoff_seconds: before the node tries again, doubled each time; http_proxy: whether a node dials
+        through the proxy that the environment names.
 
     The time to say the first message, to take one, and to take the last is counted in seconds in which this process
     ran: on a busy machine it is longer.
@@ -236,6 +239,7 @@ background = _Background()
 __all__ = [
     "DEFAULTS",
     "JOIN",
+    "LEAST_SPEED",
     "METHOD",
     "SERVICE",
     "WATCH",
@@ -419,14 +423,17 @@ class Link:
             self.end(lost(error), tell=False)
 
     async def _watch(self) -> None:
-        """End the stream when the peer has not taken a message for too long.
+        """End the stream when the peer has not taken a message for too long, by the message's length.
 
-        A timeout for each message would cost 15 microseconds each.
+        A timeout for each message would cost 15 microseconds each. A peer that is dead is found out long before, for it
+        gives no sign of life.
         """
         while not self._ended.done():
-            n_written = self._n_written if self._is_writing else -1
+            n_written, patience = -1, self._settings.silence_seconds
+            if self._is_writing:
+                n_written, patience = self._n_written, patience + len(self._outbox[0]) / LEAST_SPEED
             with contextlib.suppress(TimeoutError):
-                await within(asyncio.wait({self._ended}), self._settings.silence_seconds)
+                await within(asyncio.wait({self._ended}), patience)
             if self._n_written == n_written:
                 self.end(WireRefusal(WireCode.SLOW_PEER))
 
