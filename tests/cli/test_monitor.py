@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from hedgerow.cli.main import main
-from hedgerow.cli.monitor import MonitorView, clock_time, span
+from hedgerow.cli.monitor import MonitorView, clock_time, described, span
 from hedgerow.protocol.results import EventReport, RunReport, SiteReport
 from hedgerow.protocol.wire.reports import Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
@@ -120,6 +120,31 @@ def test_no_privacy_is_said() -> None:
     """A plan with an infinite epsilon shows no bar that could be read as a promise."""
     endless = replace(REPORT, epsilon_limit=float("inf"), epsilon_spent=float("inf"))
     assert "the plan promises no privacy" in "\n".join(drawn(view_of(endless), 80))
+
+
+@pytest.mark.parametrize("name", ["[link=http://elsewhere/x]north[/link]", "[bold red]GIVEN UP[/]", "[/red]"])
+def test_what_a_coordinator_says_is_shown_as_text(name: str) -> None:
+    """A name that reads like markup changes no colour, makes no link, and does not end the monitor."""
+    page = io.StringIO()
+    told = replace(REPORT, sites=(SiteReport(name, "ready", "", 40),), release=name)
+    view = view_of(told)
+    view.take(Update(told, (EventReport(31, 1.0, "joined", 0, name),)))
+    Console(file=page, width=150, force_terminal=True).print(view.render(150, None))
+    assert "\x1b]8" not in page.getvalue()
+    lines = drawn(view, 400)
+    assert sum(line.count(name[:12]) for line in lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("done", "planned", "pace", "left"),
+    [(2**32 - 1, 0, 5e-324, 0.0), (0, 5, 5e-324, None), (0, 2**32 - 1, 1e-300, None), (100, 1, 1.0, 0.0)],
+)
+def test_no_pace_makes_the_time_left_absurd(done: int, planned: int, pace: float, left: float | None) -> None:
+    """Numbers that cannot be do not end the monitor, and give no time that no run takes."""
+    report = replace(REPORT, rounds_done=done, rounds_planned=planned, rounds_per_second=pace)
+    assert report.seconds_left == left
+    drawn(view_of(report), 120)
+    json.loads(json.dumps(described(report), allow_nan=False))
 
 
 def test_times_for_people() -> None:

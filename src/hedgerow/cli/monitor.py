@@ -328,7 +328,8 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     for site in shown:
         mark, style = _STATES.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
         counts = [str(count) if count else "-" for count in (site.rounds, site.dropouts, site.refusals)]
-        table.add_row(site.name, Text(f"{mark} {site.state}", style=style), site.code or "", *counts)
+        # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
+        table.add_row(Text(site.name), Text(f"{mark} {site.state}", style=style), Text(site.code), *counts)
     content: RenderableType = table
     if len(shown) < len(sites):
         content = Group(table, Text(f" and {len(sites) - len(shown)} more, of which none is in greater trouble", "dim"))

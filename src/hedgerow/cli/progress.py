@@ -11,6 +11,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from hedgerow.cli.output import WIDEST
 from hedgerow.methods.tasks import TrainingTask
@@ -111,5 +112,5 @@ def status(text: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or not console.is_terminal:
         yield
         return
-    with console.status(text):
+    with console.status(Text(text)):
         yield

@@ -32,6 +32,8 @@ WAITING = "waiting-for-sites"
 """The phase of a run in which too few sites are there."""
 
 
+_LONGEST_SECONDS = 1e9
+"""More than thirty years: a number that someone made up, or infinity."""
 TRAINING, EVALUATION = "training", "evaluation"
 """What a run is for."""
 
@@ -153,7 +155,8 @@ class RunReport(Record):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the run still takes at its present pace; None when it has none."""
+        """How long the run still takes at its present pace; None when it has none, or one that no run has."""
         if self.is_over or self.phase == WAITING or self.rounds_per_second <= 0:
             return None
-        return (self.rounds_planned - self.rounds_done) / self.rounds_per_second
+        left = max(0, self.rounds_planned - self.rounds_done) / self.rounds_per_second
+        return left if left <= _LONGEST_SECONDS else None
