@@ -19,6 +19,7 @@ import pytest
 
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import Node
+from hedgerow.codec import Integers, Source, head
 from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.registry import resolve
@@ -651,6 +652,53 @@ def test_words_without_end_do_not_put_a_timeout_off(federate: Builder, factory: 
     assert federation.now < 2 * N_TREES * federation.plan.federation.round_timeout
 
 
+def test_words_that_take_long_to_read_do_not_put_a_timeout_off(federate: Builder, factory: ModuleType) -> None:
+    """Of a site that withholds its vector, 4,096 messages were read after the deadline, whatever each of them cost."""
+    federation = federate(5, factory.make_plan(model={"n_trees": N_TREES}))
+
+    def change(message: bytes) -> list[bytes]:
+        is_late = is_kind(message, MessageKind.UPLOAD) and len(federation.session.run.survivors) >= 2
+        return [] if is_late else [message]
+
+    party, note, begun = hostile(federation, change), federation.note, []
+
+    def costly(event: Arrived) -> None:
+        note(event)
+        is_waited_for = (HOSTILE, "") not in named(federation, "silent")
+        if begun and is_waited_for and event.site == HOSTILE and party.uplink is not None:
+            federation.now += federation.plan.federation.round_timeout / 8
+            party.uplink.send(b"x" * 9)
+
+    def begins(_: float) -> bool:
+        is_time = not begun and len(federation.session.run.survivors) >= 2 and party.uplink is not None
+        return is_time and not begun.append(party.uplink.send(b"x" * 9))
+
+    federation.note, federation.while_waiting = costly, begins  # type: ignore[method-assign]
+    outcome = federation.run()
+    check(federation, outcome)
+    assert outcome.salvaged is None and (HOSTILE, "") in named(federation, "silent")
+    assert federation.now < 3 * N_TREES * federation.plan.federation.round_timeout
+
+
+@pytest.mark.parametrize("kind", [MessageKind.FINISHED, MessageKind.ROUND_REQUEST, MessageKind.SALVAGED])
+def test_nothing_is_read_of_what_only_the_coordinator_may_send(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch, kind: MessageKind
+) -> None:
+    """One message of 16 MiB, three million empty vectors, took the coordinator ten seconds and 600 MB."""
+    federation = federate(5, plan)
+    forged = head(kind) + bytes(4) + (1000).to_bytes(4, "big") + bytes(5000)
+    hostile(federation, lambda message: [forged, message])
+    read, n_read = Integers.read, []
+
+    def counted(form: Integers, source: Source) -> Any:
+        n_read.extend([1] * (source.data == forged))
+        return read(form, source)
+
+    monkeypatch.setattr(Integers, "read", counted)
+    check(federation, federation.run())
+    assert not n_read and (HOSTILE, "malformed-message") in named(federation, "complaint")
+
+
 def silent_in_every(federation: Federation, number: int) -> None:
     """After every so many releases one site is silent until the coordinator has noticed."""
     party = federation.parties[HOSTILE]
@@ -712,9 +760,7 @@ def withholding(federation: Federation, act: Callable[[], None], *, after: int) 
         before(event)
 
     federation.on_event = watch
-    return hostile(
-        federation, lambda m: [] if released[0] >= after and is_kind(m, MessageKind.UPLOAD) else [m]
-    )
+    return hostile(federation, lambda m: [] if released[0] >= after and is_kind(m, MessageKind.UPLOAD) else [m])
 
 
 def with_least(plan: Plan, least: int) -> Plan:
@@ -830,6 +876,7 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name(
     when(federation, "released", 2, die)
     with pytest.raises(killed):
         federation.run()
+
     def set_version(version: int) -> None:
         with closing(sqlite3.connect(federation.folder / "journal.db")) as database:
             database.execute(f"pragma user_version = {version}")

@@ -50,7 +50,7 @@ from hedgerow.protocol.messages import (
     kind_of,
 )
 from hedgerow.protocol.results import Salvage
-from hedgerow.protocol.script import NodeState, require_expected
+from hedgerow.protocol.script import FROM_COORDINATOR, NodeState, require_expected
 from hedgerow.protocol.wire.refusals import WireRefusal, known
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.transitions import Code, refuse
@@ -118,7 +118,7 @@ class NodeSession:
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
         try:
-            message = decode(data)
+            message = decode(data, FROM_COORDINATOR)
             if isinstance(message, Welcome) or self._greeting is not None:
                 # Until the coordinator answers this connection's Hello, what comes was meant for the one before.
                 is_ours = isinstance(message, Welcome) and message.connection == self._greeting

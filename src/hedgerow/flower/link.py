@@ -30,7 +30,7 @@ from hedgerow.flower.envelope import (
     sign,
 )
 from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
-from hedgerow.protocol.script import NodeState
+from hedgerow.protocol.script import FROM_COORDINATOR, NodeState
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.identities import PrivateIdentity
@@ -159,7 +159,7 @@ class FlowerNode:
                 # Its rows, plan or policy have changed since the run began: the coordinator is told that it refuses.
                 self._report(fault)
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
-                for message in map(decode, messages):
+                for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation):
                         book.note_invitation(asked_by(message), fault.code)
                 return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""

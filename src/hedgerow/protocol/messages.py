@@ -6,6 +6,7 @@ why a run ends, travels as a code word only: its sentences stay with the party f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, cast, get_args
@@ -37,9 +38,10 @@ MAX_MESSAGE_BYTES = 1 << 27
 """No message of a run is longer; an engine may cut a peer off that sends more."""
 NO_HASH = bytes(HASH_BYTES)
 
-Count = Annotated[int, Unsigned(4, most=1 << 16)]
+MAX_RELEASES = 1 << 16
+Count = Annotated[int, Unsigned(4, most=MAX_RELEASES)]
 """How many releases there are."""
-Releases = Annotated[tuple[IntVector, ...], Many(Integers(most=1 << 22), size=4)]
+Releases = Annotated[tuple[IntVector, ...], Many(Integers(most=1 << 22), size=4, most=MAX_RELEASES)]
 Seed = Annotated[int, Unsigned(8, most=MAX_STRUCTURE_SEED)]
 PlanBytes = Annotated[bytes, Blob(most=1 << 22)]
 ModelBytes = Annotated[bytes, Blob(most=1 << 26)]
@@ -291,12 +293,22 @@ def encode(message: Message) -> bytes:
     return message.to_bytes()
 
 
-def decode(data: bytes) -> Message:
-    """The message in `data`; raises RemoteProtocolError (code "malformed-message" or "unknown-version")."""
+def decode(data: bytes, kinds: Collection[MessageKind] = frozenset(MessageKind)) -> Message:
+    """The message in `data`.
+
+    Args:
+        data: its bytes.
+        kinds: those that the peer may send (`script.FROM_COORDINATOR`, `script.FROM_NODES`); nothing of another kind
+            is read.
+
+    Raises:
+        RemoteProtocolError: "malformed-message" or "unknown-version".
+    """
     try:
-        message = _BY_KIND.get(kind_in(data))
-        if message is None or len(data) > MAX_MESSAGE_BYTES:
-            fail("It is of an unknown kind, or too long.")
+        kind = kind_in(data)
+        if kind not in kinds or len(data) > MAX_MESSAGE_BYTES:
+            fail("It is too long, or of a kind that its sender may not send.")
+        message = _BY_KIND[kind]
         return cast(Message, message.from_bytes(data))
     except CodecFault as fault:
         raise refused(fault) from None

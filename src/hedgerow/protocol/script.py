@@ -96,6 +96,10 @@ SCRIPT: tuple[Cue, ...] = (
     _cue({_R.FINISHING}, _K.DONE, set()),
 )
 
+FROM_COORDINATOR = frozenset(cue.kind for cue in SCRIPT if cue.states <= set(NodeState))
+"""What a node may be sent."""
+FROM_NODES = frozenset(cue.kind for cue in SCRIPT if cue.states <= set(RunState))
+"""What the coordinator may be sent: none of it holds vectors that it would have to read."""
 _EXPECTED = {(state, cue.kind) for cue in SCRIPT for state in cue.states}
 
 

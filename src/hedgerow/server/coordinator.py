@@ -29,7 +29,7 @@ from hedgerow.protocol.messages import (
     encode,
     kind_of,
 )
-from hedgerow.protocol.script import RunState, is_expected
+from hedgerow.protocol.script import FROM_NODES, RunState, is_expected
 from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.epochs import advance_setup, begin_setup, check_rounds, explains_refusal, too_few
@@ -61,7 +61,8 @@ _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
 _LEAST_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
 _MOST_LATE = 4096
-"""Messages that are read so, once the deadline is over: a site that sends without end does not put the timeout off."""
+"""Messages that are read so, once the deadline is over, and for no longer than the phase had: a site that sends
+without end, or what takes long to read, does not put the timeout off."""
 
 
 class RunSession:
@@ -118,7 +119,7 @@ class RunSession:
         """A message of a site; one that cannot be used is dropped and told to the observer."""
         if self.run.state is not RunState.OVER:
             try:
-                self._read(self.run.sites[site], decode(data))
+                self._read(self.run.sites[site], decode(data, FROM_NODES))
             except RemoteProtocolError as fault:
                 self.run.tell(RunEventKind.COMPLAINT, site, fault.code)
         return self._flush()
@@ -385,7 +386,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
     """
     # Compiled code takes a second to load: before the sites come, and not while they wait for a sum.
     rehearse(session.run.task.with_structure_seed(0))
-    phase, deadline, late_until, n_late = -1, 0.0, 0.0, 0
+    phase, deadline, late_until, late_end, n_late = -1, 0.0, 0.0, 0.0, 0
     while session.run.state is not RunState.OVER:
         event: HubEvent | None = None
         if session.run.n_phases != phase:
@@ -394,10 +395,13 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         if event is None and clock() < deadline:
             event = hub.receive(deadline - clock())
         elif event is None:
-            late_until = late_until if n_late else clock() + _LEAST_WAIT
+            if not n_late:
+                late_until = clock() + _LEAST_WAIT
+                late_end = late_until + _timeout(session, timeouts)
             n_late += 1
-            # After the second that what is on its way is given, only what is there already is read.
-            event = hub.receive(max(0.0, late_until - clock())) if n_late <= _MOST_LATE else None
+            if n_late <= _MOST_LATE and clock() < late_end:
+                # After the second that what is on its way is given, only what is there already is read.
+                event = hub.receive(max(0.0, late_until - clock()))
         if event is None and clock() < deadline:
             continue
         n_late = n_late if event is not None else 0
@@ -430,7 +434,7 @@ def tell_of_the_end(
         if not isinstance(event, Arrived):
             continue
         with suppress(RemoteProtocolError):
-            hello = decode(event.message)
+            hello = decode(event.message, FROM_NODES)
             if isinstance(hello, Hello) and hello.run_id == run_id:
                 hub.send(event.site, encode(Welcome(hello.connection)))
                 hub.send(event.site, encode(Stop(code)))
