@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hedgerow.client.state import NodeStep, NodeStore
+from hedgerow.codec import with_hash, without_hash
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
 from hedgerow.local.training import train
 from hedgerow.privacy.noise import SeededNoise
+from hedgerow.secagg.view import StoredView
 from hedgerow.server.journal import Journal
 from hedgerow.storage import Database
 
@@ -265,6 +269,41 @@ def test_a_journal_from_a_backup_is_refused_by_the_nodes_count(
     with pytest.raises(Exception, match="more releases") as caught:
         federation.run()
     assert getattr(caught.value, "code", "") == "journal-rolled-back"
+
+
+def flipped(stored: bytes) -> bytes:
+    middle = len(stored) // 2
+    return stored[:middle] + bytes([stored[middle] ^ 1]) + stored[middle + 1 :]
+
+
+def without_keys(stored: bytes) -> bytes:
+    """The epoch as it was, hash and all, but with the slot keys of no site."""
+    return with_hash(StoredView(StoredView.from_bytes(without_hash(stored)).record, {}).to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "damage"),
+    [
+        ("run", "epoch", flipped), ("run", "epoch", lambda stored: stored[:100]), ("run", "epoch", without_keys),
+        ("run", "origin", flipped), ("slots", "slot", flipped), ("releases", "entry", lambda _: "{}"),
+        ("releases", "content", lambda stored: stored[:-1]),
+    ],
+)  # fmt: skip
+def test_a_damaged_journal_is_named_and_no_site_is_blamed(
+    federate: Builder, killed: type[BaseException], table: str, column: str, damage: Callable[[Any], Any]
+) -> None:
+    """What was stored is not believed to be what a site signed: a flipped bit is the disk's fault."""
+    federation = federate(5)
+    with pytest.raises(killed):
+        federation.run(kill_after=6)
+    database = sqlite3.connect(federation.folder / "journal.db")
+    database.create_function("damaged", 1, damage)
+    database.execute(f"update {table} set {column} = damaged({column})")
+    database.commit()
+    database.close()
+    with pytest.raises(EnvironmentFault) as caught:
+        federation.run()
+    assert caught.value.code == "corrupt-state" and "journal.db" in caught.value.what
 
 
 def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, factory: Any) -> None:

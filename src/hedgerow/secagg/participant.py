@@ -344,8 +344,8 @@ class Participant:
         """
         kept, last = read_state(ParticipantEpoch, epoch), read_state(ParticipantStep, step)
         try:
-            view = EpochView.from_bytes(kept.view)
-        except Refusal as error:
+            view = EpochView.from_bytes(kept.view, kept.node)
+        except (Refusal, KeyError) as error:
             raise refuse(Code.CORRUPT_STATE) from error
         if last.sequence != sequence:
             raise refuse(Code.ROLLED_BACK, f"It is step {last.sequence}, the journal says {sequence}.")

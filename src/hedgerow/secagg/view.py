@@ -264,12 +264,18 @@ class EpochView:
         return StoredView(self.record, self.slot_keys).to_bytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> EpochView:
-        """Returns the view of `to_bytes`, checked again; raises Refusal."""
+    def from_bytes(cls, data: bytes, node: int | None = None) -> EpochView:
+        """Returns the view of `to_bytes`, checked again; raises Refusal, or OwnMistake CORRUPT_STATE without the keys
+        that its party was given.
+
+        Args: node: whose view it is; None for the coordinator's.
+        """
         stored = StoredView.from_bytes(data)
         view = cls.from_record(stored.record)
         if not stored.slot_keys.keys() <= view.bundles.keys():
             raise refuse(Code.UNKNOWN_NODE, "Slot keys are of no member.")
+        if not stored.slot_keys.keys() >= set(view.ready if node is None else view.peers(node)):
+            raise refuse(Code.CORRUPT_STATE)
         return view.with_slot_keys(stored.slot_keys)
 
     @property

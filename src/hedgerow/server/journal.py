@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.codec import with_hash, without_hash
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
@@ -26,6 +27,7 @@ from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.results import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
+from hedgerow.secagg.transitions import OwnMistake, Refusal
 from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.storage import Database, Statement
 
@@ -41,7 +43,7 @@ create table if not exists releases (
 );
 create table if not exists burnt (round integer, cohort text, masked text, primary key (round, cohort, masked))
 """
-_VERSION = 8
+_VERSION = 9
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
 
 
@@ -95,6 +97,7 @@ class Journal:
         """The run in the journal, or None in a new one; UsageError for a run of another task or roster.
 
         Args: task: what the run is for; a plan stands for its training.
+        Raises EnvironmentFault `corrupt-state` when what is stored cannot be what was written.
         """
         rows = self._database.rows(
             "select run_id, plan_digest, roster, attempt, next_slot, epoch, origin, slot, model_digest, given_up,"
@@ -107,11 +110,15 @@ class Journal:
             raise UsageError("journal-of-another-run", path=self._database.path)
         if given_up is not None:
             raise UsageError("journal-given-up", path=self._database.path, given_up=given_up)
-        view = None if epoch is None else EpochView.from_bytes(epoch)
-        first = None if origin is None else EpochView.from_record(origin)
-        opened = None if slot is None or view is None else Aggregator.restore(view, slot)
-        salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
-        parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
+        try:
+            view = None if epoch is None else EpochView.from_bytes(without_hash(epoch))
+            first = None if origin is None else EpochView.from_record(without_hash(origin))
+            opened = None if slot is None or view is None else Aggregator.restore(view, slot)
+            salvage = None if salvaged is None else Salvage(**json.loads(salvaged))
+            parts = (view, first, opened, self._releases(), digest, salvage, self._burnt())
+        except (Refusal, OwnMistake, ValueError, KeyError, TypeError) as fault:
+            # The disk's fault: a refusal would blame a site for what it did not send.
+            raise EnvironmentFault("journal-damaged", path=self._database.path) from fault
         return JournalledRun(run_id, attempt, next_slot, *parts)
 
     def is_in_the_way(self, task: Task, roster: Roster, *, is_new: bool) -> bool:
@@ -151,9 +158,10 @@ class Journal:
 
     def save_epoch(self, view: EpochView, *, is_origin: bool) -> None:
         """An epoch is ready; written before the nodes hear of it. With `is_origin` its nonces seed the trees."""
-        statement: Statement = ("update run set epoch = ?", (view.to_bytes(),))
+        epoch = with_hash(view.to_bytes())
+        statement: Statement = ("update run set epoch = ?", (epoch,))
         if is_origin:
-            statement = ("update run set epoch = ?, origin = ?", (view.to_bytes(), view.record))
+            statement = ("update run set epoch = ?, origin = ?", (epoch, with_hash(view.record)))
         self._database.write(statement, _NO_SLOTS)
 
     def save_slot(self, aggregator: Aggregator) -> None:
