@@ -699,6 +699,40 @@ def test_nothing_is_read_of_what_only_the_coordinator_may_send(
     assert not n_read and (HOSTILE, "malformed-message") in named(federation, "complaint")
 
 
+def bytes_in(found: object) -> int:
+    """Bytes that a fact of a run holds on to."""
+    values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    return sum(len(value) for value in values if isinstance(value, bytes))
+
+
+def greets_for_each_release(federation: Federation, state: RunState) -> list[tuple[int, int]]:
+    """In this phase one site says for every release that it holds those before it; what was sent, and what is kept."""
+    note, found = federation.note, []
+
+    def act(event: Arrived) -> None:
+        note(event)
+        session = federation.session
+        run = session.run
+        if found or event.site != HOSTILE or run.state is not state or len(run.releases) < 4:
+            return
+        hello = Hello(1, run.run_id, run.view.digest)
+        greetings = [dataclasses.replace(hello, n_releases=held) for held in range(len(run.releases))]
+        n_sent = sum(len(message) for each in greetings for _, message in session.arrived(HOSTILE, encode(each)))
+        found.append((n_sent, sum(map(bytes_in, vars(run).values()))))
+
+    federation.note = act  # type: ignore[method-assign]
+    return found
+
+
+def test_what_a_site_says_that_it_holds_keeps_no_message_in_memory(federate: Builder, plan: Plan) -> None:
+    """Two hundred greetings of 88 bytes, each of another number of releases, kept 414 MB of requests."""
+    federation = federate(5, plan)
+    found = greets_for_each_release(federation, RunState.COLLECTING_VECTORS)
+    check(federation, federation.run())
+    ((n_sent, n_kept),) = found
+    assert n_kept < n_sent / 4
+
+
 def silent_in_every(federation: Federation, number: int) -> None:
     """After every so many releases one site is silent until the coordinator has noticed."""
     party = federation.parties[HOSTILE]

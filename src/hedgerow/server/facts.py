@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hedgerow.crypto.identity import Identity
@@ -88,7 +89,7 @@ class Run:
         n_phases: grows with every phase, so that a driver knows when to begin to wait.
         is_stalled: too few sites are there to go on; they are waited for.
         origin: the epoch whose nonces seed the trees: the first that was ready.
-        requests: the slot's requests, by how many releases they bring: most sites need the same.
+        prepared: the phase's messages that bring one release or none, by how many: most sites need the same.
         burnt: slots that were given up before their manifests.
     """
 
@@ -108,7 +109,7 @@ class Run:
     next_slot: int = 0
     slot: Aggregator | None = None
     certificate: bytes = b""
-    requests: dict[int, bytes] = field(default_factory=dict)
+    prepared: dict[int, bytes] = field(default_factory=dict)
     burnt: list[BurntSlot] = field(default_factory=list)
     outcome: Outcome | None = None
     failure: HedgerowError | None = None
@@ -131,7 +132,7 @@ class Run:
 
     def enter(self, state: RunState) -> None:
         """A phase begins."""
-        self.state, self.is_stalled = state, False
+        self.state, self.is_stalled, self.prepared = state, False, {}
         self.n_phases += 1
         self.sites.begin_phase()
         self.tell(RunEventKind.PHASE, code=state.value)
@@ -216,9 +217,7 @@ class Run:
         """Ask a site for its vector, and send it the releases that it lacks."""
         spec, seed = self.open_slot().signed_spec, self.replica.structure_seed
         n_releases, fresh = self._releases_for(site)
-        if len(fresh) not in self.requests:
-            self.requests[len(fresh)] = encode(RoundRequest(n_releases, fresh, spec, seed))
-        self.send(site, self.requests[len(fresh)])
+        self.send(site, self._prepared(len(fresh), lambda: RoundRequest(n_releases, fresh, spec, seed)))
 
     def ask_openers(self, requests: dict[int, bytes]) -> None:
         """Ask nodes to help to open the slot's sum."""
@@ -237,6 +236,15 @@ class Run:
             self.send(site, Finished(*releases, digest, seed))
         else:
             self.send(site, Salvaged(*releases, digest, seed, self.salvaged.code))
+
+    def _prepared(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
+        """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""
+        found = self.prepared.get(n_fresh)
+        if found is None:
+            found = encode(make())
+            if n_fresh <= 1:
+                self.prepared[n_fresh] = found
+        return found
 
     def _releases_for(self, site: SiteRecord) -> tuple[int, tuple[IntVector, ...]]:
         """How many releases there are, and those that the site, which is asked now, does not hold yet."""

@@ -169,7 +169,7 @@ def open_round(run: Run, released: JournalledRelease | None = None) -> None:
     elif digest is not None:
         run.journal.finish(digest)
     if slot is not None:
-        run.slot, run.certificate, run.requests = slot, b"", {}
+        run.slot, run.certificate = slot, b""
         run.next_slot += 1
         run.sites.begin_slot()
         run.enter(RunState.COLLECTING_VECTORS)
