@@ -35,7 +35,7 @@ test compares.
 **Head.** Five bytes: `{MAGIC.decode()}` in ASCII, the version ({VERSION}), and the kind, which stands behind each title
 below. All kinds are of one space: a number, once given, is never given to another message. There is one version of
 everything; parties of different versions do not speak to each other, and a journal or state of another version is
-refused by name.
+refused as `database-version`.
 
 **Fields.** They follow the head in the order of the tables, without names, gaps or padding. Numbers are big-endian:
 `u8` to `u64` are unsigned and take 1 to 8 bytes. A *length* is in bytes. What has no kind stands only inside others.

@@ -579,6 +579,11 @@ def _form_of(hint: Any) -> Form:
     return next(part for part in get_args(hint) if isinstance(part, Form))
 
 
+def stored_version(schema: int) -> int:
+    """The version of a database with messages of this codec in it: 904 for version 9 of the schema, 4 of the codec."""
+    return 100 * schema + VERSION
+
+
 def with_hash(body: bytes) -> bytes:
     """A state's bytes with their SHA-256 after them, which tells a torn or damaged file from a whole one."""
     return body + sha256(body).digest()

@@ -911,16 +911,18 @@ def test_a_journal_of_an_earlier_version_is_refused_by_name(
     with pytest.raises(killed):
         federation.run()
 
-    def set_version(version: int) -> None:
+    def exchange_version(version: int) -> int:
         with closing(sqlite3.connect(federation.folder / "journal.db")) as database:
+            ((found,),) = database.execute("pragma user_version").fetchall()
             database.execute(f"pragma user_version = {version}")
             database.commit()
+        return int(found)
 
-    set_version(7)
+    own = exchange_version(7)
     with pytest.raises(EnvironmentFault) as refused:
         federation.run()
     assert refused.value.code == "database-version"
-    set_version(8)
+    exchange_version(own)
     outcome = federation.run()
     assert federation.model_bytes(outcome) == federation.survivors_model()
 

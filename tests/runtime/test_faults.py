@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hedgerow import codec
 from hedgerow.client.state import NodeStep, NodeStore
 from hedgerow.codec import with_hash, without_hash
 from hedgerow.errors import AggregationError, EnvironmentFault, UsageError
@@ -304,6 +305,24 @@ def test_a_damaged_journal_is_named_and_no_site_is_blamed(
     with pytest.raises(EnvironmentFault) as caught:
         federation.run()
     assert caught.value.code == "corrupt-state" and "journal.db" in caught.value.what
+
+
+def test_what_another_version_of_the_codec_wrote_is_refused_as_such(
+    federate: Builder, killed: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as another run's, nor as damaged: an operator would move away what the other version can go on with."""
+    federation = federate(4)
+    with pytest.raises(killed):
+        federation.run(kill_after=7)
+    for party in federation.parties.values():
+        party.kill()
+    files = [federation.folder / "journal.db", *(party.folder / "node.db" for party in federation.parties.values())]
+    opened: list[Callable[[Path], Any]] = [Journal, *[lambda path: NodeStore(path.parent)] * 4]
+    monkeypatch.setattr(codec, "VERSION", codec.VERSION + 1)
+    for path, opening in zip(files, opened, strict=True):
+        with pytest.raises(EnvironmentFault) as caught:
+            opening(path)
+        assert caught.value.code == "database-version"
 
 
 def test_a_journal_serves_one_plan_one_roster_and_one_run(federate: Builder, factory: Any) -> None:

@@ -35,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.codec import stored_version
 from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import Task, task_from_text, task_to_text
 from hedgerow.privacy.accountants import get_accountant
@@ -220,7 +221,7 @@ class NodeStore:
     def __post_init__(self) -> None:
         if self.folder.is_dir():
             require_private(self.folder, self.folder.stat())
-        self.database = Database(self.folder / "node.db", _SCHEMA, _VERSION)
+        self.database = Database(self.folder / "node.db", _SCHEMA, stored_version(_VERSION))
         self._counter_file = CounterFile(self.folder / "counter.json")
         self._counter = self._counter_file.read()
 

@@ -16,6 +16,7 @@ from hedgerow.client.admission import NodeSetup, asked_by
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession
 from hedgerow.client.state import NodeStore
+from hedgerow.codec import stored_version
 from hedgerow.errors import DataError, HedgerowError
 from hedgerow.flower.envelope import (
     KEY_BYTES,
@@ -66,7 +67,7 @@ class LinkStore:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = Database(folder / "flower.db", _SCHEMA, _VERSION)
+        self._database = Database(folder / "flower.db", _SCHEMA, stored_version(_VERSION))
         # What was replaced is overwritten, so that a link's old keys cannot be read from the file.
         self._database.rows("pragma secure_delete = on")
 
