@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import threading
@@ -22,8 +24,9 @@ from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.codec import head
 from hedgerow.data.site_data import read_site_data
-from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
+from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
 from hedgerow.flower import coordinator, site
+from hedgerow.flower import socket as node_socket
 from hedgerow.flower.envelope import KEY_BYTES, Envelope, Kind, LinkKeys, messages_in, parse, public_key, sealed, sign
 from hedgerow.flower.files import read_coordinator_file, read_site_file
 from hedgerow.flower.hub import Clock, Fetched, FlowerHub, Patience
@@ -613,6 +616,61 @@ def test_a_resident_node_answers_behind_its_socket(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as absent:
         ask(place, "1.0", b"")
     assert absent.value.code == "flower-node-absent"
+
+
+def test_a_request_has_to_be_there_in_time_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sends a byte now and then does not keep the site's node from the next request."""
+    monkeypatch.setattr(node_socket, "_PATIENCE", 0.4)
+    place, ends = tmp_path / "s", threading.Event()
+    listener = NodeSocket(place)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dripping:
+        dripping.connect(str(place))
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not ends.wait(0.05):
+                    dripping.send(b"H")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            taking = threading.Thread(target=listener.take, args=(lambda *_: b"",), daemon=True)
+            taking.start()
+            taking.join(20.0)
+            assert not taking.is_alive()
+        finally:
+            ends.set()
+            thread.join()
+    listener.close()
+
+
+def test_a_node_that_hangs_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the request, and does not answer."""
+    monkeypatch.setattr(node_socket, "_LONGEST_ANSWER", 0.2, raising=False)
+    listener = NodeSocket(tmp_path / "s")
+    refused: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(EnvironmentFault) as caught:
+            ask(tmp_path / "s", "1.0", b"")
+        refused.append(caught.value.code)
+
+    asking = threading.Thread(target=wait, daemon=True)
+    asking.start()
+    asking.join(20.0)
+    was_answered = not asking.is_alive()
+    # Closed, it would hang up on the one who waits.
+    listener.close()
+    assert was_answered and refused == ["flower-node-absent"]
+
+
+@pytest.mark.parametrize("version", ["\x1b[31m", "x" * 300])
+def test_a_version_that_cannot_be_shown_is_not_the_nodes_fault(tmp_path: Path, version: str) -> None:
+    """It is refused before the node is asked, who would be called absent."""
+    with pytest.raises(RemoteProtocolError) as refused:
+        ask(tmp_path / "s", version, b"")
+    assert refused.value.code == "flower-version" and "\x1b" not in str(refused.value)
+
 
 @pytest.mark.parametrize(("n_requests", "n_charged"), [(8, 0), (25, 1)])
 def test_a_stopped_run_makes_room_for_a_corrected_plan(

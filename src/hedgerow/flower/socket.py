@@ -10,17 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from hedgerow import __version__
 from hedgerow.codec import Bytes, Encoded, Shown, Word
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.flower.envelope import PartKind
+from hedgerow.plan.fields import shown
 
 MAX_BYTES = 1 << 27
 _PATIENCE = 60.0
+"""Seconds for a whole request, from a process of the same machine: the next one waits for it."""
+_LONGEST_ANSWER = 3600.0
+"""Seconds for a node to answer, after the requests before: one that reads its rows or grows trees takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +77,14 @@ class NodeSocket:
         """Take one request: `answer` gives the reply to the coordinator's version and its bytes, or raises."""
         connection, _ = self._listener.accept()
         with connection:
-            connection.settimeout(_PATIENCE)
-            # A peer that hangs up or sends nonsense has not asked anything.
+            # A peer that hangs up, is slow or sends nonsense has not asked anything.
             with contextlib.suppress(OSError, ValueError):
-                asked = HandedOn.from_bytes(_received(connection))
+                asked = HandedOn.from_bytes(_received(connection, _PATIENCE))
                 try:
                     reply = HandedBack(answer(asked.release, asked.request))
                 except HedgerowError as fault:
                     reply = HandedBack(b"", fault.code)
+                connection.settimeout(_PATIENCE)
                 connection.sendall(reply.to_bytes())
 
     def close(self) -> None:
@@ -91,15 +97,21 @@ class NodeSocket:
 def ask(path: Path, version: str, request: bytes) -> bytes:
     """The resident node's reply.
 
-    Raises EnvironmentFault `flower-node-absent` when no one listens, or the node hangs up; RemoteProtocolError with
-    the node's own code word when it refuses.
+    Raises EnvironmentFault `flower-node-absent` when no one listens, or the node hangs up or hangs; RemoteProtocolError
+    with the node's own code word when it refuses, or `flower-version` for a version that cannot be shown.
     """
     try:
+        asked = HandedOn(version, request).to_bytes()
+    except ValueError:
+        said = shown(version[:32])
+        raise RemoteProtocolError("flower-version", whose="The coordinator", said=said, installed=__version__) from None
+    try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_LONGEST_ANSWER)
             connection.connect(str(path))
-            connection.sendall(HandedOn(version, request).to_bytes())
+            connection.sendall(asked)
             connection.shutdown(socket.SHUT_WR)
-            back = HandedBack.from_bytes(_received(connection))
+            back = HandedBack.from_bytes(_received(connection, _LONGEST_ANSWER))
     except (OSError, ValueError) as fault:
         raise EnvironmentFault("flower-node-absent", path=path, fault=fault) from None
     if code := back.refusal:
@@ -116,13 +128,19 @@ def _require_dead(path: Path) -> None:
     raise EnvironmentFault("socket-in-use", path=path)
 
 
-def _received(connection: socket.socket) -> bytes:
-    """All that the other side writes until it ends its half."""
+def _received(connection: socket.socket, seconds: float) -> bytes:
+    """All that the other side writes until it ends its half; TimeoutError when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
     parts: list[bytes] = []
     n_bytes = 0
-    while part := connection.recv(1 << 20):
+    while True:
+        # For the whole of it: a peer that sends a byte now and then would keep the next one waiting without end.
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError("it took too long")
+        connection.settimeout(left)
+        if not (part := connection.recv(1 << 20)):
+            return b"".join(parts)
         parts.append(part)
         n_bytes += len(part)
         if n_bytes > MAX_BYTES:
             raise ValueError("a message is too long")
-    return b"".join(parts)
