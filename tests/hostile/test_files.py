@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hedgerow.cli.main import main
 from hedgerow.client.admission import read_plan
 from hedgerow.client.policy import parse_policy
-from hedgerow.errors import HedgerowError, ModelError, PlanError
+from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocolError
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.models.model import Model
-from hedgerow.plan.fields import require_plain, shown
+from hedgerow.plan.fields import MOST_VALUES, require_plain, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.identities import Role, create_identity, read_private, read_public
@@ -148,6 +148,17 @@ def test_a_plan_shows_its_owner_nothing_that_reads_otherwise(plan_text: str, cha
 def test_letters_of_every_script_are_plain() -> None:
     """Names of columns in any language stay what they were."""
     require_plain({"Größe": ["näive", "年齢", "возраст", "गाँव", "عمر", "µ² ≥ 1", "né\u00a0le", "😀"]})
+
+
+@pytest.mark.parametrize("content", [b"[" + b"[]," * MOST_VALUES + b"[]]", b'{"features":[[' + b"0," * MOST_VALUES + b"0]]}"])
+def test_a_plan_of_too_many_values_is_not_gone_through(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator could otherwise keep each node busy for seconds with every invitation."""
+    monkeypatch.setattr(Plan, "from_dict", lambda _: pytest.fail("it was gone through"))
+    with pytest.raises(RemoteProtocolError) as refused:
+        read_plan(content)
+    assert refused.value.code == "plan-unreadable"
+    with pytest.raises(ValueError, match="more than 250,000 values"):
+        require_plain(json.loads(content), MOST_VALUES)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError
 from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask
-from hedgerow.plan.fields import read_json
+from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
@@ -95,7 +95,7 @@ def task_of(message: Invitation | EvaluationInvitation) -> Task:
 def read_plan(content: bytes) -> Plan:
     """The plan in an invitation; raises RemoteProtocolError."""
     try:
-        return Plan.from_dict(read_json(content))
+        return Plan.from_dict(read_json(content, MOST_VALUES))
     except (ValueError, AttributeError) as fault:
         why = f" {fault.what}" if isinstance(fault, PlanError) else ""
         raise RemoteProtocolError("plan-unreadable", why=why) from fault

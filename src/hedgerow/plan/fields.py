@@ -19,6 +19,8 @@ from hedgerow.errors import PlanError
 
 DEEPEST = 32
 """Tables and lists inside one another."""
+MOST_VALUES = 250_000
+"""In a plan: 20,000 features have half as many. More would cost a node seconds to read, at every invitation."""
 LARGEST = 1 << 128
 """No bound of a plan, and no integer of a model, is as large."""
 _BREAKS = {"Zl", "Zp"}
@@ -43,26 +45,34 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(shown(str(fault))) from None
 
 
-def read_json(text: str | bytes) -> Any:
-    """The value in a text of JSON; ValueError, fit to be shown, for what is none or holds what is not plain."""
+def read_json(text: str | bytes, most: float = math.inf) -> Any:
+    """The value in a text of JSON; ValueError, fit to be shown, for what is none or holds what is not plain.
+
+    Args: most: values inside it.
+    """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(_too_deep()) from None
     except ValueError as fault:
         raise ValueError(shown(str(fault))) from None
-    require_plain(value)
+    require_plain(value, most)
     return value
 
 
-def require_plain(value: object) -> None:
+def require_plain(value: object, most: float = math.inf) -> None:
     """Raises ValueError, fit to be shown, for nesting beyond 32, integers beyond 2**128, and texts, names of fields
     among them, with characters that are not shown as they are. It begins with the dotted path of what is wrong.
+
+    Args: most: values inside it; with more, a ValueError as well.
     """
     level: list[tuple[str, object]] = [("", value)]
+    n_values = 0
     for _ in range(DEEPEST):
         inner: list[tuple[str, object]] = []
         for path, item in level:
+            if isinstance(item, Mapping | list | tuple) and (n_values := n_values + len(item)) > most:
+                raise ValueError(f"{path or 'it'}: there are more than {most:,} values")
             if isinstance(item, str):
                 _require_showable(item, path)
             elif isinstance(item, int) and not -LARGEST <= item <= LARGEST:

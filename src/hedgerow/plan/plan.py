@@ -22,6 +22,7 @@ from typing import Any
 
 from hedgerow.errors import PlanError
 from hedgerow.plan.fields import (
+    MOST_VALUES,
     boolean,
     checked,
     distinct_texts,
@@ -207,7 +208,7 @@ class Plan:
             PlanError: naming the first offending field and the fix.
         """
         try:
-            require_plain(table)
+            require_plain(table, MOST_VALUES)
         except ValueError as error:
             raise PlanError("plan-not-plain", error=error) from None
         _check_top_level(table)
