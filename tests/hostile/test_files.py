@@ -150,7 +150,9 @@ def test_letters_of_every_script_are_plain() -> None:
     require_plain({"Größe": ["näive", "年齢", "возраст", "गाँव", "عمر", "µ² ≥ 1", "né\u00a0le", "😀"]})
 
 
-@pytest.mark.parametrize("content", [b"[" + b"[]," * MOST_VALUES + b"[]]", b'{"features":[[' + b"0," * MOST_VALUES + b"0]]}"])
+@pytest.mark.parametrize(
+    "content", [b"[" + b"[]," * MOST_VALUES + b"[]]", b'{"features":[[' + b"0," * MOST_VALUES + b"0]]}"]
+)
 def test_a_plan_of_too_many_values_is_not_gone_through(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator could otherwise keep each node busy for seconds with every invitation."""
     monkeypatch.setattr(Plan, "from_dict", lambda _: pytest.fail("it was gone through"))
