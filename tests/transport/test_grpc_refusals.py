@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -136,7 +137,7 @@ def test_random_messages_never_disturb(federation: Any, run_beside: Any) -> None
         while (answer := hostile.read()) is not None:
             assert isinstance(answer, Farewell | Admittance)
         hostile.close()
-    run_beside.is_undisturbed(others=(Joined, Left, Arrived))
+        run_beside.is_undisturbed(others=(Joined, Left, Arrived))
 
 
 def test_one_who_says_nothing(federation: Any, quick: Callable[..., Any]) -> None:
@@ -287,6 +288,36 @@ def test_a_flood_is_not_read(federation: Any, quick: Callable[..., Any], event_o
     assert hub.receive(300) is not None
     assert hub.traffic().received < 20 << 20
     assert [messages[0], *(event_of(hub, Arrived).message for _ in messages[1:])] == messages
+
+
+def test_a_site_that_comes_again_and_again_fills_no_memory(federation: Any, event_of: EventOf) -> None:
+    """Each of its streams could leave a full inbox behind, 130 MiB, while the coordinator computed."""
+    hub = federation.hub()
+    hostile = federation.hostile("north", hub.port).greet()
+    event_of(hub, Joined)
+    hostile.say(b"filling")
+    while hub.traffic().received < len(b"filling"):
+        time.sleep(0.01)
+    hostile.close()
+    north = federation.uplink("north", hub.port)
+    assert north.receive(2.0) is None
+    assert hub.receive(300) == Arrived("north", b"filling")
+    assert event_of(hub, Left, only=True).site == "north"
+    event_of(north, Connected, only=True)
+
+
+def test_a_coordinator_that_comes_again_and_again_fills_no_memory(federation: Any, event_of: EventOf) -> None:
+    """A node dials again when it has read what the last connection brought."""
+    hub = federation.hub()
+    south = federation.uplink("south", hub.port)
+    event_of(hub, Joined)
+    event_of(south, Connected)
+    assert hub.send("south", b"filling")
+    hub.close()
+    hub = federation.hub(hub.port)
+    assert hub.receive(2.0) is None
+    assert event_of(south, bytes, only=True) == b"filling"
+    assert event_of(hub, Joined, only=True) == Joined("south")
 
 
 def test_ten_thousand_garbage_connections(federation: Any, run_beside: Any) -> None:

@@ -95,6 +95,8 @@ class GrpcHub:
         self._sites = {site.certificate_sha256: site.name for site in roster.sites}
         self._events: queue.SimpleQueue[tuple[HubEvent, Link | None]] = queue.SimpleQueue()
         self._links: dict[str, Link] = {}
+        # Set when the party above has read that the site's last stream has ended.
+        self._left: dict[str, asyncio.Event] = {}
         self._past = Traffic()
         self._names = {party.certificate_sha256: f"site {party.name}" for party in roster.sites}
         self._names |= {party.certificate_sha256: f"monitor {party.name}" for party in roster.monitors}
@@ -118,6 +120,8 @@ class GrpcHub:
         event, link = found
         if link is not None and isinstance(event, Arrived):
             link.taken(event.message)
+        elif isinstance(event, Left):
+            self._caller.soon(self._left[event.site].set)
         return event
 
     def connected(self) -> tuple[str, ...]:
@@ -239,14 +243,18 @@ class GrpcHub:
             raise WireRefusal(WireCode.PLAN_MISMATCH)
 
     async def _make_place(self, site: str) -> None:
-        """Raise DUPLICATE_NODE if the site's connected node gives a sign of life; else its stream has ended."""
+        """Raise DUPLICATE_NODE if the site's connected node gives a sign of life; else its stream has ended.
+
+        Then it has been read as well, with all that it brought: else a site could fill the memory stream by stream.
+        """
         old = self._links.get(site)
-        if old is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            await within(old.finished.wait(), self._settings.place_seconds)
-            return
-        raise WireRefusal(WireCode.DUPLICATE_NODE)
+        if old is not None:
+            try:
+                await within(old.finished.wait(), self._settings.place_seconds)
+            except TimeoutError:
+                raise WireRefusal(WireCode.DUPLICATE_NODE) from None
+        if site in self._left:
+            await self._left[site].wait()
 
     def _add(self, site: str, context: Stream) -> Link:
         def deliver(message: bytes) -> None:
@@ -260,6 +268,7 @@ class GrpcHub:
     def _remove(self, site: str, link: Link) -> None:
         del self._links[site]
         self._past = Traffic(self._past.sent + link.traffic.sent, self._past.received + link.traffic.received)
+        self._left[site] = asyncio.Event()
         self._events.put((Left(site, link.why.code), None))
         link.finished.set()
 

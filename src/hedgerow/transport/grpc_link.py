@@ -331,6 +331,12 @@ class Link:
         if was_full and has_room:
             self._caller.soon(self._room.set)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the party above has taken all that was delivered."""
+        with self._lock:
+            return not self._inbox_bytes
+
     def end(self, why: WireRefusal, *, tell: bool = True, drain: bool = False) -> None:
         """End the stream; the first reason counts.
 

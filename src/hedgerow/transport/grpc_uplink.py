@@ -58,6 +58,7 @@ class GrpcUplink:
         self._jitter, self._plan_digest, self._settings = jitter, plan_digest, settings
         self._events: queue.SimpleQueue[tuple[UplinkEvent, Link | None]] = queue.SimpleQueue()
         self._link: Link | None = None
+        self._last: Link | None = None
         self._reported: str | None = None
         self._max_message_bytes = settings.max_message_bytes
         self._running = background.start(self._keep_connected())
@@ -108,6 +109,9 @@ class GrpcUplink:
             if loop.time() - began > _HEALTHY_SECONDS:
                 delay = self._settings.backoff_seconds
             await asyncio.sleep(delay * (0.5 + self._jitter() / 2))
+            while self._last is not None and not self._last.is_read:
+                # What one connection brought is read before the next: else they could fill the memory together.
+                await asyncio.sleep(self._settings.backoff_seconds)
             delay = min(2 * delay, self._settings.longest_backoff_seconds)
 
     async def _connect(self) -> WireRefusal:
@@ -157,7 +161,7 @@ class GrpcUplink:
         self._max_message_bytes = admittance.max_message_bytes
         self._reported = None
         # First the link, then the news: the one who hears that it is up may send at once, from another thread.
-        self._link = link
+        self._link = self._last = link
         self._events.put((Connected(), None))
         try:
             return await link.run()
