@@ -200,6 +200,8 @@ def test_a_second_advertisement_changes_nothing() -> None:
     assert not complaints and again.advertisements == server.advertisements
     other, (complaint,) = server.receive([advertised_with(made, 1, HONEST + bytes([10] * KEY_BYTES))])
     assert complaint.reason is Code.CONTRADICTION and other.owners == server.owners
+    (garbage, complaints) = server.receive([b"x"])
+    assert len(complaints) == 1 and garbage.owners is server.owners, "a million keys were copied for one byte"
     _, complaints = other.receive([advertised_with(made, 2, HONEST + bytes([10] * KEY_BYTES))])
     assert not complaints
 

@@ -308,10 +308,10 @@ class EpochSetup:
 
         A node's identical message again is welcome; a different one is a CONTRADICTION and the first one stands.
         """
-        owners = dict(self.owners)
+        fresh: dict[bytes, int] = {}
         collections: dict[State, tuple[Event, str, Callable[[], Callable[[bytes], int]]]] = {
             State.COLLECTING_KEYS: (
-                Event.KEY_BUNDLE, "advertisements", lambda: partial(self._check_advertisement, owners),
+                Event.KEY_BUNDLE, "advertisements", lambda: partial(self._check_advertisement, fresh),
             ),
             State.COLLECTING_NONCES: (Event.NONCE, "nonces", lambda: self._check_nonce),
             State.COLLECTING_SHARES: (Event.SHARES, "shares", self._shares_check),
@@ -330,7 +330,8 @@ class EpochSetup:
                     raise refuse(Code.CONTRADICTION, peer=node)
             except Refusal as complaint:
                 complaints.append(untraced(complaint))
-        changes = {name: collected, "owners": owners}
+        # A million keys are copied for what is accepted only: garbage costs no more than itself.
+        changes = {name: collected, "owners": {**self.owners, **fresh} if fresh else self.owners}
         return replace(self, **changes), complaints  # type: ignore[arg-type]
 
     def close_keys(self) -> tuple[EpochSetup, bytes]:
@@ -440,8 +441,8 @@ class EpochSetup:
     def _graph(self) -> dict[int, tuple[int, ...]]:
         return agree(self.roster, self.parameters, self.key_list, self.nonce_list).graph.neighbours
 
-    def _check_advertisement(self, owners: dict[bytes, int], message: bytes) -> int:
-        """Checks one advertisement as nodes will, and that no other node has one of its keys; enters it in `owners`."""
+    def _check_advertisement(self, fresh: dict[bytes, int], message: bytes) -> int:
+        """Checks one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
         advertised = Advertisement.from_bytes(message)
         listed = signed_list(Kind.KEY_LIST, self.parameters.hash(), [advertised.bundle])
         bundles = read_key_list(listed, self.parameters, self.roster)
@@ -450,9 +451,9 @@ class EpochSetup:
         if node not in self.advertisements:
             # A second one of a node is the same or a contradiction: its keys are compared with nothing, and not kept.
             keys = (bundle.channel_key, *split_slot_keys(advertised.slot_keys))
-            if any(owners.get(key, node) != node for key in keys):
+            if any(fresh.get(key, self.owners.get(key, node)) != node for key in keys):
                 raise refuse(Code.REPEATED_KEY, peer=node)
-            owners.update(dict.fromkeys(keys, node))
+            fresh.update(dict.fromkeys(keys, node))
         return node
 
     def _check_nonce(self, message: bytes) -> int:
