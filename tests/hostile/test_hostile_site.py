@@ -29,6 +29,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
     Done,
+    Finished,
     Hello,
     MessageKind,
     Payload,
@@ -731,6 +732,17 @@ def test_what_a_site_says_that_it_holds_keeps_no_message_in_memory(federate: Bui
     check(federation, federation.run())
     ((n_sent, n_kept),) = found
     assert n_kept < n_sent / 4
+
+
+def test_who_asks_for_the_end_again_is_sent_what_was_made_before(
+    federate: Builder, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last release was encoded again for every site, and for every greeting of each."""
+    federation, made = federate(5, plan), []
+    encoded = Finished.to_bytes
+    monkeypatch.setattr(Finished, "to_bytes", lambda own: made.append(1) or encoded(own))
+    check(federation, federation.run())
+    assert len(made) == 1
 
 
 def silent_in_every(federation: Federation, number: int) -> None:

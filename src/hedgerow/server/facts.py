@@ -230,12 +230,14 @@ class Run:
         """Send a site the releases that it lacks, and the digest of the result."""
         if not site.is_inside:
             self.send_origin(site)
+        n_releases, fresh = self._releases_for(site)
+        self.send(site, self._prepared(len(fresh), lambda: self._ending(n_releases, fresh)))
+
+    def _ending(self, n_releases: int, fresh: tuple[IntVector, ...]) -> Message:
         digest, seed = self.replica.result_digest(), self.replica.structure_seed
-        releases = self._releases_for(site)
         if self.salvaged is None:
-            self.send(site, Finished(*releases, digest, seed))
-        else:
-            self.send(site, Salvaged(*releases, digest, seed, self.salvaged.code))
+            return Finished(n_releases, fresh, digest, seed)
+        return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
 
     def _prepared(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
         """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""
