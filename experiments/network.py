@@ -15,7 +15,6 @@ import os
 import platform
 import random
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,10 +44,8 @@ from hedgerow.transport.roster_file import read_roster
 
 PARTS = ("adult", "many", "weather", "wire", "flower")
 MODEL = {"n_trees": 100, "max_depth": 4}
-MOST_SECONDS = {25: 5.0, 1: 30.0}
+MOST_SECONDS = {25: 1.0, 1: 8.0}
 """From all joined to the model, by trees per exchange."""
-MOST_MEDIAN = 0.020
-"""Seconds from a message to every node until all answers are in and dealt with."""
 Gates = dict[str, bool]
 """What must hold, and whether it does."""
 _MANY_ROWS = 2_000
@@ -121,9 +118,6 @@ def run_adult(options: argparse.Namespace, folder: Path) -> Gates:
         gates[f"{who}: from all joined to the model under {limit:.0f} s ({measured.to_model:.2f} s)"] = (
             measured.to_model < limit
         )
-        median = statistics.median(measured.exchanges)
-        found = f"{1000 * median:.1f} ms of {len(measured.exchanges)}"
-        gates[f"{who}: median exchange under {1000 * MOST_MEDIAN:.0f} ms ({found})"] = median < MOST_MEDIAN
     return gates
 
 
