@@ -281,6 +281,7 @@ CASES: dict[str, Case] = {
     "so many records that no machine word holds a sum": lambda s: s.plan("n_records = 100", f"n_records = {10**15}"),
     "a misspelled field": lambda s: s.plan("max_depth", "maxdepth"),
     "a number of hundreds of digits": lambda s: s.plan("n_records = 100", f"n_records = {'9' * 400}"),
+    "a plan of more than 250,000 values": lambda s: s.plan("version = 1", f"version = [{'1,' * 250_001}]"),
     "tables nested thousands deep": lambda s: s.plan("version = 1", f"version = {'[' * 9000}{']' * 9000}"),
     "an escape sequence, or a character that hides or reorders text": lambda s: s.plan(
         "version = 1", 'version = 1\nname = "\\u001b[2J\\u202e"'
