@@ -35,7 +35,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -619,11 +619,6 @@ class Play:
 
     # What is checked ----------------------------------------------------------------------------------------------
 
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan that was carried out last."""
-        return read_plan(str(self.folder / "plan.toml"))
-
     def check_model(self) -> None:
         """A model is what its journal's releases make, and each of these the local engine's sum over its sites."""
         if not (self.folder / "model.json").is_file():
@@ -645,10 +640,13 @@ class Play:
         n_used = len(rows) if salvaged is None else int(json.loads(salvaged)["n_used"])
         if len(model.ledger) != len(rows):
             return f"the ledger has {len(model.ledger)} releases, the journal {len(rows)}"
-        replica = Replica(TrainingTask(self.plan))
-        rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), self.plan)[0] for site in SITES}
-        settings = resolve(self.plan)
-        nodes = {site: Node(site, rows, self.plan, settings) for site, rows in rows_of.items()}
+        # A run may end just before its operator corrects the plan: then the model is of the plan before.
+        plan = next((each for each in self.plans if each.privacy.epsilon == model.plan.privacy.epsilon), None)
+        if plan is None:
+            return "the model is of no plan that was carried out"
+        replica, settings = Replica(TrainingTask(plan)), resolve(plan)
+        rows_of = {site: read_site_data(str(self.folder / f"{site}.csv"), plan)[0] for site in SITES}
+        nodes = {site: Node(site, rows, plan, settings) for site, rows in rows_of.items()}
         releaser = Releaser(SeededNoise(SEED))
         for count, (content, listed) in enumerate(rows):
             query, survivors = replica.query, json.loads(listed)
