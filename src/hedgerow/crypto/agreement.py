@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from hedgerow.crypto.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length, with_either_top_bit
 
 KEY_BYTES = 32
 # The u-coordinates of low order, canonical or not (the top bit is ignored by X25519).
@@ -17,9 +17,7 @@ _LOW_ORDER_U = (
     "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
     "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
 )
-_LOW_ORDER = frozenset(
-    bytes.fromhex(text)[:31] + bytes([bytes.fromhex(text)[31] | top]) for text in _LOW_ORDER_U for top in (0, 0x80)
-)
+_LOW_ORDER = with_either_top_bit(_LOW_ORDER_U)
 
 
 def is_low_order(public: bytes) -> bool:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from hedgerow.crypto.faults import PrimitiveFault, require_length
+from hedgerow.crypto.faults import PrimitiveFault, require_length, with_either_top_bit
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -24,9 +24,7 @@ _SMALL_ORDER_Y = (
     "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
     "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
 )
-_SMALL_ORDER = frozenset(
-    bytes.fromhex(text)[:31] + bytes([bytes.fromhex(text)[31] | sign]) for text in _SMALL_ORDER_Y for sign in (0, 0x80)
-)
+_SMALL_ORDER = with_either_top_bit(_SMALL_ORDER_Y)
 
 
 def _to_sign(domain: bytes, body: bytes) -> bytes:
