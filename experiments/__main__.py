@@ -13,6 +13,18 @@ from typing import NamedTuple
 from hedgerow.errors import HedgerowError, fault_of_import
 
 HERE = Path(__file__).parent
+BESIDE_TESTS = {
+    "error_table": "tests.package.error_table",
+    "faults": "tests.processes.faults",
+    "secagg_diagram": "tests.secagg.diagram",
+    "secagg_fuzz": "tests.secagg.fuzz",
+    "secagg_mutations": "tests.secagg.mutations",
+    "wire_document": "tests.wire_document",
+}
+"""Commands that measure nothing: what looks for faults longer than a test may, and writes documents that tests compare.
+
+They stand beside the tests that use them.
+"""
 
 
 class Command(NamedTuple):
@@ -27,13 +39,14 @@ def available() -> dict[str, Command]:
     """The experiments by name: `main` of a module, its `main_NAME`, found without importing it, and the catalogue."""
     from experiments.catalogue import EXPERIMENTS
 
-    found = {name: Command("paper", "run", experiment.title) for name, experiment in EXPERIMENTS.items()}
-    for path in HERE.glob("[!_]*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {name: Command("experiments.paper", "run", experiment.title) for name, experiment in EXPERIMENTS.items()}
+    modules = {path.stem: f"experiments.{path.stem}" for path in HERE.glob("[!_]*.py")} | BESIDE_TESTS
+    for stem, module in modules.items():
+        tree = ast.parse((HERE.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("main"):
-                name, about = (path.stem, tree) if node.name == "main" else (node.name.removeprefix("main_"), node)
-                found[name] = Command(path.stem, node.name, (ast.get_docstring(about) or "").split("\n", 1)[0])
+                name, about = (stem, tree) if node.name == "main" else (node.name.removeprefix("main_"), node)
+                found[name] = Command(module, node.name, (ast.get_docstring(about) or "").split("\n", 1)[0])
     return dict(sorted(found.items()))
 
 
@@ -64,8 +77,9 @@ def _run(argv: list[str]) -> int:
     if name not in experiments:
         print(f"There is no experiment {argv[0]!r}; known are: {', '.join(experiments)}.", file=sys.stderr)
         return 2
-    act = getattr(importlib.import_module(f"experiments.{experiments[name].module}"), experiments[name].function)
-    return int((partial(act, name) if experiments[name].function == "run" else act)(argv[1:]))
+    command = experiments[name]
+    act = getattr(importlib.import_module(command.module), command.function)
+    return int((partial(act, name) if command.function == "run" else act)(argv[1:]))
 
 
 def run_quietly(argv: list[str]) -> int:

@@ -16,7 +16,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from experiments.wire_document import ROOMS, kinds_of, render
 from hedgerow.codec import (
     HEAD_BYTES,
     MAGIC,
@@ -61,6 +60,7 @@ from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Answer, SignedList
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.secagg.transitions import Refusal
+from tests.wire_document import ROOMS, kinds_of, render
 
 REFUSED = (CodecFault, Refusal)
 """Secure aggregation has names of its own for what is wrong with its messages."""

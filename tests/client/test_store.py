@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.secagg_lab import Lab
 from hedgerow.client.state import EVERY_ROUND, NodeStep, NodeStore
 from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import TrainingTask
@@ -20,6 +19,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import UnmaskRequest
 from hedgerow.secagg.transitions import Code, State
 from hedgerow.secagg.view import Cohort
+from tests.secagg.lab import Lab
 
 RUN = b"r" * 32
 

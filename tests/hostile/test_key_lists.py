@@ -14,7 +14,6 @@ import pytest
 
 from experiments import secagg_cost
 from experiments.secagg_cost import setup_sizes
-from experiments.secagg_lab import set_up
 from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
@@ -30,6 +29,7 @@ from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, mos
 from hedgerow.server.rounds import RELEASES_BYTES, check_releases
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
+from tests.secagg.lab import set_up
 
 if TYPE_CHECKING:
     from conftest import Builder

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.error_table import BEGIN, END, classes, render
 from hedgerow import errors
 from hedgerow.errors import DataError, EnvironmentFault, HedgerowError, entries
 from hedgerow.protocol.wire.refusals import WireCode
 from hedgerow.secagg.transitions import Code, refuse
+from tests.package.error_table import BEGIN, END, classes, render
 
 PACKAGE = Path(errors.__file__).parent
 CLASSES = {kind.__name__ for kind in classes()} - {"WireRefusal", "Refusal", "OwnMistake", "Abandoned"}

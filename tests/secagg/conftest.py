@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.secagg_lab import Lab, seeded_entropy
+from tests.secagg.lab import Lab, seeded_entropy
 
 
 @pytest.fixture

@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from experiments.secagg_lab import (
-    SetUp,
-    seeded_entropy,
-    set_up,
-)
 from hedgerow.codec import MAGIC, VERSION, head
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.encoding import Kind
@@ -25,6 +20,11 @@ from hedgerow.secagg.messages import (
     signed_list,
 )
 from hedgerow.secagg.transitions import Code
+from tests.secagg.lab import (
+    SetUp,
+    seeded_entropy,
+    set_up,
+)
 
 
 def key_list(made: SetUp, bundles: list[bytes]) -> bytes:

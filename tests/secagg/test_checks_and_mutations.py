@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.secagg_mutations import CHECKS, MUTATIONS, main, turns_red
+from tests.secagg.mutations import CHECKS, MUTATIONS, main, turns_red
 
 
 @pytest.mark.parametrize("name", CHECKS)

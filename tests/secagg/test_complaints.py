@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.secagg_lab import Lab, set_up
 from hedgerow.secagg.messages import ShareDelivery, UnmaskRequest
 from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
+from tests.secagg.lab import Lab, set_up
 
 Complaints = Sequence[Refusal | OwnMistake | Abandoned]
 

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from experiments.secagg_lab import Lab, refusal_of, require_refusal, seeded_entropy
 from hedgerow.crypto.aead import unseal
 from hedgerow.crypto.faults import PrimitiveFault
 from hedgerow.crypto.shamir import SHARE_BYTES
@@ -20,6 +19,7 @@ from hedgerow.secagg.messages import Answer, ShareMessage
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Code
+from tests.secagg.lab import Lab, refusal_of, require_refusal, seeded_entropy
 
 
 class Disk:

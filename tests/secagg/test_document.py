@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments.secagg_diagram import BEGIN, END, render
-from experiments.secagg_mutations import CHECKS
 from hedgerow.secagg.transitions import TRANSITIONS, Code, Party, State, allowed
+from tests.secagg.diagram import BEGIN, END, render
+from tests.secagg.mutations import CHECKS
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = (ROOT / "docs" / "secure-aggregation.md").read_text()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import secagg_fuzz
-from experiments.secagg_fuzz import Target, damaged, resealed, targets, try_once
+from tests.secagg import fuzz
+from tests.secagg.fuzz import Target, damaged, resealed, targets, try_once
 
 TARGETS = targets()
 
@@ -35,7 +35,7 @@ def test_arbitrary_bytes_are_refused(target: Target, data: bytes, has_prefix: bo
 
 def test_the_command_starts_from_sound_samples(capsys):
     """A sample that its own parser refuses would make every later refusal say nothing."""
-    assert secagg_fuzz.main(["--minutes", "0.02"]) == 0
+    assert fuzz.main(["--minutes", "0.02"]) == 0
     assert "no finding" in capsys.readouterr().out
 
 
@@ -47,6 +47,6 @@ def test_the_fuzzer_itself_finds_a_planted_fault(monkeypatch, capsys):
             raise KeyError("planted")
         return None
 
-    monkeypatch.setattr(secagg_fuzz, "targets", lambda: [Target("broken", b"x" * 50, broken)])
-    assert secagg_fuzz.main(["--minutes", "0.05"]) == 1
+    monkeypatch.setattr(fuzz, "targets", lambda: [Target("broken", b"x" * 50, broken)])
+    assert fuzz.main(["--minutes", "0.05"]) == 1
     assert "FINDING: broken, seed" in capsys.readouterr().out

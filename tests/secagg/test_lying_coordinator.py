@@ -9,17 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from experiments.secagg_lab import (
-    Lab,
-    SetUp,
-    complaint_of,
-    echoed,
-    refusal_of,
-    require_refusal,
-    seeded_entropy,
-    set_up,
-    sparse_lab,
-)
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
@@ -45,6 +34,17 @@ from hedgerow.secagg.messages import (
 )
 from hedgerow.secagg.roster import NodePolicy, NoiseMode, Roster
 from hedgerow.secagg.transitions import Code
+from tests.secagg.lab import (
+    Lab,
+    SetUp,
+    complaint_of,
+    echoed,
+    refusal_of,
+    require_refusal,
+    seeded_entropy,
+    set_up,
+    sparse_lab,
+)
 
 
 def with_spec(**changes) -> Callable[[], None]:

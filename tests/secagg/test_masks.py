@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.secagg_mutations import looks_uniform
 from hedgerow.codec import digest
 from hedgerow.crypto import prg
 from hedgerow.crypto.agreement import SecretKey
@@ -20,6 +19,7 @@ from hedgerow.crypto.prg import DTYPES, add_keystreams, keystream
 from hedgerow.secagg import keys
 from hedgerow.secagg.keys import RoundContext, SlotChain
 from hedgerow.secagg.messages import sealed_share_context
+from tests.secagg.mutations import looks_uniform
 
 ONE, OTHER, THIRD = SecretKey(b"\x01" * 32), SecretKey(b"\x02" * 32), SecretKey(b"\x03" * 32)
 CONTEXT = RoundContext(b"e" * 32, b"s" * 32, 7)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.secagg_lab import seeded_entropy
 from hedgerow.errors import PrivacyError
 from hedgerow.secagg.guarantees import Wishes, default_colluders, derive
 from hedgerow.secagg.integers import (
@@ -20,6 +19,7 @@ from hedgerow.secagg.integers import (
 from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.session import Drops, EpochSession
+from tests.secagg.lab import seeded_entropy
 
 
 @given(st.integers(3, 120), st.booleans(), st.data())

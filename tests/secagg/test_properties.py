@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.secagg_lab import seeded_entropy
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.session import Drops, EpochSession
 from hedgerow.secagg.transitions import Abandoned, Code, Refusal
+from tests.secagg.lab import seeded_entropy
 
 LENIENT = NodePolicy(min_cohort=2, min_honest_survivors=1, min_honest_group=1)
 

@@ -6,21 +6,13 @@ keys; most are what a lying coordinator can do with correctly signed messages of
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.secagg_lab import (
-    Lab,
-    complaint_of,
-    echoed,
-    sparse_lab,
-)
 from hedgerow.errors import entries
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.integers import require_within
@@ -41,6 +33,13 @@ from hedgerow.secagg.transitions import (
     OwnMistake,
     Refusal,
     refuse,
+)
+from tests.secagg import setup_scenarios
+from tests.secagg.lab import (
+    Lab,
+    complaint_of,
+    echoed,
+    sparse_lab,
 )
 
 
@@ -246,17 +245,8 @@ def slot_reused() -> None:
     lab.masked(0, Aggregator.open(lab.view, lab.session.coordinator, replace(first.spec, purpose="tree-2")))
 
 
-def setup_scenarios() -> dict[Code, Callable[[], None]]:
-    """Those of setup_scenarios.py, loaded by path: tests are not a package."""
-    spec = importlib.util.spec_from_file_location("setup_scenarios", Path(__file__).with_name("setup_scenarios.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.SCENARIOS
-
-
 SCENARIOS: dict[Code, Callable[[], None]] = {
-    **setup_scenarios(),
+    **setup_scenarios.SCENARIOS,
     Code.OTHER_EPOCH: other_epoch,
     Code.SLOT_REUSED: slot_reused,
     Code.SLOT_OUT_OF_RANGE: with_spec(slot=4),

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import hedgerow.secagg
-from experiments.secagg_lab import Lab, seeded_entropy
 from hedgerow.crypto.agreement import SecretKey
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.checks import ExpectedRound
@@ -20,6 +19,7 @@ from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, refuse
+from tests.secagg.lab import Lab, seeded_entropy
 
 ROOM = Path(hedgerow.secagg.__file__).parent
 

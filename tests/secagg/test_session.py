@@ -12,10 +12,10 @@ import pytest
 
 import hedgerow.secagg
 from experiments import secagg_cost
-from experiments.secagg_lab import Lab, seeded_entropy
 from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Code, Refusal
+from tests.secagg.lab import Lab, seeded_entropy
 
 SITES = [f"site-{i}" for i in range(5)]
 

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from experiments.secagg_lab import SetUp, require_refusal, seeded_entropy, set_up, sparse_lab
 from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
@@ -23,6 +22,7 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal
 from hedgerow.secagg.view import EpochView, agree
+from tests.secagg.lab import SetUp, require_refusal, seeded_entropy, set_up, sparse_lab
 
 SPARSE = Wishes(1, max_drops=4, is_sparse=True, has_echo=True)
 Runs = tuple[bytes, ...]

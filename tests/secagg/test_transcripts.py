@@ -15,7 +15,6 @@ from hashlib import sha256
 
 import numpy as np
 
-from experiments.secagg_lab import seeded_entropy, set_up, sparse_lab
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Wishes
@@ -24,6 +23,7 @@ from hedgerow.secagg.messages import VectorSpec
 from hedgerow.secagg.participant import locked
 from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.session import EpochSession
+from tests.secagg.lab import seeded_entropy, set_up, sparse_lab
 
 SITES = [f"site-{number}" for number in range(7)]
 VECTORS = (VectorSpec("histogram", 5, 64, 2**40, 2**44), VectorSpec("leaves", 21, 32, 99, 7000))

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.secagg_lab import Lab, require_refusal
 from hedgerow.crypto.faults import PrimitiveFault
 from hedgerow.crypto.shamir import PRIME, combine, interpolate, parse_share, split, weights_at
 from hedgerow.secagg import masks
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.messages import Answer, Header
 from hedgerow.secagg.transitions import Abandoned, Code
+from tests.secagg.lab import Lab, require_refusal
 
 Fits = Callable[[bytes], bool]
 

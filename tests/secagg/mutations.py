@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.harness import arguments
-from experiments.secagg_lab import Lab, require, require_refusal, seeded_entropy, set_up
 from hedgerow.crypto import aead, agreement, prg
 from hedgerow.crypto.prg import DTYPES
 from hedgerow.errors import HedgerowError
@@ -29,6 +28,7 @@ from hedgerow.secagg.masks import MaskingKeys, signed_pair_secrets
 from hedgerow.secagg.messages import SEED_SHARE, WITHHELD, Answer, Header, MaskedVector, NonceDelivery, VectorSpec
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.transitions import Code, Refusal, State, refuse
+from tests.secagg.lab import Lab, require, require_refusal, seeded_entropy, set_up
 
 CHECKS: dict[str, Callable[[], None]] = {}
 

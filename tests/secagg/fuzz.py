@@ -17,7 +17,6 @@ from functools import partial
 
 import numpy as np
 
-from experiments.secagg_lab import Lab, SetUp, seeded_entropy, set_up
 from hedgerow.codec import with_hash, without_hash
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg import messages
@@ -29,6 +28,7 @@ from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.participant import Participant
 from hedgerow.secagg.roster import EpochParameters, Roster
 from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
+from tests.secagg.lab import Lab, SetUp, seeded_entropy, set_up
 
 SIGNER = Identity(bytes(range(32)))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import faults
 from hedgerow.cli.inputs import read_plan
 from hedgerow.client.budget import LEFT, BudgetBook
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.privacy.events import DiscreteGaussianEvent
+from tests.processes import faults
 
 RUN = "31" * 32
 
