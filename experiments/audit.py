@@ -46,10 +46,10 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, SampledGaussianEvent
 from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.presets import PRESETS, apply_preset

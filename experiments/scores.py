@@ -23,8 +23,8 @@ from hedgerow.client.node import Node
 from hedgerow.local.forecast import noise_factor, noise_guarantees
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import apply_preset, preset_named

@@ -33,7 +33,7 @@ from hedgerow.errors import PrivacyError
 from hedgerow.local.training import ArrivingNode
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.s_gbdt.plan import SGbdt
+from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import resolve_s_gbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise

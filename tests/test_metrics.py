@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from hedgerow.losses.metrics import classification_scores, mean_auc, regression_scores, roc_auc
+from hedgerow.losses.kinds import classification_scores, mean_auc, regression_scores, roc_auc
 
 
 @given(

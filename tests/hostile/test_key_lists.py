@@ -19,7 +19,7 @@ from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.errors import ModelError, PlanError
 from hedgerow.local.forecast import dry_run
 from hedgerow.methods.tasks import EvaluationTask, TrainingTask
-from hedgerow.privacy.query_noise import noise_of
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import MessageKind, RoundRequest, encode
 from hedgerow.rounds import release_bound
 from hedgerow.secagg.guarantees import MAX_NODES

@@ -28,7 +28,8 @@ ASKED = {
     "flwr": "import hedgerow.flower.grid",
     "prometheus_client": "import hedgerow.transport.metrics",
     "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
-    "dp_accounting": "from hedgerow.privacy.pld import epsilon_pld; from hedgerow.privacy.events import GaussianEvent\n"
+    "dp_accounting": "from hedgerow.privacy.accountants import epsilon_pld\n"
+    "from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
     "sqlalchemy": "from hedgerow.data.sources import column_names\n"
     "column_names('sqlite://#select 1')",

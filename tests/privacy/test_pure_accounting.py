@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import EnvironmentFault, PrivacyError
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.cost import amplified_epsilon, epsilon_pure, mu_of_pure
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
@@ -25,7 +26,6 @@ from hedgerow.privacy.events import (
     event_from_dict,
 )
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.pure import amplified_epsilon, epsilon_pure, mu_of_pure
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 
 epsilons = st.floats(1e-6, 40.0)

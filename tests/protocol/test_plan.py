@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hedgerow.errors import PlanError
-from hedgerow.methods.s_gbdt.plan import SGbdt
+from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.plan.plan import (
     MAX_CATEGORIES,
     PLAN_VERSION,

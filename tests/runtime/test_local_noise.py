@@ -23,9 +23,9 @@ from hedgerow.local.training import train, without_secure_aggregation
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.events import DiscreteGaussianEvent, LocalGaussianEvent, event_from_dict
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.query_noise import noise_of, noise_of_records
 from hedgerow.privacy.report import PrivacyContext, report_of
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.queries import Query

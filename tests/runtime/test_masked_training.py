@@ -20,9 +20,9 @@ from hedgerow.local.training import MaskedAggregation, train, without_secure_agg
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import DiscreteGaussianSumEvent
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.secagg.session import Drops
 from hedgerow.server.release import PlainAggregation, run_program

@@ -15,10 +15,10 @@ from hedgerow.client.node import Node
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, PrivacyError, RemoteProtocolError
 from hedgerow.methods.registry import program_for, resolve
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import DiscreteGaussianEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, Releaser, run_program
 from hedgerow.training.steps import Program

@@ -36,9 +36,9 @@ from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.cost import amplified_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceEvent, SelectionEvent
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.pure import amplified_epsilon
 from hedgerow.protocol.queries import SAMPLING_STEPS, Query
 from hedgerow.server.release import Releaser
 

@@ -20,7 +20,7 @@ from hedgerow.evaluation.program import EvaluationProgram, evaluate_ensemble
 from hedgerow.evaluation.sums import ErrorMoments, ScoreHistogram, positions
 from hedgerow.local.evaluation import FederatedEvaluation, evaluate_federated
 from hedgerow.local.training import train
-from hedgerow.losses.metrics import accuracy, log_loss
+from hedgerow.losses.kinds import accuracy, log_loss
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.models.model import Model

@@ -17,9 +17,9 @@ from hedgerow.client.node import Node
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.settings import Settings

@@ -24,8 +24,8 @@ from hedgerow.methods.registry import program_for, resolve
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.rounds import HEADROOM, least_entry_bound, rows_of
 from hedgerow.trees.leaf_sums import LeafSums

@@ -34,7 +34,7 @@ from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import UsageError
-from hedgerow.losses.metrics import roc_auc
+from hedgerow.losses.kinds import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise

@@ -24,8 +24,8 @@ from hedgerow.methods.registry import method_of
 from hedgerow.methods.replica import rehearse
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import noise_of, noise_of_records
 from hedgerow.privacy.noise import NoiseSource, SystemNoise
-from hedgerow.privacy.query_noise import noise_of, noise_of_records
 from hedgerow.protocol.queries import SAMPLING_STEPS, FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid

@@ -22,8 +22,8 @@ from hedgerow.errors import RemoteProtocolError
 from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import checks_of
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
-from hedgerow.privacy.query_noise import noise_of
 from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, Salvaged
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.protocol.results import Salvage

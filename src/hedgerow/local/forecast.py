@@ -10,7 +10,7 @@ import numpy as np
 from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
-from hedgerow.privacy.query_noise import noise_of
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive

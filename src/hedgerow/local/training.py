@@ -22,8 +22,8 @@ from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clipped, expected_round, mode_of
 from hedgerow.secagg.integers import LEAST_COLLUDERS, Integers, draw_shares

@@ -1,15 +1,20 @@
-"""What a kind of loss is made of: each has a file of its own, and a line in `hedgerow.losses.registry`."""
+"""What a kind of loss is made of: each has a file of its own, and a line in `hedgerow.losses.registry`.
+
+What several of them share stands here as well: the links of plain numbers and shares, averaging, and the few measures
+of how well predictions fit labels.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import SCORE_UNIT, Loss
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEPS, Loss, check_units, loss_from_table
 from hedgerow.plan.plan import Label, Plan
 from hedgerow.plan.registry import LabelKind
 
@@ -211,3 +216,109 @@ class LossKind:
     clipped_hessian_scale: float | None = None
     averaging: LossKind | None = field(default=None, repr=False)
     deviance: Deviance | None = None
+
+
+# Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)
+
+
+def _shares(plan: Plan, _: float | None, hessian_scale: float | None) -> Loss:
+    if len(plan.label.classes) == 2 and hessian_scale is not None:
+        scale = RECORD_NORM / math.hypot(1, hessian_scale)
+        check_units(scale, hessian_scale * scale)
+        pairs = np.array([[0.0, hessian_scale], [1.0, hessian_scale]])
+        table = np.repeat(pairs[:, None, :], STEPS, axis=1)
+        return replace(loss_from_table(table, scale, np.array([1.0, hessian_scale])), is_share=True)
+    counts = np.repeat(np.eye(len(plan.label.classes))[:, None, :], STEPS, axis=1)
+    return loss_from_table(counts, float(RECORD_NORM), np.ones(counts.shape[-1]), n_outputs=0)
+
+
+def _means(_: Plan, _joint_clip: float | None, _hessian_scale: float | None) -> Loss:
+    c = 0.5
+    scales = RECORD_NORM / math.hypot(1, c) * np.array([1.0, c])
+    units = np.floor(scales).astype(int)
+    empty = np.empty((0, STEPS, 2), dtype=np.int16)
+    norm_squared = int(units[0] ** 2 + units[1] ** 2)
+    return Loss("squared", 0, 2, units.astype(float), empty, norm_squared, int(units[0]), int(units[1]))
+
+
+def shares(label: LabelKind) -> LossKind:
+    """Shares of classes."""
+    return LossKind(label, Share(), _shares, classification_scores)
+
+
+def means(label: LabelKind, scores: Callable[[Any, Floats, Label], dict[str, float]]) -> LossKind:
+    """Means of numbers; `scores` as in `LossKind`."""
+    return LossKind(label, Identity(), _means, scores, noise_ridge=12.0)
+
+
+# Measures
+
+_SMALLEST_PROBABILITY = 1e-15
+
+
+def roc_auc(is_positive: NDArray[Any], scores: NDArray[Any]) -> float:
+    """The area under the ROC curve: the chance that a positive record scores above a negative one, ties half.
+
+    Args:
+        is_positive: bool [n].
+        scores: float [n].
+
+    Returns:
+        From 0 to 1; NaN when either class is absent.
+
+    Source: Mann and Whitney (1947), by average ranks.
+    """
+    positive = np.asarray(is_positive, dtype=bool)
+    n_positive = int(positive.sum())
+    n_negative = len(positive) - n_positive
+    if n_positive == 0 or n_negative == 0:
+        return float("nan")
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    # The average rank of tied records is the middle of the ranks that they take up together.
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    rank_sum = float(ranks[inverse][positive].sum())
+    return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
+
+
+def mean_auc(labels: NDArray[Any], probabilities: Floats) -> float:
+    """The mean over the classes that occur of the AUC of each against all others; float64 [n, n_classes]."""
+    areas = [roc_auc(labels == index, probabilities[:, index]) for index in range(probabilities.shape[1])]
+    known = [area for area in areas if not np.isnan(area)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def log_loss(labels: NDArray[Any], probabilities: Floats) -> float:
+    """The mean negative log-probability of the true class, in nats.
+
+    Args:
+        labels: int [n], class indices.
+        probabilities: float64 [n, n_classes].
+    """
+    chosen = probabilities[np.arange(len(labels)), labels]
+    return float(-np.log(np.clip(chosen, _SMALLEST_PROBABILITY, 1)).mean())
+
+
+def accuracy(labels: NDArray[Any], predicted: NDArray[Any]) -> float:
+    """The share of records whose class is predicted."""
+    return float(np.mean(np.asarray(labels) == np.asarray(predicted)))
+
+
+def classification_scores(labels: NDArray[Any], probabilities: Floats, _: object = None) -> dict[str, float]:
+    """AUC (the mean of one against the rest for three classes or more), log-loss and accuracy."""
+    if probabilities.shape[1] == 2:
+        area = roc_auc(labels == 1, probabilities[:, 1])
+    else:
+        area = mean_auc(labels, probabilities)
+    return {
+        "auc": area,
+        "log_loss": log_loss(labels, probabilities),
+        "accuracy": accuracy(labels, probabilities.argmax(axis=1)),
+    }
+
+
+def regression_scores(labels: Floats, predicted: Floats, _: object = None) -> dict[str, float]:
+    """Root mean squared error, and R²: the share of the labels' variance that is explained (NaN without variance)."""
+    residuals = labels - predicted
+    variance = float(np.var(labels))
+    mean_square = float(np.mean(residuals**2))
+    return {"rmse": mean_square**0.5, "r2": 1 - mean_square / variance if variance > 0 else float("nan")}

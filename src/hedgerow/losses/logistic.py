@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.averaging import shares
-from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective
-from hedgerow.losses.metrics import classification_scores
+from hedgerow.losses.kinds import SQUARES, Floats, Link, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_UNIT,

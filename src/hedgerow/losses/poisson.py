@@ -31,8 +31,7 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.averaging import means
-from hedgerow.losses.kinds import Deviance, Floats, Ints, Link, LossKind, Objective
+from hedgerow.losses.kinds import Deviance, Floats, Ints, Link, LossKind, Objective, means
 from hedgerow.losses.tables import (
     RECORD_NORM,
     SCORE_LIMIT,

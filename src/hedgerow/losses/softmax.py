@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.averaging import shares
-from hedgerow.losses.kinds import Floats, Ints, Link, LossKind, Objective
-from hedgerow.losses.metrics import classification_scores
+from hedgerow.losses.kinds import Floats, Ints, Link, LossKind, Objective, classification_scores, shares
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units, exponentials
 from hedgerow.plan.plan import MAX_CATEGORIES, Label, Plan, check_classes
 from hedgerow.plan.registry import LabelKind

@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from hedgerow.losses.averaging import means
-from hedgerow.losses.kinds import DEFAULT_CLIP, Identity, LossKind
-from hedgerow.losses.metrics import regression_scores
+from hedgerow.losses.kinds import DEFAULT_CLIP, Identity, LossKind, means, regression_scores
 from hedgerow.losses.tables import RECORD_NORM, STEPS, Loss, check_units
 from hedgerow.plan.fields import refuse
 from hedgerow.plan.plan import Label, Plan, check_bounds

@@ -16,7 +16,7 @@ from hedgerow.errors import HedgerowError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
-from hedgerow.privacy.query_noise import noise_of
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble

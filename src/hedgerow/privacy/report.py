@@ -14,10 +14,9 @@ from typing import Any
 
 from hedgerow.errors import PrivacyError
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.accountants import Account, account_of, get_accountant
+from hedgerow.privacy.accountants import Account, account_of, get_accountant, least_epsilon_pld
 from hedgerow.privacy.events import DiscreteGaussianSumEvent, LocalGaussianEvent, SelectionEvent, UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
-from hedgerow.privacy.pld import least_epsilon_pld
 from hedgerow.protocol.queries import NoiseCohort
 
 ADJACENCY = "add or remove one"

@@ -21,10 +21,10 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
+from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.results import Salvage

@@ -15,7 +15,7 @@ from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanErr
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.query_noise import noise_of
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, Stop
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.results import Salvage

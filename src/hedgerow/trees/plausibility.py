@@ -37,7 +37,7 @@ Reals = NDArray[np.float64]
 
 
 class Sigmas(Protocol):
-    """What of a release's noise is asked here: a `hedgerow.privacy.query_noise.QueryNoise`."""
+    """What of a release's noise is asked here: a `hedgerow.privacy.calibration.QueryNoise`."""
 
     @property
     def central_sigma(self) -> int: ...

@@ -1,9 +1,51 @@
-"""Boosted linear models by AdaSSP."""
+"""Boosted linear models by AdaSSP: the section [adassp] of a plan, and where the method's parts are."""
 
 from __future__ import annotations
 
-from hedgerow.methods.adassp.plan import Adassp, check
+from dataclasses import dataclass
+
 from hedgerow.methods.method import Method, Parts
+from hedgerow.plan.fields import checked, integer, number, one_of, refuse
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import own_section
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adassp:
+    """Boosted linear models by AdaSSP (Rho et al. 2022, Algorithm 2). "auto" is decided from public numbers only.
+
+    Attributes:
+        loss: whose gradients are fitted; a regression has the squared loss only ("auto").
+        rounds: T, how often X^T g is asked for.
+        scale: what a numeric feature's value is: the number of its grid cell, half linear and half logarithmic, or the
+            cell's middle.
+        row_norm: largest norm of a record's row, whose entries lie in [-1, 1]; longer rows are shortened. "auto" is the
+            largest norm that the schema allows, so that no row is.
+        gradient_clip: largest |g| of the squared loss.
+        gram_share: share of mu² that X^T X takes.
+        ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before what its least eigenvalue saves.
+        learning_rate: what each round's coefficients are multiplied by.
+    """
+
+    loss: str = checked(one_of("auto", "squared", "logistic", "hinge"), "auto")
+    rounds: int | str = checked(integer(1, 10_000, "auto"), "auto")
+    scale: str = checked(one_of("grid", "linear"), "grid")
+    row_norm: float | str = checked(number(0.1, 1000, "auto"), "auto")
+    gradient_clip: float = checked(number(0.01, 1), 1.0)
+    gram_share: float = checked(number(0, 1, exclusive=True), 0.6)
+    ridge: float = checked(number(0, 100), 0.5)
+    learning_rate: float = checked(number(0, 10, exclusive=True), 1.0)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Adassp:
+        """The section of a plan of this method; ValueError for another's."""
+        return own_section(cls, plan)
+
+
+def check(plan: Plan) -> None:
+    """Raise PlanError for a plan that contradicts itself."""
+    if plan.label.is_numeric and Adassp.of(plan).loss not in ("auto", "squared"):
+        raise refuse("adassp.loss", Adassp.of(plan).loss, '"squared" for a regression')
 
 
 def _parts() -> Parts:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import (
     CrossProducts,
     GramMatrix,
@@ -34,7 +35,6 @@ from hedgerow.methods.adassp.linear import (
     least_eigenvalue,
     solve,
 )
-from hedgerow.methods.adassp.plan import Adassp
 from hedgerow.methods.adassp.settings import (
     GRAM_SHIFT,
     AdasspSettings,

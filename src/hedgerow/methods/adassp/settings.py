@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hedgerow.losses.tables import RECORD_NORM, Loss
+from hedgerow.methods.adassp import Adassp
 from hedgerow.methods.adassp.linear import LinearBasis, linear_loss
-from hedgerow.methods.adassp.plan import Adassp
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent

@@ -1,9 +1,64 @@
-"""DP-XGBoost."""
+"""DP-XGBoost: the section [dp_xgboost] of a plan, and where the method's parts are."""
 
 from __future__ import annotations
 
-from hedgerow.methods.dp_xgboost.plan import DpXgboost, check
+from dataclasses import dataclass
+
 from hedgerow.methods.method import Method, Parts
+from hedgerow.plan.fields import boolean, checked, integer, number, one_of, refuse
+from hedgerow.plan.plan import Plan
+from hedgerow.plan.registry import own_section
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpXgboost:
+    """DP-XGBoost (Grislain & Gonzalvez 2021), with its leaks closed; shared fields of [model] are read as well.
+
+    Attributes:
+        splits: "exponential": the coordinator, who sees the exact sums, chooses by the exponential mechanism; or
+            "histogram": nothing is chosen from anything but noisy histograms.
+        subsampling_ratio: chance of a record to be in a release, drawn by its node for each by itself.
+        sketch_rounds: trees before which noisy histograms of all features place the candidates.
+        sketch_share, split_share: of (amplified) epsilon; the leaves have the rest.
+        gradient: what happens to records whose gradient exceeds 1: "clip" or "filter" (left out, as in the paper).
+        count_weight: how much a count weighs beside a gradient in a leaf's sensitivity.
+        min_child_weight: a leaf whose noisy count is below it has the value 0.
+        geometric_leaf_clip: whether the bound on a leaf's value, before the learning rate, falls by 1 - learning_rate
+            with every tree, as DPBoost's does; of the noisy value, so it costs nothing and lowers no noise.
+    """
+
+    splits: str = checked(one_of("exponential", "histogram"), "exponential")
+    subsampling_ratio: float = checked(number(1e-6, 1), 1.0)
+    sketch_rounds: int = checked(integer(0, 6), 1)
+    sketch_share: float = checked(number(0, 0.9), 0.05)
+    split_share: float = checked(number(0.01, 0.95), 0.45)
+    gradient: str = checked(one_of("clip", "filter"), "clip")
+    count_weight: float = checked(number(0.01, 4), 0.25)
+    min_child_weight: float = checked(number(0, 1e9), 0.0)
+    geometric_leaf_clip: bool = checked(boolean, False)
+
+    @classmethod
+    def of(cls, plan: Plan) -> DpXgboost:
+        """The section of a plan of this method; ValueError for another's."""
+        return own_section(cls, plan)
+
+
+def check(plan: Plan) -> None:
+    """What releases of pure differential privacy cannot do."""
+    privacy, own = plan.privacy, DpXgboost.of(plan)
+    if privacy.noise != "server":
+        raise refuse("privacy.noise", privacy.noise, '"server" with "dp-xgboost", whose noise has no shares')
+    if own.subsampling_ratio < 1 and privacy.rows_per_unit > 1:
+        # A unit of several rows is in a sample more often than one row is.
+        raise refuse("dp_xgboost.subsampling_ratio", own.subsampling_ratio, "1 with several rows per unit")
+    if own.sketch_share + own.split_share >= 1:
+        raise refuse("dp_xgboost.split_share", own.split_share, "a share that leaves some for the leaves")
+    rate = plan.model.learning_rate
+    if own.geometric_leaf_clip and not isinstance(rate, str) and rate >= 1:
+        # The second tree's leaves would have no room at all.
+        raise refuse("model.learning_rate", rate, "below 1 with dp_xgboost.geometric_leaf_clip")
+    if (own.sketch_rounds == 0) != (own.sketch_share == 0):
+        raise refuse("dp_xgboost.sketch_share", own.sketch_share, "above 0 with sketch_rounds above 0, else 0")
 
 
 def _parts() -> Parts:

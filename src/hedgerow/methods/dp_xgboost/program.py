@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.methods.dp_xgboost.plan import DpXgboost
+from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings, sampling_threshold, sensitivities
 from hedgerow.methods.dp_xgboost.trees import (
     GRADIENT_UNIT,

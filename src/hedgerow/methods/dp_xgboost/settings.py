@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from hedgerow.errors import PrivacyError
 from hedgerow.losses.tables import Loss
-from hedgerow.methods.dp_xgboost.plan import DpXgboost
+from hedgerow.methods.dp_xgboost import DpXgboost
 from hedgerow.methods.dp_xgboost.trees import SCORE_UNIT_OF_GAIN, dp_xgboost_loss, l1_sensitivity, score_range
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import epsilon_of
+from hedgerow.privacy.cost import amplified_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceEvent, Event, SelectionEvent, UnnoisedEvent
-from hedgerow.privacy.pure import amplified_epsilon
-from hedgerow.privacy.query_noise import epsilon_of
 from hedgerow.protocol.queries import SAMPLING_STEPS
 from hedgerow.training.settings import Settings, most_bins
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
-from hedgerow.methods.s_gbdt.plan import SGbdt
+from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.settings import (
     SGbdtSettings,
     SGbdtTerms,

@@ -40,7 +40,7 @@ from hedgerow.methods.adassp.program import (
     shifted_factor,
 )
 from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
-from hedgerow.methods.s_gbdt.plan import SGbdt
+from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma

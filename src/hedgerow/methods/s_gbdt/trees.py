@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
-from hedgerow.methods.s_gbdt.plan import SGbdt
+from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, Query, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid
