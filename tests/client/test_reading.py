@@ -203,12 +203,12 @@ BAD_ROWS = [
     ("data-ragged-row", b'age,sex,sick\n1,f,no\n2,"m,no\n', "data row 2", "quotation mark"),
     ("data-long-row", UNCLOSED, "longer than 4 MB", "never closed"),
     ("data-encoding", b"age,sex,sick\n1,f,no\n2,\xe9,no\n", "data row 2", "UTF-8"),
-    ("data-encoding", "age,sex,sick\n1,f,no\n".encode("utf-16"), "the header", "UTF-16"),
+    ("data-encoding", b"age,sex\xe9,sick\n1,f,no\n", "the header", "UTF-16"),
     ("data-empty", b"", "no data rows", "header only"),
     ("data-empty", b"age,sex,sick\n", "no data rows", "header only"),
     ("data-empty", b"\n\n\n", "no data rows", "header only"),
     ("data-missing-column", b"age,sick\n1,no\n", "the column 'sex' of the plan is missing", "'age', 'sick'"),
-    ("data-missing-column", b"age;sex;sick\n1;f;no\n", "'age', 'sex', 'sick'", "semicolons"),
+    ("data-missing-column", b"age:sex:sick\n1:f:no\n", "'age', 'sex', 'sick'", "age:sex:sick"),
     ("data-duplicate-column", b"age,sex, age ,sick\n1,f,1,no\n", "two columns are called 'age'", "Rename"),
 ]  # fmt: skip
 

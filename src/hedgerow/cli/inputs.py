@@ -49,12 +49,13 @@ def named_sites(arguments: Sequence[str]) -> dict[str, str]:
 
 def _site(argument: str) -> tuple[str, str]:
     name, equals, place = argument.partition("=")
-    if equals and name and os.sep not in name and place and not Path(argument).exists():
+    # Behind a "#" stands what is declared about a file, or a query.
+    if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():
         return name, place
     # Not at the top: commands without a table need no pyarrow.
-    from hedgerow.data.sources import ending_of
+    from hedgerow.data.sources import ending_of, file_of
 
-    file = Path(argument).name
+    file = Path(file_of(argument)).name
     return file[: len(file) - len(ending_of(file))] or file, argument if "://" in argument else str(Path(argument))
 
 

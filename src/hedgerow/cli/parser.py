@@ -118,6 +118,8 @@ example:
   hedgerow train plan.toml --site north=north.csv --site south=south.csv
 
 A site's name stands before "="; without one it is the file's name. Files are .csv, .csv.gz or .parquet.
+A CSV file's separator, decimal mark and encoding follow from its header, or are declared behind its name:
+north.csv#separator=semicolon,decimal=comma,encoding=cp1252 (docs/data.md).
 """
 
 

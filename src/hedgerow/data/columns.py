@@ -57,6 +57,7 @@ _NUMBER_WITHOUT_LEADING_ZEROS = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII
 )
 _SURE_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_WITH_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]*(?:[eE][+-]?[0-9]+)?)$"
 _PERHAPS_NUMBER = r"[0-9]|[nN][aA][nN]|[iI][nN][fF]"
 _MIDNIGHT = " 00:00:00"
 _LARGEST_EXACT = 2.0**53
@@ -87,7 +88,8 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     typed = _typed(column)
     if isinstance(typed, pa.Array) and not _is_text(typed.type):
         return _numbers_of_typed(typed, place)
-    found, undecodable, bad = (_numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects)(typed)
+    read = _numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects
+    found, undecodable, bad = read(typed, place.has_decimal_commas)
 
     def error_at(index: int) -> DataError:
         return _error_of_cell(place, index, typed, _not_a_number)
@@ -329,10 +331,12 @@ def _as_floats(column: Any) -> NDArray[np.float64]:
     return np.asarray(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _numbers_of_texts(column: Any) -> tuple[NDArray[np.float64], Flags, Flags]:
+def _numbers_of_texts(column: Any, has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
     """float64 [n], where the bytes are not UTF-8, and where text is no number."""
     texts, undecodable = _decoded(column)
     texts = pc.utf8_trim_whitespace(texts)
+    if has_decimal_commas:
+        texts = pc.replace_substring_regex(texts, pattern=_WITH_DECIMAL_COMMA, replacement=r"\1.\2")
     texts = pc.if_else(_is_missing(texts), pa.scalar(None, pa.string()), texts)
     try:
         return _as_floats(texts), undecodable, undecodable
@@ -358,7 +362,7 @@ def _parsed(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
     return found, bad
 
 
-def _numbers_of_objects(values: list[Any]) -> tuple[NDArray[np.float64], Flags, Flags]:
+def _numbers_of_objects(values: list[Any], has_decimal_commas: bool) -> tuple[NDArray[np.float64], Flags, Flags]:
     undecodable, bad = np.zeros(len(values), dtype=np.bool_), np.zeros(len(values), dtype=np.bool_)
     read = [_number(value) for value in values]
     found = np.array([value if isinstance(value, float) else math.nan for value in read], dtype=np.float64)
@@ -368,7 +372,7 @@ def _numbers_of_objects(values: list[Any]) -> tuple[NDArray[np.float64], Flags, 
     if at:
         texts = [read[index] for index in at]
         encodable = [text if isinstance(text, str) and _is_encodable(text) else "no number" for text in texts]
-        found[at], _, bad[at] = _numbers_of_texts(pa.array(encodable, pa.string()))
+        found[at], _, bad[at] = _numbers_of_texts(pa.array(encodable, pa.string()), has_decimal_commas)
     return found, undecodable, bad
 
 

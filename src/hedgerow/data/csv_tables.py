@@ -1,4 +1,4 @@
-"""CSV files, plain or gzipped: UTF-8 with commas, a header, and double quotes where needed.
+"""CSV files, plain or gzipped, with a header, and double quotes where needed; `hedgerow.data.dialects` has the rest.
 
 Columns that are not asked for are not decoded. Empty lines are skipped. What is wrong with the file (no header, a
 column that is missing, damage) is an error. What is wrong with one row is an error too, or, where rows that do not fit
@@ -8,9 +8,7 @@ are counted, leaves that row out and changes no other one.
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
-import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
+from hedgerow.data.dialects import Declared, Header, as_utf8, declared, header_of, without_declaration
 from hedgerow.data.faults import file_error
 from hedgerow.data.tables import existing_file, rechunked, require_columns
 from hedgerow.data.units import RowsLeftOut, count_left_out
@@ -37,8 +36,15 @@ class CsvTable:
     first_row = 1
 
     def __init__(self, location: str) -> None:
-        self._file = existing_file(location)
+        place, declaration = without_declaration(location)
+        self._declared = declared(declaration)
+        self._file = existing_file(place)
         self.source = str(self._file)
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """See `Table.has_decimal_commas`."""
+        return _csv_header(self._file, self._declared).has_decimal_commas
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`: text, all of them."""
@@ -46,29 +52,28 @@ class CsvTable:
 
     def names(self) -> list[str]:
         """See `Table.names`."""
-        return _csv_header(self._file)[0]
+        return list(_csv_header(self._file, self._declared).names)
 
     def batches(
         self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
     ) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
-        header = _csv_header(self._file)
-        require_columns(self.source, names, header[0])
+        header = _csv_header(self._file, self._declared)
+        require_columns(self.source, names, header.names)
         batches = _csv_batches(self._file, header, names, left_out)
         return rechunked(batches, chunk_rows, None if left_out is not None else self.source)
 
 
-def _csv_header(file: Path) -> tuple[list[str], int]:
-    """The names in the header, and the number of rows up to its end: it may follow empty lines."""
-    # A byte that is not UTF-8 matters here only if it stands in the header; Arrow checks the rows.
-    text = _first_bytes(file).decode("utf-8-sig", errors="surrogateescape")
-    stream = io.StringIO(text, newline="")
-    n_rows, names = next(((count, row) for count, row in enumerate(csv.reader(stream), start=1) if row), (0, []))
-    if not names:
+def _csv_header(file: Path, declaration: Declared) -> Header:
+    """The file's header; DataError for none."""
+    first = _first_bytes(file)
+    # A byte that its encoding does not know matters here only if it stands in a name; the cells are looked at later.
+    header = header_of(first, len(first) < _HEADER_BYTES, declaration)
+    if not header.names:
         raise DataError("data-empty", source=file)
-    if any("\udc80" <= character <= "\udcff" for name in names for character in name):
+    if any("\udc80" <= character <= "\udcff" for name in header.names for character in name):
         raise DataError("data-encoding", source=file, where="the header")
-    return [name.strip() for name in names], n_rows
+    return header
 
 
 def _first_bytes(file: Path) -> bytes:
@@ -88,16 +93,17 @@ def _first_bytes(file: Path) -> bytes:
 
 
 def _csv_batches(
-    file: Path, header: tuple[Sequence[str], int], names: Sequence[str], left_out: RowsLeftOut | None
+    file: Path, header: Header, names: Sequence[str], left_out: RowsLeftOut | None
 ) -> Iterator[tuple[Any, ...]]:
     """Columns as they stand, block by block; where rows are left out, one that is longer than a block fits as well.
 
     A block must hold a whole row. To give up because of one long row would tell of it, so the file is read again, in
     larger blocks, from where it was.
     """
-    n_skipped = header[1]
-    if _ends_with_header(file, n_skipped):
+    if header.is_last:
+        # Arrow takes a header without a line's end for a broken file.
         return
+    n_skipped = header.n_rows
     n_rows, sizes = 0, (_BLOCK_BYTES,) if left_out is None else (_BLOCK_BYTES, *_LARGER_BLOCKS)
     for block_bytes in sizes:
         ragged = _RaggedRows(str(file), n_skipped, is_strict=left_out is None)
@@ -157,29 +163,31 @@ class _RaggedRows:
 
 
 def _csv_blocks(
-    file: Path, header: tuple[Sequence[str], int], names: Sequence[str], ragged: _RaggedRows, block_bytes: int
+    file: Path, header: Header, names: Sequence[str], ragged: _RaggedRows, block_bytes: int
 ) -> Iterator[tuple[Any, ...]]:
     """Columns are called by their position, for names may be repeated or odd.
 
     They are not taken for text here: whether a cell is UTF-8 is asked of each one by itself. Arrow is told that
     the file is Latin-1, in which any byte is a character: it cannot hand over a row with too few fields, to be left
-    out, if there is a byte in it that is no UTF-8.
+    out, if there is a byte in it that is no UTF-8. Of a file that is in no Unicode, those characters are the cells, but
+    for the few that its encoding has elsewhere.
     """
-    present, n_skipped = header
+    present = header.names
     positions = [str(present.index(name)) for name in names]
     # One thread: only then does Arrow know the number of a row that it refuses.
     with (
         pa.input_stream(file) as stream,
         arrow_csv.open_csv(
-            _without_mark(stream, file),
+            as_utf8(stream) if header.encoding == "utf-16" else _without_mark(stream, file),
             read_options=arrow_csv.ReadOptions(
                 encoding="latin-1",
                 use_threads=False,
                 block_size=block_bytes,
                 column_names=[str(position) for position in range(len(present))],
-                skip_rows_after_names=n_skipped,
+                skip_rows_after_names=header.n_rows,
             ),
             parse_options=arrow_csv.ParseOptions(
+                delimiter=header.separator,
                 newlines_in_values=True,
                 ignore_empty_lines=len(present) > 1,
                 invalid_row_handler=ragged.note,
@@ -190,7 +198,8 @@ def _csv_blocks(
         ) as reader,
     ):
         for batch in reader:
-            yield tuple(_as_in_file(batch.column(position)) for position in positions)
+            cells = (batch.column(position) for position in positions)
+            yield tuple(map(_as_in_file if header.is_unicode else header.decoded, cells))
 
 
 def _without_mark(stream: Any, file: Path) -> Any:
@@ -198,16 +207,6 @@ def _without_mark(stream: Any, file: Path) -> Any:
     if _first_bytes(file).startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
     return stream
-
-
-def _ends_with_header(file: Path, n_skipped: int) -> bool:
-    """Whether not one byte follows the header: Arrow takes a header without a line's end for a broken file."""
-    first = _first_bytes(file)
-    stream = io.StringIO(first.decode("utf-8-sig", errors="surrogateescape"), newline="")
-    rows = csv.reader(stream)
-    for _ in range(n_skipped):
-        next(rows)
-    return len(first) < _HEADER_BYTES and not stream.read()
 
 
 def _as_in_file(cells: Any) -> Any:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hedgerow.data import columns as encoders
-from hedgerow.data.faults import Place, has_semicolons, listed
-from hedgerow.data.sources import column_names, column_types, read_columns
+from hedgerow.data.faults import Place, listed
+from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
@@ -113,11 +113,11 @@ def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, S
     Raises:
         DataError: the file cannot be read.
     """
-    kinds = column_types(path)
+    kinds, table = column_types(path), place_of(opened(path))
     summaries = {name: Summary(name) for name in names}
     for batch in read_columns(path, names):
         for name, column in zip(names, batch, strict=True):
-            _add(summaries[name], column, kinds[name], Place(os.fspath(path), name))
+            _add(summaries[name], column, kinds[name], replace(table, column=name))
     for summary in summaries.values():
         # A column of nothing says nothing about its type; numbers are the commoner case.
         summary.is_integer &= summary.is_numeric and summary.has_values
@@ -179,12 +179,7 @@ def draft_plan(
         if name and names.count(name) > 1:
             raise DataError("data-duplicate-column", source=path, column=name)
     if label not in names:
-        raise DataError(
-            "data-semicolons" if has_semicolons(names) else "data-no-label-column",
-            source=path,
-            missing=repr(label),
-            present=listed(names),
-        )
+        raise DataError("data-no-label-column", source=path, missing=repr(label), present=listed(names))
     usable = [name for name in names if _is_usable(name)]
     summaries = summarise(path, usable)
     outcome = summaries.pop(label)

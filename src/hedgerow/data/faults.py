@@ -23,11 +23,15 @@ _SHOWN_NAMES = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column's values come from: the file (or another name), the column, the number of its first data row."""
+    """Where a column's values come from: the file (or another name), the column, the number of its first data row.
+
+    Text such as "3,5" is a number there if it has decimal commas.
+    """
 
     source: str
     column: str
     first_row: int = 1
+    has_decimal_commas: bool = False
 
     def at(self, index: int) -> str:
         """The words for one cell."""
@@ -61,16 +65,9 @@ def file_error(path: str, error: OSError) -> DataError:
 
 def missing_columns(source: str, missing: Sequence[str], present: Sequence[str]) -> DataError:
     """The table has not all columns that the plan names."""
-    if has_semicolons(present):
-        return DataError("data-semicolons", source=source, missing=listed(missing))
     return DataError(
         "data-missing-column" if len(missing) == 1 else "data-missing-columns",
         source=source,
         missing=listed(missing),
         present=listed(present),
     )
-
-
-def has_semicolons(present: Sequence[str]) -> bool:
-    """Whether the header is one field because semicolons stand between its names."""
-    return len(present) == 1 and ";" in present[0]

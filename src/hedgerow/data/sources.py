@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hedgerow.data.csv_tables import CsvTable
+from hedgerow.data.dialects import plain_name, without_declaration
+from hedgerow.data.faults import Place
 from hedgerow.data.parquet_tables import ParquetTable
 from hedgerow.data.sql_tables import SqlTable
 from hedgerow.data.tables import Table
@@ -40,8 +43,14 @@ def is_url(location: Location) -> bool:
     return "://" in os.fspath(location)
 
 
+def file_of(location: Location) -> str:
+    """A file's own path, without what is declared behind its name."""
+    return without_declaration(os.fspath(location))[0]
+
+
 def ending_of(name: str) -> str:
-    """The ending by which a file is read, "" for none."""
+    """The ending by which a file is read, "" for none; what is declared behind a file's name is no part of it."""
+    name = plain_name(name)
     fitting = [kind for kind in SOURCES if kind.startswith(".") and name.lower().endswith(kind)]
     return max(fitting, key=len, default="")
 
@@ -86,18 +95,17 @@ def read_records(
     batches = table.batches(names, chunk_rows, left_out)
 
     def encode() -> Iterator[Records]:
-        first_row = table.first_row
+        place = place_of(table)
         for batch in batches:
             yield records_from_columns(
                 dict(zip(names, batch, strict=True)),
                 plan,
                 with_label=with_label,
                 with_unit=with_unit,
-                source=table.source,
-                first_row=first_row,
+                table=place,
                 left_out=left_out,
             )
-            first_row += len(batch[0])
+            place = replace(place, first_row=place.first_row + len(batch[0]))
 
     return encode()
 
@@ -105,6 +113,11 @@ def read_records(
 def read_columns(location: Location, names: Sequence[str], *, chunk_rows: int = 65536) -> Iterator[tuple[Any, ...]]:
     """Read the named columns in tuples of at most `chunk_rows` values; errors as `read_records`, but for values."""
     return opened(location).batches(names, chunk_rows, None)
+
+
+def place_of(table: Table) -> Place:
+    """Where a table's columns come from, none of them in particular."""
+    return Place(table.source, "", table.first_row, getattr(table, "has_decimal_commas", False))
 
 
 def column_names(location: Location) -> list[str]:

@@ -17,6 +17,7 @@ class Table(Protocol):
     Attributes:
         source: what messages call it.
         first_row: what its first row is called there.
+        has_decimal_commas: whether text such as "3,5" is a number; a table that does not say has none.
     """
 
     source: str

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,14 +91,16 @@ def needed_columns(plan: Plan, *, with_label: bool = True, with_unit: bool | Non
     return tuple(names)
 
 
+_ANY_TABLE = Place("the table", "")
+
+
 def records_from_columns(
     columns: Mapping[str, Any],
     plan: Plan,
     *,
     with_label: bool = True,
     with_unit: bool | None = None,
-    source: str = "the table",
-    first_row: int = 1,
+    table: Place = _ANY_TABLE,
     left_out: RowsLeftOut | None = None,
 ) -> Records:
     """Encode columns (numpy arrays, lists, Arrow or pandas columns) as the plan says.
@@ -106,8 +108,7 @@ def records_from_columns(
     Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
 
     Args:
-        source: what messages call the table, such as its file.
-        first_row: the number of the first record among the data rows of `source`, for messages.
+        table: where the columns come from, none of them in particular.
         left_out: where rows that do not fit are counted; they are left out whole, and no other row changes. None
             refuses the first of them.
 
@@ -119,13 +120,13 @@ def records_from_columns(
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     missing = [name for name in names if name not in columns]
     if missing:
-        raise missing_columns(source, missing, [str(name) for name in columns])
+        raise missing_columns(table.source, missing, [str(name) for name in columns])
     lengths = {len(columns[name]) for name in names}
     if len(lengths) != 1:
-        raise DataError("data-lengths", source=source)
+        raise DataError("data-lengths", source=table.source)
 
     def place(name: str) -> Place:
-        return Place(source, name, first_row)
+        return replace(table, column=name)
 
     n_records = lengths.pop()
     fit = _Fit(n_records, left_out)

@@ -136,7 +136,7 @@ def declared_features(table: Table, names: Sequence[str], declaration: Declarati
 def encode_table(table: Table, plan: Plan, grid: Grid) -> CodeArray:
     """Grid codes [n_features, n] of a table: one byte per value, and no other copy of a C-ordered matrix."""
     if isinstance(table, Mapping):
-        records = records_from_columns(table, plan, with_label=False, with_unit=False, source="X", first_row=0)
+        records = records_from_columns(table, plan, with_label=False, with_unit=False, table=Place("X", "", 0))
         return grid.encode(records.features)
     if table.flags.c_contiguous:
         return grid.encode_matrix(table)

@@ -34,7 +34,7 @@ from hedgerow.client.node import warm_up
 from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.sources import is_url
+from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import HedgerowError, PolicyRefusal
 from hedgerow.flower import require_version
 from hedgerow.flower.files import SiteFile, read_site_file
@@ -136,7 +136,7 @@ def _kept(
         coordinator of them; max_rows: how many to train on it declares, 0 for no number.
     """
     data, query = source
-    table = "" if is_url(data) else data
+    table = "" if is_url(data) else file_of(data)
     read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
 
     def load(plan: Plan) -> SiteData:
@@ -152,7 +152,7 @@ def _kept(
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
         counted = f" {max_rows}" if is_counted else ""
         kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
-        stamp = f"{kind} {table} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
             with np.load(kept, allow_pickle=False) as arrays:

@@ -1,0 +1,168 @@
+"""CSV as people have it: other separators, decimal commas, national encodings. What is meant follows from no row."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hedgerow.cli.inputs import named_sites
+from hedgerow.data.dialects import Declared, declared, header_of, without_declaration
+from hedgerow.data.drafts import draft_plan
+from hedgerow.data.sources import column_names, ending_of, read_records
+from hedgerow.data.units import Records, concatenate
+from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.plan import Plan
+
+WriteFile = Callable[[str, bytes], Path]
+
+ROWS = [("31", "70.5", "Köln", "no"), ("32", "NA", "Łódź", "yes"), ("", "-0.25", "Oslo", "no")]
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "iso8859-2", "cp1250"]
+
+
+def plan() -> Plan:
+    return Plan.from_dict(
+        {
+            "version": 1,
+            "privacy": {"epsilon": 1, "delta": 1e-6, "n_records": 100},
+            "label": {"name": "krank", "type": "binary", "classes": ["no", "yes"]},
+            "features": [
+                {"name": "alter", "type": "numeric", "min": 0, "max": 100},
+                {"name": "größe", "type": "numeric", "min": 0, "max": 100},
+                {"name": "ort", "type": "categorical", "categories": ["Köln", "Łódź"]},
+            ],
+        }
+    )
+
+
+def table(separator: str, decimal: str, head: str = "") -> str:
+    lines = [("alter", "größe", "ort", "krank"), *((a, b.replace(".", decimal), c, d) for a, b, c, d in ROWS)]
+    return head + "".join(separator.join(line) + "\r\n" for line in lines)
+
+
+def read(location: str | Path, **options: dict[str, int] | None) -> Records:
+    return concatenate(read_records(location, plan(), **options))  # type: ignore[arg-type]
+
+
+def as_expected(records: Records) -> bool:
+    age, weight, town = records.features
+    return (
+        [value for value in age.tolist() if not math.isnan(value)] == [31, 32]
+        and weight.tolist()[::2] == [70.5, -0.25]
+        and math.isnan(weight[1])
+        and town.tolist() == [0, 1, -1]
+        and records.label is not None
+        and records.label.tolist() == [0, 1, 0]
+    )
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("is_packed", [False, True], ids=["csv", "csv.gz"])
+@pytest.mark.parametrize(
+    ("separator", "decimal", "head"),
+    [(",", ".", ""), (";", ",", ""), (";", ".", ""), ("\t", ".", ""), ("|", ".", "\r\n"), (";", ",", "sep=;\r\n")],
+    ids=["comma", "semicolon", "semicolon-point", "tab", "pipe-after-empty-line", "sep-line"],
+)
+def test_every_dialect_gives_the_same_records(
+    separator: str, decimal: str, head: str, encoding: str, is_packed: bool, write_file: WriteFile
+) -> None:
+    """One table, however a spreadsheet has saved it; encodings without a mark are declared behind the name."""
+    content = table(separator, decimal, head).encode(encoding)
+    path = write_file("a.csv.gz" if is_packed else "a.csv", gzip.compress(content) if is_packed else content)
+    location = f"{path}#encoding={encoding}" if encoding in ("iso8859-2", "cp1250") else path
+    assert as_expected(read(location))
+
+
+def test_what_a_header_does_not_say_is_declared(write_file: WriteFile) -> None:
+    """Decimal commas between tabs, and a comma as the separator where a header has more of another sign."""
+    path = write_file("a.csv", table("\t", ",").encode("utf-8"))
+    assert as_expected(read(f"{path}#decimal=comma"))
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert caught.value.code == "data-wrong-type" and "decimal=comma" in caught.value.remedy
+    odd = write_file("b.csv", b"a;1;2,b\n1,2\n")
+    assert column_names(odd) == ["a", "1", "2,b"]
+    assert column_names(f"{odd}#separator=comma") == ["a;1;2", "b"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [(b"3,5", 3.5), (b"3.5", 3.5), (b" -,5 ", -0.5), (b"1,5E1", 15.0), (b"7", 7.0), (b"", math.nan)],
+)
+def test_a_decimal_comma_is_read_cell_by_cell(cell: bytes, value: float, write_file: WriteFile) -> None:
+    """A point stays a point where commas are expected; a cell with both is no number, and its row alone is left out."""
+    content = "alter;größe;ort;krank\n".encode() + b"1;" + cell + b";x;no\n2;1.234,5;x;no\n3;1,2,3;x;no\n"
+    left_out: dict[str, int] = {}
+    records = read(write_file("a.csv", content), left_out=left_out)
+    assert repr(records.features[1].tolist()) == repr([value])
+    assert left_out == {"data-wrong-type": 2}
+
+
+def test_latin_1_has_the_characters_of_windows(write_file: WriteFile) -> None:
+    """Every byte of Windows-1252 is a character, also those that it leaves open, so no row is left out for one."""
+    header = "alter,größe,ort,krank\n".encode("cp1252")
+    cells = b"".join(b"1,2,\x80" + bytes([byte]) + b",no\n" for byte in range(128, 256))
+    path = write_file("a.csv", header + cells)
+    for encoding in ("latin-1", "cp1252", "windows-1252"):
+        left_out: dict[str, int] = {}
+        assert read(f"{path}#encoding={encoding}", left_out=left_out).n_records == 128 and not left_out
+
+
+CELLS = st.text("0123456789.,;|\t\" \n\rabÄ€", max_size=6)
+
+
+@given(rows=st.lists(st.lists(CELLS, min_size=1, max_size=5), max_size=5), separator=st.sampled_from(",;\t|"))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_row_decides_how_a_file_is_read(rows: list[list[str]], separator: str) -> None:
+    """Separator, decimal mark and encoding are those of the header alone."""
+    header = separator.join(("alter", "größe", "ort", "krank")).encode() + b"\n"
+    body = "\n".join(separator.join(row) for row in rows).encode()
+    alone, found = (header_of(first, True, Declared()) for first in (header, header + body))
+    assert (found.names, found.n_rows, found.separator, found.encoding, found.has_decimal_commas) == (
+        alone.names, alone.n_rows, separator, "utf-8", separator == ";",
+    )  # fmt: skip
+
+
+def test_a_site_may_be_named_with_what_is_declared() -> None:
+    """On the command line the name before "=", the file, and the declaration behind it."""
+    declaration = "#separator=tab,encoding=cp1252"
+    assert named_sites([f"a.csv{declaration}", f"south=/data/b.csv.gz{declaration}"]) == {
+        "a": f"a.csv{declaration}",
+        "south": f"/data/b.csv.gz{declaration}",
+    }
+    assert ending_of(f"a.csv{declaration}") == ".csv"
+
+
+def test_a_file_may_bear_its_declaration_as_its_name(write_file: WriteFile) -> None:
+    """Tables that arrive in a folder have nobody who names them on a command line."""
+    path = write_file("a.csv#encoding=cp1250", table(";", ",").encode("cp1250"))
+    assert without_declaration(str(path)) == (str(path), "encoding=cp1250")
+    assert as_expected(read(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["encoding=klingon", "encoding=utf-32", "encoding=cp037", "decimal=dot", "separator=;", "encoding=cp1252,x=1"],
+)
+def test_a_declaration_that_says_nothing_is_refused(text: str, write_file: WriteFile) -> None:
+    """A misspelled declaration is no part of a file's name."""
+    with pytest.raises(UsageError) as caught:
+        column_names(f"{write_file('a.csv', b'a,b')}#{text}")
+    assert caught.value.code == "csv-declaration"
+
+
+def test_a_declaration_names_what_it_names() -> None:
+    """What it leaves open follows from the header."""
+    assert declared("") == Declared()
+    assert declared("decimal=point,encoding=Latin-1") == Declared(None, False, "cp1252")
+
+
+def test_a_draft_reads_decimal_commas(write_file: WriteFile) -> None:
+    """A column of decimal commas is guessed to be one of numbers."""
+    draft = draft_plan(write_file("a.csv", table(";", ",").encode()), "krank", bounds_are_public=True)
+    assert 'name = "größe"\ntype = "numeric"\nmin = -0.25\nmax = 70.5' in draft
