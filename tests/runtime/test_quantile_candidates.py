@@ -27,7 +27,7 @@ from hedgerow.privacy.report import check_claims
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, checked_report, run_program
 from hedgerow.trees.binning import build_grid
-from hedgerow.trees.leaf_sums import Histogram
+from hedgerow.trees.histograms import Histogram
 
 if TYPE_CHECKING:
     from conftest import Builder

@@ -25,8 +25,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.trees.ensemble import ensemble_to_dict
-from hedgerow.trees.histograms import NodeHistograms, SplitSums
-from hedgerow.trees.leaf_sums import Histogram, LeafSums
+from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
+from hedgerow.trees.leaf_sums import LeafSums
 
 METHODS = ["hist", "partially_random"]
 

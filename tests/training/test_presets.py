@@ -16,8 +16,8 @@ from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Query
 from hedgerow.server.release import PlainAggregation, run_program
 from hedgerow.training.presets import PRESETS, apply_preset, preset_named
-from hedgerow.trees.histograms import NodeHistograms
-from hedgerow.trees.leaf_sums import Histogram, LeafSums
+from hedgerow.trees.histograms import Histogram, NodeHistograms
+from hedgerow.trees.leaf_sums import LeafSums
 
 M = 4
 """Features of the test plan."""

@@ -24,7 +24,8 @@ from hedgerow.protocol.queries import Query
 from hedgerow.server.release import Releaser
 from hedgerow.training.settings import Settings
 from hedgerow.trees.ensemble import Ensemble
-from hedgerow.trees.leaf_sums import Histogram, LeafSums
+from hedgerow.trees.histograms import Histogram
+from hedgerow.trees.leaf_sums import LeafSums
 
 Releases = list[NDArray[np.int64]]
 

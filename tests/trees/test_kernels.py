@@ -15,7 +15,8 @@ from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import FittedTrees, Purpose, TreeBatch
 from hedgerow.trees import binning
-from hedgerow.trees.leaf_sums import BLOCK, SPAN, Histogram, SiteRecords, apply_update, histogram, leaf_sums
+from hedgerow.trees.histograms import Histogram, histogram
+from hedgerow.trees.leaf_sums import BLOCK, SPAN, SiteRecords, apply_update, leaf_sums
 from hedgerow.trees.random_trees import concatenate
 
 AROUND_BLOCKS = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 5]

@@ -112,12 +112,12 @@ class _Exchange:
         )
 
     def moments(self, clip: int) -> ErrorMoments | DevianceMoments:
-        kind, length = _moments_of(self.plan)
+        kind = _moments_of(self.plan)
         return kind(
             purpose=kind.purpose_of(self.first_round + 1, "evaluation, detail"),
-            length=length,
+            length=kind.n_statistics,
             bound=UNIT,
-            sensitivity_squared=self.sensitivity_squared(length),
+            sensitivity_squared=self.sensitivity_squared(kind.n_statistics),
             noise_multiplier=self.noise_multipliers[1],
             ensemble_size=self.ensemble.n_trees,
             error_clip=clip,
@@ -163,16 +163,16 @@ def planned_evaluation(plan: Plan, epsilon: float, delta: float) -> list[Event]:
     ]
 
 
-def _moments_of(plan: Plan) -> tuple[type[ErrorMoments] | type[DevianceMoments], int]:
-    """The kind of the second question about numbers, and its length, which is also its squared norm."""
-    return (ErrorMoments, 4) if loss_kind(plan).deviance is None else (DevianceMoments, 3)
+def _moments_of(plan: Plan) -> type[ErrorMoments] | type[DevianceMoments]:
+    """The kind of the second question about numbers; its length is also its squared norm."""
+    return ErrorMoments if loss_kind(plan).deviance is None else DevianceMoments
 
 
 def _demands(plan: Plan) -> list[NoiseDemand]:
     """Both releases, the second one at its longest."""
     n_curves, rows = plan.label.n_outputs, plan.privacy.rows_per_unit
     is_numeric = plan.label.is_numeric
-    n_moments = _moments_of(plan)[1]
+    n_moments = _moments_of(plan).n_statistics
     norms = (1, n_moments) if is_numeric else (n_curves, n_curves + (n_curves > 1))
     lengths = (len(ERROR_EDGES) + 1, n_moments) if is_numeric else (n_curves * N_OUTLINE, 2 * n_curves * MAX_BINS + 2)
     return [

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,16 +102,13 @@ class ScoreHistogram(EvaluationQuery):
         return len(self.edges), 1 + self.by_label, self.edges.shape[1] + 1
 
     def answer(self, site: Site) -> IntVector:
-        """See `Query.answer`."""
         site.take_in(self.update)
         return score_histogram(site.records, self, link_of(site.plan), site.plan.label)
 
     def norm_squared(self) -> int:
-        """See `EvaluationQuery.norm_squared`."""
         return len(self.edges) + self.with_hits
 
     def fits(self, plan: Plan) -> bool:
-        """See `EvaluationQuery.fits`."""
         label, (n_curves, n_rows, n_bins) = plan.label, self.shape
         expected = "residual" if label.is_numeric else ("probability" if label.n_outputs > 1 else "score")
         is_plain = not label.is_numeric or not (self.by_label or self.with_hits)
@@ -143,11 +141,10 @@ class ScoreHistogram(EvaluationQuery):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ErrorMoments(EvaluationQuery):
-    """Over held-out records of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
+class _Moments(EvaluationQuery):
+    """Sums over held-out records of numbers, of which the first is 1 for each of them, and none is larger.
 
-    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction; no statistic exceeds `unit`, so a
-    record's contribution has a squared L2 norm of at most 4 unit**2.
+    No statistic exceeds `unit`, so a record's contribution has a squared L2 norm of at most unit**2 for each of them.
 
     Attributes:
         error_clip: in units of 2**-16 of the scaled label, from 1 to 2**17.
@@ -155,69 +152,59 @@ class ErrorMoments(EvaluationQuery):
 
     error_clip: int
 
-    def answer(self, site: Site) -> IntVector:
-        """See `Query.answer`."""
-        site.take_in(self.update)
-        return error_moments(site.records, self, link_of(site.plan), site.plan.label)
+    n_statistics: ClassVar[int]
+    has_deviance: ClassVar[bool] = False
+    signed: ClassVar[tuple[int, ...]] = ()
+    """Statistics that may be below zero."""
 
     def norm_squared(self) -> int:
-        """See `EvaluationQuery.norm_squared`."""
-        return 4
+        return self.n_statistics
 
     def fits(self, plan: Plan) -> bool:
-        """See `EvaluationQuery.fits`."""
-        return plan.label.is_numeric and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 4
+        is_for_label = plan.label.is_numeric and not (self.has_deviance and loss_kind(plan).deviance is None)
+        return is_for_label and 1 <= self.error_clip <= LARGEST_ERROR and self.length == self.n_statistics
 
     def left_open(self) -> bytes:
-        """See `Query.left_open`."""
         return self.error_clip.to_bytes(8, "little")
 
     def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
         """See `Query.faults`: the number of records, and sums of what is at most one for each of them."""
         reach = facts.reach(1)
-        if released[[0, 2, 3]].min() < -reach:
-            yield "a count or a sum of squares is below zero"
+        if np.delete(released, self.signed).min() < -reach:
+            yield "a count or a sum of what is never negative is below zero"
         if np.abs(released[1:]).max() > released[0] + 2 * reach + facts.clipped(self) + 1:
             yield "a sum is larger than its records allow"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DevianceMoments(EvaluationQuery):
-    """Over held-out records, the sums of (1, min(e, clip) / clip, min(d, limit) / limit): int64 [3].
+class ErrorMoments(_Moments):
+    """Of a regression, the sums of (1, y, y**2, min(e, clip)**2 / clip**2): int64 [4].
 
-    e is the error of the prediction and d its deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a
-    clip. No statistic exceeds `unit`, so a record's contribution has a squared L2 norm of at most 3 unit**2.
-
-    Attributes:
-        error_clip: as in `ErrorMoments`.
+    y is the label scaled to [-1, 1] and e the error of the (clipped) prediction.
     """
 
-    error_clip: int
+    n_statistics: ClassVar[int] = 4
+    signed: ClassVar[tuple[int, ...]] = (1,)
 
     def answer(self, site: Site) -> IntVector:
-        """See `Query.answer`."""
+        site.take_in(self.update)
+        return error_moments(site.records, self, link_of(site.plan), site.plan.label)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DevianceMoments(_Moments):
+    """The sums of (1, min(e, clip) / clip, min(d, limit) / limit): int64 [3].
+
+    e is the error of the prediction and d its deviance; see `hedgerow.losses.kinds.Deviance`, which has the limit for a
+    clip.
+    """
+
+    n_statistics: ClassVar[int] = 3
+    has_deviance: ClassVar[bool] = True
+
+    def answer(self, site: Site) -> IntVector:
         site.take_in(self.update)
         return deviance_moments(site.records, self, site.plan)
-
-    def norm_squared(self) -> int:
-        """See `EvaluationQuery.norm_squared`."""
-        return 3
-
-    def fits(self, plan: Plan) -> bool:
-        """See `EvaluationQuery.fits`."""
-        return loss_kind(plan).deviance is not None and 1 <= self.error_clip <= LARGEST_ERROR and self.length == 3
-
-    def left_open(self) -> bytes:
-        """See `Query.left_open`."""
-        return self.error_clip.to_bytes(8, "little")
-
-    def faults(self, released: Counts, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: the number of records, and sums of what is from zero to one for each of them."""
-        reach = facts.reach(1)
-        if released.min() < -reach:
-            yield "a count or a sum of deviances is below zero"
-        if released[1:].max() > released[0] + 2 * reach + facts.clipped(self) + 1:
-            yield "a sum is larger than its records allow"
 
 
 def positions(records: SiteRecords, position: str, link: Link, label: Label) -> NDArray[np.int64]:

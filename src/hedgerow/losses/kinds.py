@@ -115,26 +115,21 @@ class Identity(Link):
     name = "identity"
 
     def values(self, scores: Floats, label: Label) -> Floats:
-        """See `Link.values`."""
         low, high = label.bounds
         return np.asarray(np.clip((low + high) / 2 + (high - low) / 2 * scores, low, high))
 
     def units(self, scores: Ints, label: Label) -> Ints:
-        """See `Link.units`."""
         return np.clip(scores, -SCORE_UNIT, SCORE_UNIT)
 
     def objective(self, label: Label) -> Objective:
-        """See `Link.objective`."""
         low, high = label.bounds
         half, middle = (high - low) / 2, (low + high) / 2
         return Objective("reg:squarederror", _SQUARED_ERROR, half, middle, base_is_margin=True, clip=(low, high))
 
     def axis(self, label: Label) -> str:
-        """See `Link.axis`."""
         return f"units of {label.name}"
 
     def axis_scale(self, label: Label) -> float:
-        """See `Link.axis_scale`."""
         low, high = label.bounds
         return (high - low) / 2
 
@@ -146,7 +141,6 @@ class Share(Link):
     threshold = SCORE_UNIT // 2
 
     def probabilities(self, scores: Floats) -> Floats:
-        """See `Link.probabilities`."""
         if len(scores) == 1:
             positive = np.clip(scores[0], 0, 1)
             return np.stack([1 - positive, positive], axis=1)
@@ -154,11 +148,9 @@ class Share(Link):
         return np.asarray((shares / shares.sum(axis=0)).T)
 
     def chance(self, places: Floats) -> Floats:
-        """See `Link.chance`."""
         return places / SCORE_UNIT
 
     def weights(self, scores: Ints) -> Ints:
-        """See `Link.weights`."""
         return np.clip(scores, 0, SCORE_UNIT)
 
     def objective(self, label: Label) -> Objective | None:
@@ -168,7 +160,6 @@ class Share(Link):
         return Objective("reg:squarederror", _SQUARED_ERROR, base_is_margin=True, clip=(0.0, 1.0))
 
     def axis(self, label: Label) -> str:
-        """See `Link.axis`."""
         return "probability" if label.n_outputs > 1 else f"probability of {label.name} = {label.classes[-1]}"
 
 

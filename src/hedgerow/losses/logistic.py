@@ -44,24 +44,19 @@ class LogOdds(Link):
     name = "logistic"
 
     def probabilities(self, scores: Floats) -> Floats:
-        """See `Link.probabilities`."""
         positive = 1 / (1 + np.exp(-scores[0]))
         return np.stack([1 - positive, positive], axis=1)
 
     def decision(self, scores: Floats) -> Floats:
-        """See `Link.decision`."""
         return np.asarray(scores[0])
 
     def chance(self, places: Floats) -> Floats:
-        """See `Link.chance`."""
         return np.asarray(1 / (1 + np.exp(-places / SCORE_UNIT)))
 
     def objective(self, label: Label) -> Objective:
-        """See `Link.objective`."""
         return Objective("binary:logistic", {"reg_loss_param": SQUARES}, base=0.5)
 
     def axis(self, label: Label) -> str:
-        """See `Link.axis`."""
         return f"log-odds of {label.name} = {label.classes[-1]}"
 
 

@@ -90,7 +90,6 @@ class LogMean(Link):
     name = "log"
 
     def values(self, scores: Floats, label: Label) -> Floats:
-        """See `Link.values`."""
         reach = SCORE_LIMIT / SCORE_UNIT
         means = np.exp(np.clip(scores, -reach, reach) + _middle(label) / SCORE_UNIT)
         return np.asarray(np.minimum(means, label.bounds[1]))
@@ -108,13 +107,11 @@ class LogMean(Link):
         return np.asarray(np.minimum(found, int(LARGEST_RESIDUAL) * SCORE_UNIT) - SCORE_UNIT)
 
     def objective(self, label: Label) -> Objective:
-        """See `Link.objective`."""
         clip = (float(self.values(np.array([-math.inf]), label)[0]), label.bounds[1])
         parameters = {"poisson_regression_param": {"max_delta_step": "0.7"}}
         return Objective("count:poisson", parameters, middle=_middle(label) / SCORE_UNIT, base=1.0, clip=clip)
 
     def axis(self, label: Label) -> str:
-        """See `Link.axis`."""
         return f"log of the mean {label.name}"
 
 

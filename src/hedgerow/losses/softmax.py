@@ -44,12 +44,10 @@ class LogWeights(Link):
     is_relative = True
 
     def probabilities(self, scores: Floats) -> Floats:
-        """See `Link.probabilities`."""
         weights = np.exp(scores - scores.max(axis=0))
         return np.asarray((weights / weights.sum(axis=0)).T)
 
     def decision(self, scores: Floats) -> Floats:
-        """See `Link.decision`."""
         return np.asarray(scores.T)
 
     def weights(self, scores: Ints) -> Ints:
@@ -59,15 +57,12 @@ class LogWeights(Link):
         return np.asarray(table[np.minimum(below, _EXP_STEPS - 1)], dtype=np.int64)
 
     def chosen(self, scores: Ints) -> Ints:
-        """See `Link.chosen`."""
         return np.asarray(scores.argmax(axis=0))
 
     def objective(self, label: Label) -> Objective:
-        """See `Link.objective`."""
         return Objective("multi:softprob", {"softmax_multiclass_param": {"num_class": str(label.n_outputs)}})
 
     def axis(self, label: Label) -> str:
-        """See `Link.axis`."""
         return "log-weight"
 
 

@@ -149,7 +149,6 @@ class EvaluationTask:
 
     @property
     def promise(self) -> tuple[float, float]:
-        """See `TrainingTask.promise`."""
         return self.epsilon, self.delta
 
     @property
@@ -166,7 +165,6 @@ class EvaluationTask:
         return evaluate_ensemble(self.plan, self.ensemble, self.epsilon, self.delta, self.first_round)
 
     def planned_releases(self) -> list[Event]:
-        """See `TrainingTask.planned_releases`."""
         return planned_evaluation(self.plan, self.epsilon, self.delta)
 
 

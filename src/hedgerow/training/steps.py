@@ -19,7 +19,7 @@ from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.leaf_sums import Histogram
+from hedgerow.trees.histograms import Histogram
 from hedgerow.trees.leaves import LeafRule, largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]

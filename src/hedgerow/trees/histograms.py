@@ -17,6 +17,7 @@ sums from one query to the next, and the time of an answer would tell how many r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,12 +27,11 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import Loss
-from hedgerow.protocol.queries import IntVector
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.leaf_sums import (
     BLOCK,
     SPAN,
-    PackedTrees,
     SiteRecords,
     TrainingSite,
     apply_update,
@@ -40,7 +40,9 @@ from hedgerow.trees.leaf_sums import (
     route_block,
     sum_in_threads,
 )
-from hedgerow.trees.plausibility import PartitionSums, Reals
+from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, SumFacts
+
+IntArray = NDArray[np.int64]
 
 MOST_CELLS = 2**16
 """Of all pairs together, so that 16 bits number them."""
@@ -69,7 +71,6 @@ class NodeHistograms(PartitionSums):
     n_bins: NDArray[np.int64]
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         pairs = None if site.kept is None else site.kept.setdefault("pairs of features", PairedBinsCache())
         return node_histograms(site.records, self, site.loss, site.n_threads, pairs)
 
@@ -100,7 +101,6 @@ class SplitSums(PartitionSums):
     goes_left: NDArray[np.uint8]
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         return split_sums(site.records, self, site.loss, site.n_threads)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
@@ -108,6 +108,38 @@ class SplitSums(PartitionSums):
         (n_trees, n_slots), n_nodes = self.features.shape, 2**self.trees.depth
         totals = entries.reshape(n_trees, n_nodes, n_slots, 2, -1).sum(axis=(1, 3))
         return totals.reshape(-1, entries.shape[1]), np.full(n_trees * n_slots, 2 * n_nodes)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Histogram(Query):
+    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
+
+    Attributes:
+        features: indices of the features.
+        bin_of_code: for each of them, uint16 [n_codes], the bin of each grid code.
+        n_bins: for each of them, its number of bins.
+        score_bound: as in `NodeHistograms`.
+    """
+
+    features: tuple[int, ...]
+    bin_of_code: tuple[NDArray[np.uint16], ...]
+    n_bins: tuple[int, ...]
+    score_bound: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        return histogram(site.records, self, site.loss, site.n_threads)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: Hessians or counts, and each feature's bins hold all records."""
+        sizes = np.array(self.n_bins)
+        totals = np.add.reduceat(released, np.cumsum(sizes) - sizes)
+        reach = facts.reach(int(sizes.max()), is_laplace=self.is_pure)
+        if released.min() < -facts.reach(1, is_laplace=self.is_pure):
+            yield "a count or a Hessian is below zero"
+        if totals.max() > facts.n_rows * self.bound + reach:
+            yield "a total is larger than the rows allow"
+        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
+            yield "the totals of features over the same rows differ"
 
 
 class Layout(NamedTuple):
@@ -119,6 +151,7 @@ class Layout(NamedTuple):
         strides: int64 [B], entries of one node.
         bins: uint16 [n_features, n_codes].
         goes_left: uint8 [B, n_nodes, k, n_bins]; of no trees for histograms.
+        paired: cells that stand in for the bins of all trees; of no records where there are none.
     """
 
     features: NDArray[np.int64]
@@ -126,26 +159,25 @@ class Layout(NamedTuple):
     strides: NDArray[np.int64]
     bins: NDArray[np.uint16]
     goes_left: NDArray[np.uint8]
+    paired: PairedBins
 
 
 class PairedBins(NamedTuple):
     """The cells of a site's records.
 
     Attributes:
-        codes: the records' codes, uint8 or uint16 [n_features, n].
-        features: int64 [k], the features in pairs; an odd last one is by itself.
-        bin_of_code: uint16 [n_features, n_codes].
-        n_bins: int64 [k].
+        n_bins: int64 [k], of the features in pairs; an odd last one is by itself.
         n_cells: of all pairs.
         cells: uint16 [n, (k + 1) // 2], the cells of each record, numbered through all pairs.
     """
 
-    codes: CodeArray
-    features: NDArray[np.int64]
-    bin_of_code: NDArray[np.uint16]
     n_bins: NDArray[np.int64]
     n_cells: int
     cells: NDArray[np.uint16]
+
+
+_UNPAIRED = PairedBins(np.zeros(0, dtype=np.int64), 0, np.zeros((0, 0), dtype=np.uint16))
+_NO_SPLITS = np.zeros((0, 1, 1, 1), dtype=np.uint8)
 
 
 def node_histograms(
@@ -161,20 +193,11 @@ def node_histograms(
         pairs: where the cells of pairs of features are kept from one query to the next; None to add up feature by
             feature, for records that are there for this query only. The sums are the same.
     """
-    paired = pairs.bins_for(records.codes, query, n_threads) if pairs else None
-    if paired is not None:
-        _start(records, query, n_threads)
-        trees, how, n_trees = _trees_of(query), packed_loss(loss), len(query.features)
-        sums = sum_in_threads(
-            records.n_records, n_threads,
-            lambda first, last: _paired_sums(records, query.trees.depth, trees, n_trees, paired, how, first, last),
-        )  # fmt: skip
-        return sums.reshape(-1)
     counts = query.n_bins[query.features]
     offsets = np.cumsum(counts, axis=1) - counts
-    none = np.zeros((0, 1, 1, 1), dtype=np.uint8)
-    layout = Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, none)
-    return _sums(records, query, layout, loss, n_threads)
+    paired = (pairs and pairs.bins_for(records.codes, query, n_threads)) or _UNPAIRED
+    layout = Layout(query.features, offsets, counts.sum(axis=1), query.bin_of_code, _NO_SPLITS, paired)
+    return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
 
 
 def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: int = 1) -> IntVector:
@@ -182,39 +205,47 @@ def split_sums(records: SiteRecords, query: SplitSums, loss: Loss, n_threads: in
     n_trees, n_slots = query.features.shape
     offsets = np.broadcast_to(2 * np.arange(n_slots), (n_trees, n_slots)).astype(np.int64)
     strides = np.full(n_trees, 2 * n_slots, dtype=np.int64)
-    layout = Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left)
-    return _sums(records, query, layout, loss, n_threads)
+    layout = Layout(query.features, offsets, strides, query.bin_of_code, query.goes_left, _UNPAIRED)
+    return _sums(records, query.update, query.trees, layout, loss, n_threads).reshape(-1)
 
 
-def _start(records: SiteRecords, query: NodeHistograms | SplitSums, n_threads: int) -> None:
-    if query.update is not None:
-        apply_update(records, query.update, n_threads)
-
-
-def _trees_of(query: NodeHistograms | SplitSums) -> PackedTrees:
-    return packed(query.trees if query.trees.depth else no_trees(query.trees.goes_left.shape[2]))
+def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
+    """Answer a `Histogram` query, its update applied first: int64 [query.length]."""
+    n_bins = np.array([query.n_bins], dtype=np.int64)
+    n_codes = max(len(bins) for bins in query.bin_of_code)
+    bins = np.zeros((len(records.codes), n_codes), dtype=np.uint16)
+    for feature, bin_of_code in zip(query.features, query.bin_of_code, strict=True):
+        bins[feature, : len(bin_of_code)] = bin_of_code
+    features = np.array([query.features], dtype=np.int64)
+    layout = Layout(features, np.cumsum(n_bins, axis=1) - n_bins, n_bins.sum(axis=1), bins, _NO_SPLITS, _UNPAIRED)
+    return np.ascontiguousarray(_sums(records, query.update, no_trees(n_codes), layout, loss, n_threads)[:, -1])
 
 
 def _sums(
-    records: SiteRecords, query: NodeHistograms | SplitSums, layout: Layout, loss: Loss, n_threads: int
-) -> IntVector:
-    _start(records, query, n_threads)
-    trees, how, level = _trees_of(query), packed_loss(loss), query.trees.depth
-    sums = sum_in_threads(
+    records: SiteRecords, update: FittedTrees | None, trees: TreeBatch, layout: Layout, loss: Loss, n_threads: int
+) -> NDArray[np.int64]:
+    """Of the last level of trees, the update applied first: int64 [sum of n_nodes * strides, n_statistics]."""
+    if update is not None:
+        apply_update(records, update, n_threads)
+    level, how = trees.depth if trees.n_trees else 0, packed_loss(loss)
+    routed = packed(trees if level else no_trees(trees.goes_left.shape[2]))
+    return sum_in_threads(
         records.n_records, n_threads,
-        lambda first, last: _sums_per_node(records, level, trees, layout, how, first, last),
+        lambda first, last: _sums_per_node(records, level, routed, layout, how, first, last),
     )  # fmt: skip
-    return sums.reshape(-1)
 
 
 @numba.njit(cache=True, nogil=True)
 def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: ignore[no-untyped-def]
     """The records from `first` to `last` (excluded) of a level: int64 [sum of n_nodes * strides, n_statistics]."""
-    n_nodes = 1 << level
+    n_nodes, paired = 1 << level, layout.paired
+    is_paired = len(paired.cells) > 0
+    strides = np.full_like(layout.strides, paired.n_cells) if is_paired else layout.strides
     result = np.zeros((n_nodes * layout.strides.sum(), loss.n_statistics), dtype=np.int64)
     work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
     words, own = words_for_block(loss, BLOCK)
-    sums = np.zeros((words.shape[0], len(result)), dtype=np.int64)
+    places = np.empty((BLOCK, layout.features.shape[1]), dtype=np.uint32)
+    sums = np.zeros((words.shape[0], n_nodes * strides.sum()), dtype=np.int64)
     for span in range(first, last, SPAN):
         span_end = min(span + SPAN, last)
         sums[:] = 0
@@ -222,16 +253,21 @@ def _sums_per_node(records, level, trees, layout, loss, first, last):  # type: i
             end = min(begin + BLOCK, span_end)
             statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
             base = 0
-            for tree in range(len(layout.strides)):
+            for tree in range(len(strides)):
                 if level > 0:
                     route_block(records.codes, begin, end, trees, tree, work)
-                size = n_nodes * layout.strides[tree]
+                if not is_paired:
+                    _find_places(records.codes, begin, end, tree, layout, work[0], places)
+                size = n_nodes * strides[tree]
                 for pair in range(words.shape[0]):
-                    place = sums[pair, base : base + size]
-                    _add_words(words[pair], work[0], records.codes, begin, end, tree, layout, place)
+                    tree_sums = sums[pair, base : base + size]
+                    if is_paired:
+                        _add_words(words[pair], work[0], paired.cells[begin:end], strides[tree], tree_sums)
+                    else:
+                        _add_words(words[pair], work[0], places[: end - begin], strides[tree], tree_sums)
                 base += size
         for pair in range(words.shape[0]):
-            _add_unpacked(sums[pair], pair, result)
+            _add_unpacked(_sums_of_bins(sums[pair], paired) if is_paired else sums[pair], pair, result)
     return result
 
 
@@ -246,113 +282,64 @@ def _add_unpacked(words, pair, result):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_words(words, leaves, codes, begin, end, tree, layout, sums):  # type: ignore[no-untyped-def]
-    """Add a block's packed words to sums: int64 [n_nodes * stride]."""
-    features, offsets, stride = layout.features, layout.offsets, layout.strides[tree]
-    bins, goes_left = layout.bins, layout.goes_left
-    # Places without a sign need no test for counting from the end.
-    if goes_left.shape[0] > 0:
-        for slot in range(features.shape[1]):
-            row = codes[features[tree, slot], begin:end]
-            bin_of_code = bins[features[tree, slot]]
-            at = np.uint64(offsets[tree, slot])
+def _find_places(codes, begin, end, tree, layout, leaves, places):  # type: ignore[no-untyped-def]
+    """Write where each record of a block adds to among the entries of its node: uint32 [BLOCK, k]."""
+    features, offsets, goes_left = layout.features, layout.offsets, layout.goes_left
+    for slot in range(features.shape[1]):
+        row, bin_of_code = codes[features[tree, slot], begin:end], layout.bins[features[tree, slot]]
+        at = np.uint32(offsets[tree, slot])
+        if goes_left.shape[0] > 0:
             for i in range(end - begin):
-                side = np.uint64(1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]])
-                sums[np.uint64(leaves[i]) * np.uint64(stride) + at + side] += words[i]
-        return
-    n_slots = features.shape[1]
-    n_together = n_slots - n_slots % 4
-    # An addition waits for the one before it when both go to one entry, as in the fullest bin of a skewed feature;
-    # those of four features in turn never do.
-    for slot in range(0, n_together, 4):
-        row0, row1 = codes[features[tree, slot], begin:end], codes[features[tree, slot + 1], begin:end]
-        row2, row3 = codes[features[tree, slot + 2], begin:end], codes[features[tree, slot + 3], begin:end]
-        bin0, bin1 = bins[features[tree, slot]], bins[features[tree, slot + 1]]
-        bin2, bin3 = bins[features[tree, slot + 2]], bins[features[tree, slot + 3]]
-        at0, at1 = np.uint64(offsets[tree, slot]), np.uint64(offsets[tree, slot + 1])
-        at2, at3 = np.uint64(offsets[tree, slot + 2]), np.uint64(offsets[tree, slot + 3])
-        for i in range(end - begin):
-            node = np.uint64(leaves[i]) * np.uint64(stride)
-            word = words[i]
-            sums[node + at0 + np.uint64(bin0[row0[i]])] += word
-            sums[node + at1 + np.uint64(bin1[row1[i]])] += word
-            sums[node + at2 + np.uint64(bin2[row2[i]])] += word
-            sums[node + at3 + np.uint64(bin3[row3[i]])] += word
-    for slot in range(n_together, n_slots):
-        row = codes[features[tree, slot], begin:end]
-        bin_of_code = bins[features[tree, slot]]
-        at = np.uint64(offsets[tree, slot])
-        for i in range(end - begin):
-            sums[np.uint64(leaves[i]) * np.uint64(stride) + at + np.uint64(bin_of_code[row[i]])] += words[i]
+                places[i, slot] = at + np.uint32(1 - goes_left[tree, leaves[i], slot, bin_of_code[row[i]]])
+        else:
+            for i in range(end - begin):
+                places[i, slot] = at + np.uint32(bin_of_code[row[i]])
 
 
 @numba.njit(cache=True, nogil=True)
-def _paired_sums(records, level, trees, n_trees, paired, loss, first, last):  # type: ignore[no-untyped-def]
-    """The records from `first` to `last` (excluded) of a level: int64 [n_trees * n_nodes * bins, n_statistics]."""
-    n_cells, cells = paired.n_cells, paired.cells
-    n_nodes, stride = 1 << level, paired.n_bins.sum()
-    result = np.zeros((n_trees * n_nodes * stride, loss.n_statistics), dtype=np.int64)
-    words, own = words_for_block(loss, BLOCK)
-    sums = np.zeros((words.shape[0], n_trees, n_nodes * n_cells), dtype=np.int64)
-    work = np.zeros((n_nodes, BLOCK), dtype=np.uint8)
-    of_bins = np.zeros(stride, dtype=np.int64)
-    for span in range(first, last, SPAN):
-        span_end = min(span + SPAN, last)
-        sums[:] = 0
-        for begin in range(span, span_end, BLOCK):
-            end = min(begin + BLOCK, span_end)
-            statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
-            for tree in range(n_trees):
-                if level > 0:
-                    route_block(records.codes, begin, end, trees, tree, work)
-                for pair in range(words.shape[0]):
-                    _add_cells(words[pair], work[0], cells[begin:end], n_cells, sums[pair, tree])
-        for pair in range(words.shape[0]):
-            for place in range(n_trees * n_nodes):
-                tree, node = place // n_nodes, place % n_nodes
-                of_bins[:] = 0
-                _sums_of_bins(sums[pair, tree, node * n_cells : (node + 1) * n_cells], paired.n_bins, of_bins)
-                _add_unpacked(of_bins, pair, result[place * stride : (place + 1) * stride])
-    return result
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_cells(words, leaves, cells, n_cells, sums):  # type: ignore[no-untyped-def]
-    """Add a block's packed words to sums: int64 [n_nodes * n_cells]."""
-    # Places without a sign need no test for counting from the end.
-    for i in range(len(cells)):
-        node = np.uint64(leaves[i]) * np.uint64(n_cells)
+def _add_words(words, leaves, places, stride, sums):  # type: ignore[no-untyped-def]
+    """Add a block's packed words to sums, int64 [n_nodes * stride], at several places each."""
+    # Record by record, for an addition waits for the one before it when both go to one entry, as in the fullest bin of
+    # a skewed feature; those of different features never do. Places without a sign need no test for counting from the
+    # end.
+    for i in range(len(places)):
+        node = np.uint64(leaves[i]) * np.uint64(stride)
         word = words[i]
-        for pair in range(cells.shape[1]):
-            sums[node + np.uint64(cells[i, pair])] += word
+        for slot in range(places.shape[1]):
+            sums[node + np.uint64(places[i, slot])] += word
 
 
 @numba.njit(cache=True, nogil=True)
-def _sums_of_bins(cells, n_bins, sums):  # type: ignore[no-untyped-def]
-    """The bins of one node, int64 [n_bins.sum()], all 0 before, from its cells, int64 [n_cells]."""
-    at, out = 0, 0
+def _sums_of_bins(cells, paired):  # type: ignore[no-untyped-def]
+    """The bins of nodes, int64 [n * n_bins.sum()], from their cells, int64 [n * n_cells]."""
+    n_bins, at, out = paired.n_bins, 0, 0
+    sums = np.zeros(len(cells) // paired.n_cells * n_bins.sum(), dtype=np.int64)
     n_paired = len(n_bins) - len(n_bins) % 2
-    for slot in range(0, n_paired, 2):
-        n_first, n_second = n_bins[slot], n_bins[slot + 1]
-        second = sums[out + n_first : out + n_first + n_second]
-        for one in range(n_first):
-            row = cells[at : at + n_second]
-            total = np.int64(0)
-            for other in range(n_second):
-                total += row[other]
-                second[other] += row[other]
-            sums[out + one] = total
-            at += n_second
-        out += n_first + n_second
-    for slot in range(n_paired, len(n_bins)):
-        sums[out : out + n_bins[slot]] = cells[at : at + n_bins[slot]]
+    while at < len(cells):
+        for slot in range(0, n_paired, 2):
+            n_first, n_second = n_bins[slot], n_bins[slot + 1]
+            second = sums[out + n_first : out + n_first + n_second]
+            for one in range(n_first):
+                row = cells[at : at + n_second]
+                total = np.int64(0)
+                for other in range(n_second):
+                    total += row[other]
+                    second[other] += row[other]
+                sums[out + one] = total
+                at += n_second
+            out += n_first + n_second
+        for slot in range(n_paired, len(n_bins)):
+            sums[out : out + n_bins[slot]] = cells[at : at + n_bins[slot]]
+            at, out = at + n_bins[slot], out + n_bins[slot]
+    return sums
 
 
 class PairedBinsCache:
     """The last cells that were found; to lose them costs time and changes nothing."""
 
     def __init__(self) -> None:
-        self._last: PairedBins | None = None
+        self._made_of: tuple[CodeArray, IntArray, NDArray[np.uint16]] | None = None
+        self._last = _UNPAIRED
 
     def bins_for(self, codes: CodeArray, query: NodeHistograms, n_threads: int) -> PairedBins | None:
         """The cells of these records for a query's histograms, or None where pairs of features do not pay."""
@@ -367,23 +354,23 @@ class PairedBinsCache:
             return None
         if query.length * n_cells * n_threads > MOST_STATISTICS * int(n_bins.sum()):
             return None
-        last = self._last
+        known = self._made_of
         if (
-            last is None
-            or last.codes is not codes
-            or not np.array_equal(last.features, features)
-            or not np.array_equal(last.bin_of_code, query.bin_of_code)
+            known is None
+            or known[0] is not codes
+            or not np.array_equal(known[1], features)
+            or not np.array_equal(known[2], query.bin_of_code)
         ):
             cells = np.empty((codes.shape[1], n_pairs), dtype=np.uint16)
             _find_cells(codes, features, query.bin_of_code, n_bins, cells)
-            last = PairedBins(codes, features.copy(), query.bin_of_code.copy(), n_bins, n_cells, cells)
-            self._last = last
-        return last
+            self._made_of = codes, features.copy(), query.bin_of_code.copy()
+            self._last = PairedBins(n_bins, n_cells, cells)
+        return self._last
 
 
 @numba.njit(cache=True, nogil=True)
 def _find_cells(codes, features, bin_of_code, n_bins, cells):  # type: ignore[no-untyped-def]
-    """Write each record's cell of every pair; see `PairedBins` for the arguments."""
+    """Write each record's cell of every pair, `cells` of `PairedBins`."""
     n_slots = len(features)
     for begin in range(0, codes.shape[1], BLOCK):
         end = min(begin + BLOCK, codes.shape[1])

@@ -18,7 +18,7 @@ records are summed by code, and codes by leaf after. Both are sums of integers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
-from hedgerow.trees.plausibility import PartitionSums, Reals, ReleaseChecks, SumFacts
+from hedgerow.trees.plausibility import PartitionSums, Reals
 from hedgerow.trees.random_trees import SMALL_CODES, SMALL_SET, intervals, shapes_of
 
 BLOCK = 2048
@@ -119,7 +119,6 @@ class LeafSums(PartitionSums):
     """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened."""
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         return leaf_sums(site.records, self, site.loss, site.n_threads)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
@@ -127,39 +126,6 @@ class LeafSums(PartitionSums):
         n_trees = self.trees.n_trees
         totals = entries.reshape(n_trees, -1, entries.shape[1]).sum(axis=1)
         return totals, np.full(n_trees, len(entries) // n_trees)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Histogram(Query):
-    """Per feature and bin, the sum of the Hessians: int64 [sum of the bins], features one after the other.
-
-    Attributes:
-        features: indices of the features.
-        bin_of_code: for each of them, uint16 [n_codes], the bin of each grid code.
-        n_bins: for each of them, its number of bins.
-        score_bound: as in `LeafSums`.
-    """
-
-    features: tuple[int, ...]
-    bin_of_code: tuple[NDArray[np.uint16], ...]
-    n_bins: tuple[int, ...]
-    score_bound: int
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        return histogram(site.records, self, site.loss, site.n_threads)
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`: Hessians or counts, and each feature's bins hold all records."""
-        sizes = np.array(self.n_bins)
-        totals = np.add.reduceat(released, np.cumsum(sizes) - sizes)
-        reach = facts.reach(int(sizes.max()), is_laplace=self.is_pure)
-        if released.min() < -facts.reach(1, is_laplace=self.is_pure):
-            yield "a count or a Hessian is below zero"
-        if totals.max() > facts.n_rows * self.bound + reach:
-            yield "a total is larger than the rows allow"
-        if np.ptp(totals) > 2 * reach + 2 * facts.clipped(self, float(released.max()) + 2 * reach):
-            yield "the totals of features over the same rows differ"
 
 
 class PackedTrees(NamedTuple):
@@ -263,27 +229,31 @@ def _update_and_sum(records, old, old_values, new, loss, first, last):  # type: 
     sums = np.zeros((n_trees, n_leaves, loss.n_statistics), dtype=np.int64)
     work = np.empty((max(n_leaves - 1, old.feature.shape[1], 1), BLOCK), dtype=np.uint8)
     words, own = words_for_block(loss, BLOCK)
-    block_sums = np.zeros((REPLICAS, n_leaves), dtype=np.int64)
     # Where records are few, tables of all codes would be more work.
     is_worth_it = n_codes <= last - first
     old_group, old_features = _by_feature(old.single, codes.shape[0], is_worth_it)
     old_groups = (old_group, old_features, _values_by_code(old_group, len(old_features), old.leaf_of_code, old_values))
     group, features = _by_feature(new.single, codes.shape[0], is_worth_it)
     by_code = np.zeros((len(features), words.shape[0], REPLICAS, n_codes), dtype=np.int64)
+    by_leaf = np.zeros((n_trees, words.shape[0], REPLICAS, n_leaves), dtype=np.int64)
+    every_leaf = np.arange(n_leaves).astype(np.uint8)
+    values = np.ascontiguousarray(old_values.transpose(0, 2, 1))
     for span in range(first, last, SPAN):
-        by_code[:] = 0
+        by_code[:], by_leaf[:] = 0, 0
         span_end = min(span + SPAN, last)
         for begin in range(span, span_end, BLOCK):
             end = min(begin + BLOCK, span_end)
-            _update_block(codes, scores, begin, end, old, old_values, old_groups, work)
+            _update_block(codes, scores, begin, end, old, values, old_groups, work)
             if n_trees == 0:
                 continue
             statistics_of_block(loss, labels, scores, begin, end, words, own)
             groups = (group, features, by_code)
-            _sum_over_block(codes, words, begin, end, new, groups, work, block_sums, sums)
+            _sum_over_block(codes, words, begin, end, new, groups, work, by_leaf)
         for tree in range(n_trees):
             if group[tree] >= 0:
                 _sum_leaves(by_code[group[tree]], new.leaf_of_code[tree], sums[tree])
+            else:
+                _sum_leaves(by_leaf[tree], every_leaf, sums[tree])
     return sums
 
 
@@ -323,28 +293,8 @@ def _values_by_code(group, n_groups, leaf_of_code, values):  # type: ignore[no-u
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_values_by_code(scores, row, begin, end, by_code):  # type: ignore[no-untyped-def]
-    """scores[k, begin:end] += by_code[k, code]."""
-    codes = row[begin:end]
-    for output in range(scores.shape[0]):
-        own, table = scores[output, begin:end], by_code[output]
-        for i in range(len(codes)):
-            own[i] += table[codes[i]]
-
-
-@numba.njit(cache=True, nogil=True)
-def _sum_by_code(packed, row, begin, end, sums):  # type: ignore[no-untyped-def]
-    """Add a block's packed statistics to sums: int64 [n_pairs, REPLICAS, n_codes]."""
-    codes = row[begin:end]
-    for pair in range(packed.shape[0]):
-        words, own = packed[pair], sums[pair]
-        for i in range(len(codes)):
-            own[i & (REPLICAS - 1), codes[i]] += words[i]
-
-
-@numba.njit(cache=True, nogil=True)
 def _sum_leaves(by_code, leaf_of_code, sums):  # type: ignore[no-untyped-def]
-    """Add the packed sums of codes to those of a tree's leaves: int64 [n_leaves, n_statistics]."""
+    """Add packed sums by code to those of a tree's leaves: int64 [n_leaves, n_statistics]."""
     n_leaves, n_statistics = sums.shape
     words = np.zeros(n_leaves, dtype=np.int64)
     for pair in range(by_code.shape[0]):
@@ -364,7 +314,7 @@ def _update_block(codes, scores, begin, end, trees, values, groups, work):  # ty
     """Add the values of trees to a block's scores; groups: of `_by_feature`, and their values by code."""
     group, features, by_code = groups
     for number in range(len(features)):
-        _add_values_by_code(scores, codes[features[number]], begin, end, by_code[number])
+        _add_values(scores, begin, end, by_code[number], codes[features[number], begin:end])
     for tree in range(len(group)):
         if group[tree] < 0:
             route_block(codes, begin, end, trees, tree, work)
@@ -372,15 +322,15 @@ def _update_block(codes, scores, begin, end, trees, values, groups, work):  # ty
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_over_block(codes, packed, begin, end, trees, groups, work, block_sums, sums):  # type: ignore[no-untyped-def]
+def _sum_over_block(codes, packed, begin, end, trees, groups, work, by_leaf):  # type: ignore[no-untyped-def]
     """Add a block's packed statistics to sums over leaves, or to those by code; groups: with the sums by code."""
     group, features, by_code = groups
     for number in range(len(features)):
-        _sum_by_code(packed, codes[features[number]], begin, end, by_code[number])
+        _sum_block(packed, codes[features[number], begin:end], by_code[number])
     for tree in range(len(group)):
         if group[tree] < 0:
             route_block(codes, begin, end, trees, tree, work)
-            _sum_block(packed, work[0], end - begin, block_sums, sums[tree])
+            _sum_block(packed, work[0, : end - begin], by_leaf[tree])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -472,67 +422,18 @@ def route_block(codes, begin, end, trees, tree, work):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_values(scores, begin, end, values, leaves):  # type: ignore[no-untyped-def]
-    """scores[k, begin:end] += values[leaf, k]."""
+def _add_values(scores, begin, end, values, places):  # type: ignore[no-untyped-def]
+    """scores[k, begin:end] += values[k, place], a leaf or a code."""
     for output in range(scores.shape[0]):
-        row = scores[output, begin:end]
-        for i in range(end - begin):
-            row[i] += values[leaves[i], output]
+        row, table = scores[output, begin:end], values[output]
+        for i in range(len(row)):
+            row[i] += table[places[i]]
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_block(packed, leaves, count, block_sums, sums):  # type: ignore[no-untyped-def]
-    """Add a block's packed statistics to sums: int64 [n_leaves, n_statistics]."""
-    n_leaves, n_statistics = sums.shape
+def _sum_block(packed, places, sums):  # type: ignore[no-untyped-def]
+    """Add a block's packed statistics to sums over leaves or codes: int64 [n_pairs, REPLICAS, n_places]."""
     for pair in range(packed.shape[0]):
-        block_sums[:, :] = 0
-        row = packed[pair]
-        for i in range(count):
-            block_sums[i & (REPLICAS - 1), leaves[i]] += row[i]
-        for leaf in range(n_leaves):
-            for replica in range(REPLICAS):
-                first, second = unpack(block_sums[replica, leaf])
-                sums[leaf, 2 * pair] += first
-                if 2 * pair + 1 < n_statistics:
-                    sums[leaf, 2 * pair + 1] += second
-
-
-def histogram(records: SiteRecords, query: Histogram, loss: Loss, n_threads: int = 1) -> IntVector:
-    """Answer a `Histogram` query: sums of the (scaled) Hessians per feature and bin; int64 [query.length]."""
-    if query.update is not None:
-        apply_update(records, query.update, n_threads)
-    offsets = np.concatenate([[0], np.cumsum(query.n_bins)])
-    width = max(len(bins) for bins in query.bin_of_code)
-    bins = np.zeros((len(query.features), width), dtype=np.int64)
-    for row, bin_of_code in enumerate(query.bin_of_code):
-        bins[row, : len(bin_of_code)] = bin_of_code + offsets[row]
-    features = np.array(query.features, dtype=np.int64)
-    return np.asarray(_sums_of_last(records, packed_loss(loss), features, bins, int(offsets[-1])))
-
-
-@numba.njit(cache=True, nogil=True)
-def _sums_of_last(records, loss, features, bin_of_code, n_bins):  # type: ignore[no-untyped-def]
-    """Sums of the last statistic per bin, over several features at once: int64 [n_bins].
-
-    Args:
-        features: int64 [k], the features.
-        bin_of_code: int64 [k, n_codes], the position in the result of each code of each feature.
-    """
-    n, last = records.codes.shape[1], loss.n_statistics - 1
-    sums = np.zeros(REPLICAS * n_bins, dtype=np.int64)
-    values = np.empty(BLOCK, dtype=np.int64)
-    words, own = words_for_block(loss, BLOCK)
-    for begin in range(0, n, BLOCK):
-        end = min(begin + BLOCK, n)
-        statistics_of_block(loss, records.labels, records.scores, begin, end, words, own)
-        for i in range(end - begin):
-            first, second = unpack(words[last // 2, i])
-            values[i] = second if last % 2 else first
-        for k in range(len(features)):
-            row, bins = records.codes[features[k], begin:end], bin_of_code[k]
-            for i in range(end - begin):
-                sums[np.uint64(i & (REPLICAS - 1)) * np.uint64(n_bins) + np.uint64(bins[row[i]])] += values[i]
-    result = np.zeros(n_bins, dtype=np.int64)
-    for replica in range(REPLICAS):
-        result += sums[replica * n_bins : (replica + 1) * n_bins]
-    return result
+        words, own = packed[pair], sums[pair]
+        for i in range(len(places)):
+            own[i & (REPLICAS - 1), places[i]] += words[i]

@@ -85,12 +85,10 @@ class GramMatrix(Query):
     shift: int
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         site.take_in(self.update)
         return gram_matrix(site.records, self, site.n_threads)
 
     def left_open(self) -> bytes:
-        """See `LinearRows.left_open`."""
         return self.rows.left_open()
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
@@ -121,11 +119,9 @@ class CrossProducts(Query):
     score_bound: int
 
     def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
         return cross_products(site.records, self, site.linear_loss, site.n_threads)
 
     def left_open(self) -> bytes:
-        """See `LinearRows.left_open`."""
         return self.rows.left_open()
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:

@@ -52,7 +52,6 @@ class AdasspSettings(Settings):
         return p * (p + 1) // 2
 
     def n_exchanges(self, plan: Plan) -> int:
-        """See `Settings.n_exchanges`."""
         return 1 + self.rounds
 
     def n_released(self, plan: Plan) -> int:
@@ -60,7 +59,6 @@ class AdasspSettings(Settings):
         return self.largest_length(plan) + self.rounds * n_columns(plan)
 
     def planned_releases(self, plan: Plan) -> list[Event]:
-        """See `Settings.planned_releases`."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         gram, cross = _demands(plan, self)

@@ -1,9 +1,19 @@
-"""Boosted totally random trees: the framework of Maddock et al., CCS'22, as one generator of queries.
+"""Boosted trees: the framework of Maddock et al., CCS'22, as one generator of queries.
 
     for every batch of B trees:
-        draw B structures from public randomness and the candidates so far
-        yield LeafSums(structures, the last batch's values)  ->  noisy sums per leaf
+        totally random     draw B structures from public randomness and the candidates so far
+                           yield LeafSums(structures, the last batch's values)  ->  noisy sums per leaf
+        else, for every level of B trees, each with k features:
+            hist               yield NodeHistograms(levels so far)          ->  noisy sums per node, feature and bin
+            partially random   draw a split per node and feature
+                               yield SplitSums(levels so far, the draws)    ->  noisy sums of both sides of each
+            split every node where it scores best
         values = rule(noisy sums);   candidates, order of features = what the sums say
+
+The sums of greedy leaves are those of the sides of the last level's splits, so kappa_w = 0; one record adds to one bin
+of each feature on each level, so kappa_s = T k d (CCS'22, Table 1). Histograms of a single feature (k = 1) are asked
+for once per tree, at the root: a node's bins are some of the root's, and kappa_s = T. Candidates by iterative Hessians
+read the root's histograms.
 
 Everything after a release is post-processing. The generator is deterministic: any party that holds the plan and the
 releases computes the same queries and the same model, so a node can check that it is asked what the plan says.
@@ -12,9 +22,9 @@ releases computes the same queries and the same model, so a node can check that 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +35,17 @@ from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
 from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, histogram_query, leaf_rule
-from hedgerow.trees.greedy_trees import (
-    GrowingTrees,
-    SplitRule,
-    best_cuts,
-    best_of_drawn,
-    padded,
-    sums_of_sides,
-)
+from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
+from hedgerow.trees.plausibility import PartitionSums
 from hedgerow.trees.random_trees import PublicRandom, random_trees, words_of_trees
+
+IntArray = NDArray[np.int64]
+Growth = Generator[Query, IntVector, tuple[FittedTrees, IntArray]]
+"""Asks for a batch's sums; returns its trees and the weights of their leaves."""
+Sums = TypeVar("Sums", bound=PartitionSums)
 
 
 def boosting(plan: Plan, settings: Settings) -> Program:
@@ -44,78 +53,28 @@ def boosting(plan: Plan, settings: Settings) -> Program:
 
     Partially random splits of a single feature leave nothing to choose.
     """
-    method = plan.model.split_method
-    is_greedy = method == "hist" or (method == "partially_random" and features_asked(plan, settings) > 1)
-    return grown_by(Run.of(plan, settings), boost_greedily if is_greedy else _boost)
-
-
-def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
-    run, settings = grown.run, grown.run.settings
-    candidates = CandidateSource(run.plan, run.grid)
-    order = FeatureOrder(run.structure_seed, settings, run.grid.n_features)
-    n_fitted = 0
-    update: FittedTrees | None = None
-    score_bound, exchange = 0, 0
-    while n_fitted < settings.n_trees:
-        first = n_fitted
-        for _ in range(candidates.paid_rounds_before(first, settings.batch_size)):
-            candidates.take_histogram((yield histogram_query(run, candidates, exchange, update, first, score_bound)))
-            update, exchange = None, exchange + 1
-        n_trees = min(settings.batch_size, settings.n_trees - first)
-        subsets = order.features_of_batch(first, n_trees)
-        words = words_of_trees(run.structure_seed, first, subsets, run.grid, settings.max_depth)
-        trees = random_trees(words, subsets, candidates.cut_table, run.grid, settings.max_depth)
-        query = _leaf_query(run, trees, exchange, update, first, score_bound)
-        sums = yield query
-        rule = leaf_rule(run, n_trees)
-        sigma = run.sigma(query)
-        if run.plan.model.weight_update == "averaging":
-            fitted = FittedTrees(trees, leaf_values(sums, sigma, run.loss, trees, rule))
-            grown.add(fitted, leaf_weights(sums, run.loss, n_trees, "averaging"))
-        else:
-            leaves = read_sums(sums, sigma, run.loss, n_trees)
-            fitted = FittedTrees(trees, values_of(leaves, trees, rule))
-            # The Hessians of K classes carry the noise of K sums.
-            n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
-            hessian_noise = sigma * math.sqrt(n_summed)
-            candidates.take_leaves(trees, leaves.integer_hessians, hessian_noise)
-            order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
-            grown.add(fitted, np.maximum(leaves.integer_hessians, 0))
-        n_fitted += n_trees
-        if run.loss.n_outputs:
-            update = fitted
-            score_bound = grown_score_bound(score_bound, fitted)
-        exchange += 1
-
-
-def _leaf_query(
-    run: Run, trees: TreeBatch, exchange: int, update: FittedTrees | None, first: int, score_bound: int
-) -> LeafSums:
-    rows = run.plan.privacy.rows_per_unit
-    n_trees = trees.n_trees
-    return LeafSums(
-        purpose=LeafSums.purpose_of(exchange, f"trees {first}-{first + n_trees - 1}"),
-        length=n_trees * trees.n_leaves * run.loss.n_statistics,
-        bound=run.loss.bound(),
-        sensitivity_squared=run.loss.sensitivity_squared(score_bound) * n_trees * rows * rows,
-        noise_multiplier=run.settings.noise_multiplier / math.sqrt(n_trees),
-        update=update,
-        ensemble_size=first - (update.trees.n_trees if update else 0),
-        trees=trees,
-        score_bound=score_bound,
-    )
-
-
-# Greedy trees
-
-IntArray = NDArray[np.int64]
-Growth = Generator[Query, IntVector, "_Grown"]
+    grow: Callable[[_Position, int], Growth] = _at_random
+    if plan.model.split_method == "hist":
+        grow = _by_histograms
+    elif plan.model.split_method == "partially_random" and features_asked(plan, settings) > 1:
+        grow = _by_draws
+    return grown_by(Run.of(plan, settings), lambda grown: _boost(grown, grow))
 
 
 @dataclass(eq=False)
 class _Position:
-    """How far a run has come."""
+    """How far a run has come.
 
+    Attributes:
+        n_fitted: trees so far.
+        exchange: number of the next query.
+        score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        update: trees that the nodes' scores do not hold yet.
+    """
+
+    run: Run
+    candidates: CandidateSource
+    order: FeatureOrder
     n_fitted: int = 0
     exchange: int = 0
     score_bound: int = 0
@@ -126,47 +85,97 @@ class _Position:
         self.update = None
         self.exchange += 1
 
+    def fitted(self, fitted: FittedTrees) -> None:
+        """A batch is complete."""
+        self.n_fitted += fitted.trees.n_trees
+        if self.run.loss.n_outputs:
+            self.update = fitted
+            self.score_bound = grown_score_bound(self.score_bound, fitted)
 
-@dataclass(frozen=True, eq=False)
-class _Grown:
-    """A batch whose levels are complete: int64 [B, n_leaves, n_statistics] and the noise of one of these sums."""
+    def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
+        """A query about the next `n_trees` trees.
 
-    growing: GrowingTrees
-    leaf_sums: IntArray
-    sigma: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """What stays fixed while a batch grows."""
-
-    run: Run
-    candidates: CandidateSource
-    growing: GrowingTrees
-    randomness: list[PublicRandom]
-    position: _Position
-
-    def ask(self, kind: type[NodeHistograms] | type[SplitSums], n_entries: int, **details: Any) -> Query:
-        """A query of the next level; `n_entries` per statistic in the answer."""
-        position, run = self.position, self.run
-        n_trees, n_features = self.growing.features.shape
+        Args:
+            n_entries: per statistic in the answer.
+            per_record: entries that one record adds its statistics to.
+        """
+        run, first = self.run, self.n_fitted
         rows = run.plan.privacy.rows_per_unit
-        first, trees = position.n_fitted, self.growing.trees
-        per_record = n_trees * n_features
-        subject = f"trees {first}-{first + n_trees - 1}, level {trees.depth}"
         return kind(
-            purpose=kind.purpose_of(position.exchange, subject),
+            purpose=kind.purpose_of(self.exchange, f"trees {first}-{first + n_trees - 1}{level}"),
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
-            # In every tree one record adds its statistics once for each feature.
-            sensitivity_squared=run.loss.sensitivity_squared(position.score_bound) * per_record * rows * rows,
+            sensitivity_squared=run.loss.sensitivity_squared(self.score_bound) * per_record * rows * rows,
             noise_multiplier=run.settings.noise_multiplier / math.sqrt(per_record),
-            update=position.update,
-            ensemble_size=first - (position.update.trees.n_trees if position.update else 0),
+            update=self.update,
+            ensemble_size=first - (self.update.trees.n_trees if self.update else 0),
+            score_bound=self.score_bound,
+            **details,
+        )
+
+
+def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
+    run, settings = grown.run, grown.run.settings
+    candidates = CandidateSource(run.plan, run.grid)
+    at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features))
+    while at.n_fitted < settings.n_trees:
+        for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
+            query = histogram_query(run, candidates, at.exchange, at.update, at.n_fitted, at.score_bound)
+            candidates.take_histogram((yield query))
+            at.asked()
+        fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
+        grown.add(fitted, weights)
+        at.fitted(fitted)
+
+
+def _at_random(at: _Position, n_trees: int) -> Growth:
+    run, depth, first = at.run, at.run.settings.max_depth, at.n_fitted
+    subsets = at.order.features_of_batch(first, n_trees)
+    words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
+    trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth)
+    query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees)
+    sums = yield query
+    at.asked()
+    if run.plan.model.weight_update == "averaging":
+        return _fitted(run, trees, sums, run.sigma(query))
+    rule, sigma = leaf_rule(run, n_trees), run.sigma(query)
+    leaves = read_sums(sums, sigma, run.loss, n_trees)
+    # The Hessians of K classes carry the noise of K sums.
+    n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)
+    at.candidates.take_leaves(trees, leaves.integer_hessians, sigma * math.sqrt(n_summed))
+    at.order.take_leaves(leaves, rule.ridge(leaves.gradient_noise))
+    return FittedTrees(trees, values_of(leaves, trees, rule)), np.maximum(leaves.integer_hessians, 0)
+
+
+def _fitted(run: Run, trees: TreeBatch, sums: IntArray, sigma: float) -> tuple[FittedTrees, IntArray]:
+    """A batch by the sums of its leaves, int64 [B, n_leaves, n_statistics] or flattened, with noise `sigma` in each."""
+    values = leaf_values(sums, sigma, run.loss, trees, leaf_rule(run, trees.n_trees))
+    return FittedTrees(trees, values), leaf_weights(sums, run.loss, trees.n_trees, run.plan.model.weight_update)
+
+
+class _Batch:
+    """Greedy trees while they grow."""
+
+    def __init__(self, at: _Position, n_trees: int) -> None:
+        self.at, self.run = at, at.run
+        seed, first = self.run.structure_seed, at.n_fitted
+        features = np.array(at.order.features_of_batch(first, n_trees), dtype=np.int64)
+        self.randomness = [PublicRandom(seed, f"tree {number}") for number in range(first, first + n_trees)]
+        self.growing = GrowingTrees(features, at.candidates.bins(), self.run.grid.n_codes)
+
+    def ask(self, kind: type[Sums], n_entries: int, **details: Any) -> Sums:
+        """A query of the next level; `n_entries` per statistic in the answer."""
+        growing, trees = self.growing, self.growing.trees
+        return self.at.ask(
+            kind,
+            trees.n_trees,
+            f", level {trees.depth}",
+            n_entries,
+            # In every tree one record adds its statistics once for each feature.
+            per_record=growing.features.size,
             trees=trees,
-            features=self.growing.features,
-            bin_of_code=self.growing.bins.of_code,
-            score_bound=position.score_bound,
+            features=growing.features,
+            bin_of_code=growing.bins.of_code,
             **details,
         )
 
@@ -187,74 +196,30 @@ class _Batch:
         return np.array([[randomness.coin() for _ in range(n_nodes)] for randomness in self.randomness])
 
 
-def boost_greedily(whole: Grown) -> Generator[Query, IntVector, None]:
-    """Add trees by histograms or partially random splits."""
-    run, plan = whole.run, whole.run.plan
-    candidates = CandidateSource(plan, run.grid)
-    order = FeatureOrder(run.structure_seed, run.settings, run.grid.n_features)
-    position = _Position()
-    grow = _by_histograms if plan.model.split_method == "hist" else _by_draws
-    while position.n_fitted < run.settings.n_trees:
-        for _ in range(candidates.paid_rounds_before(position.n_fitted, run.settings.batch_size)):
-            candidates.take_histogram((yield _candidate_query(run, candidates, position)))
-            position.asked()
-        n_trees = min(run.settings.batch_size, run.settings.n_trees - position.n_fitted)
-        grown = yield from grow(_next_batch(run, candidates, order, position, n_trees))
-        sums = grown.leaf_sums.reshape(-1)
-        trees = grown.growing.trees
-        fitted = FittedTrees(trees, leaf_values(sums, grown.sigma, run.loss, trees, leaf_rule(run, n_trees)))
-        whole.add(fitted, leaf_weights(sums, run.loss, n_trees, plan.model.weight_update))
-        position.n_fitted += n_trees
-        if run.loss.n_outputs:
-            position.update = fitted
-            position.score_bound = grown_score_bound(position.score_bound, fitted)
-
-
-def _candidate_query(run: Run, candidates: CandidateSource, position: _Position) -> Query:
-    return histogram_query(run, candidates, position.exchange, position.update, position.n_fitted, position.score_bound)
-
-
-def _next_batch(
-    run: Run, candidates: CandidateSource, order: FeatureOrder, position: _Position, n_trees: int
-) -> _Batch:
-    numbers = range(position.n_fitted, position.n_fitted + n_trees)
-    features = np.array([order.features_of(number) for number in numbers], dtype=np.int64)
-    randomness = [PublicRandom(run.structure_seed, f"tree {number}") for number in numbers]
-    growing = GrowingTrees(features, candidates.bins(), run.grid.n_codes)
-    return _Batch(run, candidates, growing, randomness, position)
-
-
-def _by_histograms(batch: _Batch) -> Growth:
-    run, growing = batch.run, batch.growing
-    n_levels = n_levels_asked(run.plan, run.settings)
-    histograms, sigma, rule, sides = np.zeros(0, dtype=np.int64), 0.0, None, None
-    for level in range(run.settings.max_depth):
+def _by_histograms(at: _Position, n_trees: int) -> Growth:
+    batch = _Batch(at, n_trees)
+    run, growing, depth = at.run, batch.growing, at.run.settings.max_depth
+    n_bins, n_levels = growing.bins.n_bins[growing.features], n_levels_asked(run.plan, run.settings)
+    for level in range(depth):
         if level < n_levels:
-            n_entries = 2**level * int(growing.bins.n_bins[growing.features].sum())
-            query = batch.ask(NodeHistograms, n_entries, n_bins=growing.bins.n_bins)
-            released = yield query
-            batch.position.asked()
-            n_bins = growing.bins.n_bins[growing.features]
-            histograms = padded(released, n_bins, 2**level, growing.bins.width)
+            query = batch.ask(NodeHistograms, 2**level * int(n_bins.sum()), n_bins=growing.bins.n_bins)
+            histograms = padded((yield query), n_bins, 2**level, growing.bins.width)
+            at.asked()
             sigma, rule = run.sigma(query), batch.rule(query)
             if level == 0:
                 _offer_candidates(batch, histograms[:, 0], sigma)
-        if rule is None:  # the first level always asks
-            raise ValueError("no histogram was asked for")
         splits = best_cuts(growing, histograms, batch.coins(2**level), rule)
-        if level == run.settings.max_depth - 1:
-            sides = sums_of_sides(growing, splits, histograms)
+        if level == depth - 1:
+            leaf_sums, n_summed = sums_of_sides(growing, splits, histograms)
         growing.add_level(splits)
-    if sides is None:  # a tree has a level at least
-        raise ValueError("a tree of no levels has no leaves")
-    leaf_sums, n_bins = sides
     # A leaf adds up several bins, each with its own noise.
-    return _Grown(growing, leaf_sums, sigma * math.sqrt(max(1.0, float(n_bins.sum()) / n_bins.size)))
+    noise = sigma * math.sqrt(max(1.0, float(n_summed.sum()) / n_summed.size))
+    return _fitted(run, growing.trees, leaf_sums, noise)
 
 
 def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
     """The Hessians of the roots' histograms refine the candidates of the next batch; int64 [B, k, width, S]."""
-    if batch.run.plan.model.weight_update == "averaging" or not batch.candidates.reads_splits:
+    if batch.run.plan.model.weight_update == "averaging" or not batch.at.candidates.reads_splits:
         return
     first = max(1, batch.run.loss.n_outputs)
     hessians = roots[..., first:].sum(axis=3)
@@ -265,25 +230,21 @@ def _offer_candidates(batch: _Batch, roots: IntArray, sigma: float) -> None:
         tree, slot = np.nonzero(features == feature)
         n_values = int(batch.growing.bins.n_bins[feature]) - 1
         added = hessians[tree, slot, :n_values].sum(axis=0)
-        batch.candidates.take_bins(feature, added, sigma * math.sqrt(n_summed * len(tree)))
+        batch.at.candidates.take_bins(feature, added, sigma * math.sqrt(n_summed * len(tree)))
 
 
-def _by_draws(batch: _Batch) -> Growth:
-    run, growing = batch.run, batch.growing
-    n_trees, n_features = growing.features.shape
-    keys = _category_orders(batch)
-    leaf_sums, sigma = np.zeros(0, dtype=np.int64), 0.0
+def _by_draws(at: _Position, n_trees: int) -> Growth:
+    batch = _Batch(at, n_trees)
+    run, growing = at.run, batch.growing
+    n_features, keys = growing.features.shape[1], _category_orders(batch)
     for level in range(run.settings.max_depth):
         drawn = _draw(batch, keys)
-        n_entries = n_trees * 2**level * n_features * 2
-        query = batch.ask(SplitSums, n_entries, goes_left=drawn.astype(np.uint8))
-        released = yield query
-        batch.position.asked()
-        sums = released.reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
+        query = batch.ask(SplitSums, n_trees * 2**level * n_features * 2, goes_left=drawn.astype(np.uint8))
+        sums = (yield query).reshape(n_trees, 2**level, n_features, 2, run.loss.n_statistics)
+        at.asked()
         splits, leaf_sums = best_of_drawn(growing, drawn, sums, batch.rule(query))
         growing.add_level(splits)
-        sigma = run.sigma(query)
-    return _Grown(growing, leaf_sums, sigma)
+    return _fitted(run, growing.trees, leaf_sums, run.sigma(query))
 
 
 def _category_orders(batch: _Batch) -> NDArray[np.float64]:

@@ -55,7 +55,6 @@ class DpXgboostSettings(Settings):
         return length
 
     def n_exchanges(self, plan: Plan) -> int:
-        """See `Settings.n_exchanges`."""
         return self.n_trees * (self.max_depth + 1) + min(DpXgboost.of(plan).sketch_rounds, self.n_trees)
 
     def n_released(self, plan: Plan) -> int:

@@ -16,50 +16,43 @@ from numpy.typing import NDArray
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, Loss
 from hedgerow.protocol.queries import LARGEST_SCORE, SAMPLING_STEPS, Choice, IntVector, PureQuery
 from hedgerow.trees.greedy_trees import padded
-from hedgerow.trees.histograms import NodeHistograms
-from hedgerow.trees.leaf_sums import Histogram, LeafSums, TrainingSite
+from hedgerow.trees.histograms import Histogram, NodeHistograms
+from hedgerow.trees.leaf_sums import LeafSums, TrainingSite
 
 GRADIENT_UNIT = 2**10
 SCORE_UNIT_OF_GAIN = 1024
 RIDGE_UNIT = 1000
 
 
-def _sample(site: TrainingSite, query: PureQuery) -> TrainingSite:
-    """The site with the records of a query's sample, which have its update."""
-    site.take_in(query.update)
-    threshold = query.pure.sampling_threshold
-    return site if threshold == SAMPLING_STEPS else site.only(site.chosen(threshold, query))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OfSample(PureQuery):
+    """Sums over the records of a sample, which have the query's update."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        site.take_in(self.update)
+        threshold = self.pure.sampling_threshold
+        drawn = site if threshold == SAMPLING_STEPS else site.only(site.chosen(threshold, self))
+        answer: IntVector = super(_OfSample, replace(self, update=None)).answer(drawn)
+        return answer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PureHistogram(PureQuery, Histogram):
+class PureHistogram(_OfSample, Histogram):
     """A histogram with Laplace noise."""
 
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        return Histogram.answer(replace(self, update=None), _sample(site, self))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PureLeafSums(PureQuery, LeafSums):
+class PureLeafSums(_OfSample, LeafSums):
     """Leaf sums with Laplace noise."""
 
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        return LeafSums.answer(replace(self, update=None), _sample(site, self))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PureNodeHistograms(PureQuery, NodeHistograms):
+class PureNodeHistograms(_OfSample, NodeHistograms):
     """Histograms per node with Laplace noise."""
 
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        return NodeHistograms.answer(replace(self, update=None), _sample(site, self))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SplitSelection(Choice, NodeHistograms):
+class SplitSelection(_OfSample, Choice, NodeHistograms):
     """The sum is as for `NodeHistograms`, of one tree; released is only, per node, which candidate was chosen.
 
     The coordinator computes each candidate's gain from the exact sums and chooses by the exponential mechanism: int64
@@ -90,12 +83,7 @@ class SplitSelection(Choice, NodeHistograms):
         """One choice per node."""
         return len(self.is_candidate)
 
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`."""
-        return NodeHistograms.answer(replace(self, update=None), _sample(site, self))
-
     def candidates(self, total: IntVector) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """See `Choice.candidates`."""
         return candidate_scores(self, total)
 
 

@@ -337,7 +337,6 @@ class SGbdtSettings(Settings):
 
     @property
     def bounded_by(self) -> str:
-        """See `Settings.bounded_by`."""
         return f"samples of {self.s_gbdt.sampling_rate:.3g}, bounded as a whole by Renyi accounting"
 
     def loss(self, plan: Plan) -> Loss:
@@ -345,11 +344,9 @@ class SGbdtSettings(Settings):
         return s_gbdt_loss(plan)
 
     def n_exchanges(self, plan: Plan) -> int:
-        """See `Settings.n_exchanges`."""
         return self.s_gbdt.n_start_exchanges + self.s_gbdt.n_rounds
 
     def linear_loss(self, plan: Plan) -> Loss:
-        """See `Settings.linear_loss`."""
         return start_loss(plan)
 
     def largest_length(self, plan: Plan) -> int:
@@ -364,7 +361,6 @@ class SGbdtSettings(Settings):
         return start + self.s_gbdt.n_rounds * 2 * n_leaves
 
     def planned_releases(self, plan: Plan) -> list[Event]:
-        """See `Settings.planned_releases`."""
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         return s_gbdt_releases(plan, self.s_gbdt, self.noise_multiplier, self.max_depth)

@@ -77,7 +77,6 @@ class LabelSums(Query):
         return np.array([int((signs * sizes).sum()), self.support * len(labels)], dtype=np.int64)
 
     def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        """See `Query.faults`."""
         reach = facts.reach(1)
         if not -reach <= released[1] <= facts.n_rows * self.support + reach:
             yield "the number of records is out of range"
