@@ -271,9 +271,9 @@ def test_the_demonstration_writes_over_no_model(
 
 
 def test_demo_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hedgerow: Run) -> None:
-    """--compare shows models without privacy beside it, and nothing is wider than a terminal of 80 columns."""
+    """It shows models without privacy beside the private one, and nothing is wider than a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    said = hedgerow("demo", "--out", tmp_path / "demo", "--compare")
+    said = hedgerow("demo", "--out", tmp_path / "demo")
     assert "the same trees without privacy" in said
     assert "XGBoost, pooled, without privacy" in said
     too_wide = [line for line in said.splitlines() if len(line) > 80 and "hedgerow" not in line and "/" not in line]

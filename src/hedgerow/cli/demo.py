@@ -1,6 +1,6 @@
 """``hedgerow demo``: six sites of a real study train one private model, in this process, from files to a report.
 
-With --compare, beside it: the same trees without noise, and XGBoost on pooled data where it is installed. Neither of
+Beside it, for comparison: the same trees without noise, and XGBoost on pooled data where it is installed. Neither of
 these is written anywhere, and neither is private.
 """
 
@@ -34,6 +34,7 @@ from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records, concatenate
 from hedgerow.errors import UsageError
+from hedgerow.local.training import without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
 from hedgerow.plan.plan import Plan
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = train_with_progress(plan, sites, noise, n_threads=arguments.threads, quiet=arguments.json)
     model = model.with_sites(tuple(sites))
     scores = evaluate(model, read_records(data.test, plan, with_unit=False))
-    others = compare(plan, sites, data, arguments) if arguments.compare else {}
+    others = compare(plan, sites, data, arguments)
     if arguments.out is None and (aside := _set_aside(folder / _MODEL)) is not None and not arguments.json:
         note(f"The model of an earlier demonstration, and what it has cost, is kept as {aside}.")
     result = _Result(model, sites, scores, others, _write(folder, data, model, scores, quiet=arguments.json))
@@ -156,15 +157,12 @@ def _print_result(console: Console, result: _Result, folder: Path) -> None:
     )
     table = _table(f"test AUC on {scores['n_records']:,} held-out rows", "")
     rows = {"private, over six sites": scores["auc"], **result.others, "chance": 0.5}
-    above_chance = max(rows.values()) - 0.5 if result.others else 0.5
+    above_chance = max(rows.values()) - 0.5
     for name, area in rows.items():
         style = "bold" if area == scores["auc"] else ""
         bar = "█" * round(_BAR * max(0.0, area - 0.5) / above_chance)
         table.add_row(Text(name, style=style), Text(f"{area:.4f}", style=style), Text(bar, style="green"))
     console.print(Padding(table, (0, 0, 0, 2)))
-    if not result.others:
-        line = f"  {typed('hedgerow demo --compare')} trains without privacy as well.\n"
-        console.print(Text(line, style="dim"), soft_wrap=True)
     _print_files(console, result, folder)
 
 
@@ -202,7 +200,8 @@ def _content(result: _Result) -> dict[str, Any]:
 
 def compare(plan: Plan, sites: Sites, data: SiteFiles, arguments: argparse.Namespace) -> dict[str, float]:
     """Test AUC of models without privacy, by what they are."""
-    open_plan = replace(plan, privacy=replace(plan.privacy, epsilon=float("inf")))
+    # Masks would change no tree.
+    open_plan = without_secure_aggregation(replace(plan, privacy=replace(plan.privacy, epsilon=float("inf"))))
     model = train_with_progress(
         open_plan, sites, SystemNoise(os.urandom),
         n_threads=arguments.threads, quiet=arguments.json, title="Without privacy",

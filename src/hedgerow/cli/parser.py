@@ -113,6 +113,10 @@ _NEW_RUN: dict[str, Any] = {
     "help": "set the journal of an earlier run aside (it is renamed) and begin a new one, which costs by itself",
 }
 
+_SIMULATE_EXAMPLE = """\
+example:
+  hedgerow simulate plan.toml --rows 20000 --sites 6
+"""
 _TRAIN_EXAMPLE = """\
 example:
   hedgerow train plan.toml --site north=north.csv --site south=south.csv
@@ -128,11 +132,10 @@ def _add_engine(add: Callable[..., Any]) -> None:
 
 
 def _add_local(commands: Any) -> None:
-    """Add `demo`, `plan`, `privacy` and `train`."""
+    """Add `demo`, `plan`, `privacy`, `simulate` and `train`."""
     add = _command(commands, "demo", "hedgerow.cli.demo:run", "six sites train a private model on real data")
     text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
     add("--out", metavar="FOLDER", help=text)
-    add("--compare", action="store_true", help="also train without privacy, to see what it costs")
     add("--threads", **_THREADS)
     add("--json", **_JSON)
     _add_plan(_group(commands, "plan", "draft a plan"))
@@ -140,6 +143,14 @@ def _add_local(commands: Any) -> None:
     add("plan", **_PLAN)
     text = "what noise of the sites costs at so many (the plan's least)"
     add("--sites", type=_whole(2, 4096), metavar="N", help=text)
+    add("--json", **_JSON)
+    text = "rehearse a plan on made-up rows: how well models predict, by epsilon"
+    add = _command(commands, "simulate", "hedgerow.cli.simulate:run", text, _SIMULATE_EXAMPLE)
+    add("plan", **_PLAN)
+    add("--rows", type=_whole(20, 10**8), metavar="N", help="made-up rows over all sites (the plan's n_records)")
+    add("--sites", type=_whole(1, 1000), default=3, metavar="K", help="sites of one size (%(default)s)")
+    add("--seed", type=_whole(0), default=0, metavar="N", help="of the rows and the trees, not of the noise (0)")
+    add("--threads", **_THREADS)
     add("--json", **_JSON)
     text = "train over sites whose tables are all on this machine"
     add = _command(commands, "train", "hedgerow.cli.train:run", text, _TRAIN_EXAMPLE)

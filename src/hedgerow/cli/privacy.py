@@ -9,12 +9,15 @@ from typing import Any
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import megabytes, number, print_facts, print_json
-from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor
+from hedgerow.local.forecast import Forecast, expected_singles, forecast, measured_loss, noise_factor, outlook_of
 from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
 from hedgerow.server.sites import SMALLEST_COHORT
+
+_CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Times a plan's epsilon, where its outlook is shown."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -31,6 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
     print_facts(_privacy_facts(plan, expected))
     if facts := _noise_facts(plan, expected, n_sites):
         print("\nWho adds the noise")
+        print_facts(facts)
+    if facts := outlook(plan):
+        print("\nWill it be any good?")
         print_facts(facts)
     print('\nModel, with every "auto" decided from public numbers (docs/defaults.md)')
     print_facts([(name, _shown(getattr(expected.settings, name))) for name in expected.settings.shown])
@@ -118,6 +124,30 @@ def _distributed_cost(plan: Plan, n_sites: int) -> dict[str, Any]:
     }
 
 
+def outlook(plan: Plan) -> list[tuple[str, str]]:
+    """How much of a model the noise leaves at the plan's epsilon, and at others; nothing without noise."""
+    epsilon = plan.privacy.epsilon
+    if math.isinf(epsilon) or plan.privacy.noise == "local":
+        return []
+    own = outlook_of(plan)
+    several = f" over {plan.privacy.rows_per_unit} rows a unit" if plan.privacy.rows_per_unit > 1 else ""
+    curve = ((factor * epsilon, outlook_of(plan, factor * epsilon)) for factor in _CURVE)
+    facts = [
+        ("signal", f"s = {own.signal:,.0f} ({plan.privacy.n_records:,} records at mu "
+         f"{number(mu_of(epsilon, plan.privacy.delta), 3)}{several}): roughly, how many standard deviations of noise "
+         "the data amount to"),
+        ("measured", f"at such s {own.smallest:.0%} to {own.largest:.0%} of a model without noise was left, "
+         f"{own.median:.0%} in the middle (AUC above 1/2, four data sets with two classes; docs/runs/signal.txt)"),
+        ("by epsilon", ", ".join(f"{number(other, 3)}: {share.median:.0%}" for other, share in curve)),
+    ]  # fmt: skip
+    if own.is_little:
+        facts.append(
+            ("warning", "that is too little signal for most data: ask for more records or sites, fewer features, or a "
+             "larger epsilon; `hedgerow simulate` shows what a change is worth")
+        )  # fmt: skip
+    return facts
+
+
 def _warnings(plan: Plan) -> tuple[str, ...]:
     return warnings_of(plan.privacy.epsilon, plan.privacy.delta, plan.privacy.n_records)
 
@@ -143,6 +173,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
         "epsilon_gdp": expected.epsilon_gdp,
         "epsilon_rdp": expected.epsilon_rdp,
         "warnings": list(_warnings(plan)),
+        "outlook": dataclasses.asdict(outlook_of(plan)) if is_private else None,
         "settings": dataclasses.asdict(expected.settings),
         "exchanges": expected.n_exchanges,
         "queries": [{"kind": kind, "count": count, "length": length} for kind, count, length in expected.queries],

@@ -11,6 +11,7 @@ from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
+from hedgerow.privacy.gdp import mu_of
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive
@@ -27,6 +28,45 @@ MEASURED_LOSSES = (
     (1.0, 2.132, 0.0041, 0.0069),
 )  # fmt: skip
 """Losses of AUC by noise of the sites: (epsilon, factor of the noise, Adult, Bank), of docs/runs/noise_modes.txt."""
+
+MEASURED_SIGNAL: tuple[tuple[float, float, float, float], ...] = (
+    (0, 0.0, 0.24, 0.37), (30, 0.17, 0.39, 0.78), (100, 0.40, 0.67, 0.87), (300, 0.68, 0.87, 0.94),
+    (1_000, 0.92, 0.95, 0.97), (3_000, 0.97, 0.98, 0.99), (10_000, 0.99, 0.99, 1.0),
+)  # fmt: skip
+"""What is left of a model by signal: (least s, smallest, median, largest share), of docs/runs/signal.txt.
+
+Shares are of AUC - 1/2 of the same trees without noise on all rows, over four public sets with two classes.
+"""
+LITTLE_SIGNAL = 300.0
+"""Below, a model of most data sets says little."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How much signal a plan's noise leaves.
+
+    Attributes:
+        signal: s = n mu / rows per unit: roughly, how many standard deviations of noise the data amount to; >= 0.
+        smallest, median, largest: share of a model that was left at such signal, 0 to 1, over four data sets.
+    """
+
+    signal: float
+    smallest: float
+    median: float
+    largest: float
+
+    @property
+    def is_little(self) -> bool:
+        return self.signal < LITTLE_SIGNAL
+
+
+def outlook_of(plan: Plan, epsilon: float | None = None) -> Outlook:
+    """How much signal is left at the plan's epsilon, or at another one; both finite."""
+    privacy = plan.privacy
+    mu = mu_of(privacy.epsilon if epsilon is None else epsilon, privacy.delta)
+    signal = privacy.n_records * mu / privacy.rows_per_unit
+    _, *shares = max(row for row in MEASURED_SIGNAL if row[0] <= signal)
+    return Outlook(signal, *shares)
 
 
 @dataclass(frozen=True)
