@@ -77,6 +77,28 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
     assert plan.privacy.epsilon == 1.0
 
 
+def test_all_lines_that_wait_are_named_at_once(write_file: WriteFile) -> None:
+    """One look at a draft is enough: the first error lists every gap and its line, and none that is no gap."""
+    draft = draft_plan(write_file("a.csv", TABLE), "sick").replace(
+        'name = "weight"', 'name = "weight"\ntype = "categorical"'
+    )
+    with pytest.raises(PlanError) as caught:
+        parse_plan(draft)
+    lines = draft.splitlines()
+    named = {int(number): field for field, number in re.findall(r"(\w+) in line (\d+)", caught.value.remedy)}
+    (first,) = re.findall(r"Line (\d+) waits for it", caught.value.remedy)
+    waiting = {
+        number: line.split()[1]
+        for number, line in enumerate(lines, start=1)
+        if re.match(r"# \w+ = .*# (FILL IN|CONFIRM)", line) and " integer " not in line
+    }
+    weight = lines.index('name = "weight"')
+    idle = {number for number in waiting if weight < number <= weight + 5}
+    expected = {number: field for number, field in waiting.items() if number != int(first) and number not in idle}
+    assert named == expected
+    assert "age (type in line" in caught.value.remedy and "label" not in caught.value.remedy
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_public_bounds_are_read_off_the_file(ending: str, write_file: WriteFile) -> None:
     """With leave of the owner a draft is a plan at once, the same for each format, and its own table fits it."""

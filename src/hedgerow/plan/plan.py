@@ -294,7 +294,8 @@ def parse_plan(toml_text: str) -> Plan:
     """Read a plan from the text of its TOML file.
 
     Raises:
-        PlanError: when it is not TOML, is of a newer version, or a field is wrong.
+        PlanError: when it is not TOML, is of a newer version, or a field is wrong. Where that is a gap which a draft
+            has left, all its gaps are named, each with its line.
     """
     try:
         table = parse_toml(toml_text)
@@ -303,28 +304,83 @@ def parse_plan(toml_text: str) -> Plan:
     try:
         return Plan.from_dict(table)
     except PlanError as error:
-        line = _waiting_line(toml_text, error.what)
-        if line is None:
+        gaps = _gaps(toml_text, table)
+        first = next((gap for gap in gaps if _is_about(error.what, gap)), None)
+        if first is None:
             raise
-        error.remedy += f" Line {line} waits for it: write what is right there, without the # at its beginning."
+        error.remedy += f" Line {first.line} waits for it: write what is right there, without the # at its beginning."
+        others = [gap for gap in gaps if gap is not first]
+        if others:
+            error.remedy += f" {_listed(others)}"
         raise
 
 
-def _waiting_line(toml_text: str, what: str) -> int | None:
-    """The number of the comment that keeps the place of the field that an error is about, as a draft leaves it."""
-    found = re.match(r"(\w+)(?:\[(\d+)\])?", what)
-    field = re.search(r"\.(\w+)(?: is missing\.|: \[\] is not allowed)", what)
-    if found is None or field is None:
-        return None
-    header = f"[{found[1]}]" if found[2] is None else f"[[{found[1]}]]"
-    before, is_inside = -1, False
+@dataclass(frozen=True)
+class _Gap:
+    """A comment that keeps the place of a field, as a draft leaves it.
+
+    Attributes:
+        line: its number.
+        section: "privacy", or "features[3]".
+        title: what a person calls the section: a column's name, else `section`.
+        field: the field's name.
+    """
+
+    line: int
+    section: str
+    title: str
+    field: str
+
+
+_IDLE = {"categorical": {"min", "max"}, "numeric": {"categories"}}
+"""What a feature of a type has no use for; a draft was made for the type that its cells suggest."""
+
+
+def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
+    """All lines that wait for a value which is not given elsewhere, but for guesses that may be left out."""
+    gaps, section, place, n_features = [], "", {}, 0
     for count, line in enumerate(toml_text.split("\n"), start=1):
-        if line.startswith("["):
-            is_inside = line.strip() == header
-            before += is_inside
-        elif is_inside and before == int(found[2] or 0) and re.match(rf"#\s*{field[1]}\s*=.*# (FILL IN|CONFIRM)", line):
-            return count
-    return None
+        header = re.match(r"\[\[?(\w+)\]\]?", line)
+        if header is not None and header[1] == "features" and line.startswith("[["):
+            features = table.get("features")
+            section, n_features = f"features[{n_features}]", n_features + 1
+            place = features[n_features - 1] if isinstance(features, list) and n_features <= len(features) else {}
+        elif header is not None:
+            section, place = header[1], table.get(header[1], {})
+        waiting = re.match(r"#\s*(\w+)\s*=.*# (FILL IN|CONFIRM)", line)
+        if waiting is None or not isinstance(place, Mapping):
+            continue
+        field = waiting[1]
+        idle = _idle_fields(section, place.get("type"))
+        if field in place or field in idle or (field == "integer" and waiting[2] == "CONFIRM"):
+            continue
+        title = str(place.get("name", section)) if section.startswith(("features", "label")) else section
+        gaps.append(_Gap(count, section, title, field))
+    return gaps
+
+
+def _idle_fields(section: str, kind: object) -> set[str]:
+    if section == "label":
+        classes = {"binary", "multiclass"}
+        return set() if kind is None else {"min", "max"} if kind in classes else {"classes"}
+    return _IDLE.get(str(kind), set())
+
+
+def _is_about(what: str, gap: _Gap) -> bool:
+    """Whether an error's first words say that the field of a gap is missing."""
+    pattern = rf"{re.escape(gap.section)}(?: \(.*\))?\.{gap.field}(?: is missing\.|: \[\] is not allowed)"
+    return re.match(pattern, what) is not None
+
+
+def _listed(gaps: list[_Gap]) -> str:
+    """The other gaps, section by section."""
+    by_section: dict[str, list[_Gap]] = {}
+    for gap in gaps:
+        by_section.setdefault(gap.section, []).append(gap)
+    said = [
+        f"{own[0].title} ({', '.join(f'{gap.field} in line {gap.line}' for gap in own)})" for own in by_section.values()
+    ]
+    return f"{len(gaps)} other lines wait as well: {'; '.join(said)}." if len(gaps) > 1 else f"So does {said[0]}."
 
 
 def _plain(section: Any) -> dict[str, Any]:
