@@ -110,6 +110,8 @@ def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | N
     rows, report = read
     if tell is not None and (report.unfit or not rows.n_records):
         tell(f"{source}: {report.text()} (private: for this site only)")
+    if tell is not None and report.warning:
+        tell(f"{source}: {report.warning} (private: for this site only)")
     return rows
 
 

@@ -132,7 +132,7 @@ def _add_engine(add: Callable[..., Any]) -> None:
 
 
 def _add_local(commands: Any) -> None:
-    """Add `demo`, `plan`, `privacy`, `simulate` and `train`."""
+    """Add `demo`, `plan`, `privacy`, `simulate`, `check` and `train`."""
     add = _command(commands, "demo", "hedgerow.cli.demo:run", "six sites train a private model on real data")
     text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
     add("--out", metavar="FOLDER", help=text)
@@ -151,6 +151,11 @@ def _add_local(commands: Any) -> None:
     add("--sites", type=_whole(1, 1000), default=3, metavar="K", help="sites of one size (%(default)s)")
     add("--seed", type=_whole(0), default=0, metavar="N", help="of the rows and the trees, not of the noise (0)")
     add("--threads", **_THREADS)
+    add("--json", **_JSON)
+    text = "show how a table fits a plan, column by column: for the owner of its rows, never to be sent"
+    add = _command(commands, "check", "hedgerow.cli.check:run", text)
+    add("plan", **_PLAN)
+    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     add("--json", **_JSON)
     text = "train over sites whose tables are all on this machine"
     add = _command(commands, "train", "hedgerow.cli.train:run", text, _TRAIN_EXAMPLE)

@@ -44,6 +44,8 @@ def read_sites(tables: Mapping[str, str | Path], plan: Plan, *, quiet: bool, str
     for name, (own, report) in bounded.items():
         if report.unfit or report.n_dropped or not own.n_records:
             note(f"Private, for the site {name} only: {report.text()}")
+        if report.warning:
+            note(f"Private, for the site {name} only: {report.warning}")
     if not any(own.n_records for own, _ in bounded.values()):
         warn(
             "No row of any site fitted, so the model can learn nothing. Compare the plan with the tables: names, "

@@ -74,18 +74,23 @@ class SiteRows:
         data: the rows.
         unit: text [n], each row's identifier; None where the plan protects records.
         unfit: rows that were left out because they do not fit the plan, by what is wrong with them.
+        beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
     """
 
     data: SiteData
     unit: NDArray[np.str_] | None
     unfit: RowsLeftOut = field(default_factory=dict)
+    beyond: dict[str, int] = field(default_factory=dict)
 
 
 def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: RowsLeftOut | None = None) -> SiteRows:
     """All rows of a site's table; arguments and errors as in `site_data_from_records`."""
     grid = build_grid(plan)
     codes, labels, units = [], [], []
+    beyond = dict.fromkeys(plan.feature_names, 0)
     for records in chunks:
+        for name, n_cells in records.beyond(plan):
+            beyond[name] += n_cells
         codes.append(grid.encode(records.features))
         labels.append(encode_labels(records, plan))
         if records.unit is not None:
@@ -98,10 +103,10 @@ def site_rows_from_records(chunks: Iterable[Records], plan: Plan, left_out: Rows
     data = SiteData(np.concatenate(codes, axis=1), np.concatenate(labels))
     unfit = dict(left_out or {})
     if plan.privacy.unit == "record":
-        return SiteRows(data, None, unfit)
+        return SiteRows(data, None, unfit, beyond)
     if sum(map(len, units)) != data.n_records or not units:
         raise DataError("data-no-unit")
-    return SiteRows(data, np.concatenate(units), unfit)
+    return SiteRows(data, np.concatenate(units), unfit, beyond)
 
 
 def site_data_from_records(
@@ -152,9 +157,9 @@ def _bounded(rows: SiteRows, plan: Plan) -> tuple[NDArray[np.str_] | None, SiteD
     """One site's identifiers and rows that stay, and what was left out."""
     data, unit, n_rows = rows.data, rows.unit, rows.data.n_records
     if unit is None:
-        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit)
+        return None, data, ContributionReport(n_rows, n_rows, 0, rows.unfit, rows.beyond)
     kept, report = rows_within_bound(unit, plan.privacy.max_rows_per_unit, _key(plan))
-    report = replace(report, unfit=rows.unfit)
+    report = replace(report, unfit=rows.unfit, beyond=rows.beyond)
     return (unit, data, report) if not report.n_dropped else (unit[kept], _rows_of(data, kept), report)
 
 

@@ -18,7 +18,7 @@ all tables are read in one process, their rows are bounded together as well (`he
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,6 +67,17 @@ class Records:
     label: LabelColumn | None
     unit: NDArray[np.str_] | None
     n_records: int
+
+    def beyond(self, plan: Plan) -> Iterator[tuple[str, int]]:
+        """Each feature's name, and how many of its values are clamped or not listed."""
+        for feature, column in zip(plan.features, self.features, strict=True):
+            if feature.is_categorical:
+                outside = column == encoders.UNKNOWN
+            else:
+                # As single-precision numbers, which is how they are binned.
+                low, high = np.float32(feature.min or 0), np.float32(feature.max or 0)
+                outside = (column < low) | (column > high)
+            yield feature.name, int(np.count_nonzero(outside))
 
     def take(self, indices: NDArray[np.intp]) -> Records:
         """The records at `indices`, in that order."""
@@ -214,6 +225,9 @@ def _label(column: Any, label: Label, place: Place, unfit: encoders.Unfit) -> La
 
 Words = NDArray[np.uint64]
 
+MANY = 0.05
+"""A share of rows beyond the plan that the site's owner should know of."""
+_SHOWN_COLUMNS = 6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -226,12 +240,28 @@ class ContributionReport:
         n_rows: rows that fit the plan.
         n_dropped: of these, rows left out because their unit had more than the bound.
         unfit: rows left out because they do not fit the plan, by the code of the error that says why.
+        beyond: rows whose value of a feature is clamped, or not listed, by the feature's name.
     """
 
     n_units: int
     n_rows: int
     n_dropped: int
     unfit: Mapping[str, int] = field(default_factory=dict)
+    beyond: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def warning(self) -> str:
+        """A sentence on the columns of which many values lie beyond the plan, for the site's owner; "" for none."""
+        many = {name: count / self.n_rows for name, count in self.beyond.items() if count > MANY * self.n_rows}
+        if not many:
+            return ""
+        worst = sorted(many, key=lambda name: -many[name])
+        said = ", ".join(f"{many[name]:.0%} of {name!r}" for name in worst[:_SHOWN_COLUMNS])
+        more = f" and {len(many) - _SHOWN_COLUMNS} columns more" if len(many) > _SHOWN_COLUMNS else ""
+        return (
+            f"Beyond the plan's bounds or lists: {said}{more}. Too narrow bounds spoil a model in silence, too wide "
+            "ones cost it nearly nothing; `hedgerow check` has the table."
+        )
 
     def text(self) -> str:
         """How many rows were left out, and why, for the site's owner only."""

@@ -338,7 +338,9 @@ _IDLE = {"categorical": {"min", "max"}, "numeric": {"categories"}}
 
 def _gaps(toml_text: str, table: Mapping[str, Any]) -> list[_Gap]:
     """All lines that wait for a value which is not given elsewhere, but for guesses that may be left out."""
-    gaps, section, place, n_features = [], "", {}, 0
+    gaps: list[_Gap] = []
+    section, n_features = "", 0
+    place: Any = {}
     for count, line in enumerate(toml_text.split("\n"), start=1):
         header = re.match(r"\[\[?(\w+)\]\]?", line)
         if header is not None and header[1] == "features" and line.startswith("[["):

@@ -1,0 +1,212 @@
+"""How a site's table fits a plan, column by column: for the owner of the rows, and nobody else.
+
+Everything here is counted from private rows, without noise. It is shown where the rows are, and sent nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hedgerow.data import columns as encoders
+from hedgerow.data.faults import Place
+from hedgerow.data.known_columns import looks_like_identifier
+from hedgerow.data.sources import Location, opened, place_of
+from hedgerow.data.units import MANY, RowsLeftOut, needed_columns
+from hedgerow.errors import DataError
+from hedgerow.plan.plan import Feature, Label, Plan
+
+_ALL_MISSING = 0.5
+_WATCHED_ROWS = 10_000
+"""The first rows of a column, in which an identifier's values all differ."""
+
+
+@dataclass
+class ColumnFit:
+    """What the plan makes of one column.
+
+    Attributes:
+        name: its name.
+        role: "feature", "label" or "unit".
+        kind: "numeric", "categorical" or "identifier".
+        n_rows: cells.
+        n_missing: without a value.
+        n_below, n_above: numbers beyond the bounds, which count as the bound.
+        n_unlisted: texts that the plan does not list.
+        n_unreadable: cells that are no number, or no text; their rows are left out.
+        is_constant: whether all values that are there are one for the model.
+        looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
+    """
+
+    name: str
+    role: str
+    kind: str
+    n_rows: int = 0
+    n_missing: int = 0
+    n_below: int = 0
+    n_above: int = 0
+    n_unlisted: int = 0
+    n_unreadable: int = 0
+    is_constant: bool = True
+    looks_like_id: bool = False
+
+    @property
+    def beyond(self) -> float:
+        """The share of its cells that is clamped, or not listed."""
+        return (self.n_below + self.n_above + self.n_unlisted) / max(self.n_rows, 1)
+
+    def findings(self) -> list[str]:
+        """What its owner should look at, in words."""
+        said = []
+        if (self.n_below + self.n_above) / max(self.n_rows, 1) > MANY:
+            said.append("many values beyond the bounds: are these too narrow, or in another unit?")
+        if self.n_unlisted / max(self.n_rows, 1) > MANY:
+            is_label = self.role == "label"
+            said.append("many rows of no listed class: they are left out" if is_label else "many values not listed")
+        if self.n_unreadable:
+            said.append("cells that cannot be read: their rows are left out")
+        if self.role == "label" and self.n_missing:
+            said.append("rows without a label are left out")
+        elif self.role == "feature" and self.n_rows and self.n_missing / self.n_rows > _ALL_MISSING:
+            said.append("mostly missing")
+        if self.role != "unit" and self.is_constant and self.n_rows:
+            said.append("one value for the model: nothing can be learned from it")
+        if self.role == "feature" and self.looks_like_id:
+            said.append("looks like an identifier: leave it out, or make it privacy.unit")
+        return said
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """What the plan makes of a table.
+
+    Attributes:
+        n_rows: rows that have as many fields as the header.
+        columns: those that the plan names: features, label, unit.
+        ignored: names of the others.
+        unfit: rows that could not be taken apart, by the code that says why.
+    """
+
+    n_rows: int
+    columns: list[ColumnFit]
+    ignored: list[str]
+    unfit: RowsLeftOut = field(default_factory=dict)
+
+
+def table_fit(location: Location, plan: Plan, *, chunk_rows: int = 65536) -> TableFit:
+    """Read a table once, in bounded memory, and count what the plan makes of it.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+    """
+    names = needed_columns(plan)
+    table = opened(location)
+    unfit: RowsLeftOut = {}
+    counts = [_Counted.of(name, plan) for name in names]
+    for batch in table.batches(names, chunk_rows, unfit):
+        for count, column in zip(counts, batch, strict=True):
+            count.add(column, place_of(table))
+    columns = [count.finished() for count in counts]
+    ignored = [name for name in table.names() if name not in names]
+    return TableFit(columns[0].n_rows, columns, ignored, unfit)
+
+
+class _Counted:
+    """One column while its chunks come."""
+
+    def __init__(self, found: ColumnFit, item: Feature | Label | None) -> None:
+        self._found, self._item = found, item
+        self._only: float | None = None
+        self._watched: set[str] | None = set()
+        self._n_watched = 0
+
+    @classmethod
+    def of(cls, name: str, plan: Plan) -> _Counted:
+        for feature in plan.features:
+            if feature.name == name:
+                kind = "categorical" if feature.is_categorical else "numeric"
+                return cls(ColumnFit(name, "feature", kind), feature)
+        if name == plan.label.name:
+            return cls(ColumnFit(name, "label", "numeric" if plan.label.is_numeric else "categorical"), plan.label)
+        return cls(ColumnFit(name, "unit", "identifier"), None)
+
+    def add(self, column: Any, table: Place) -> None:
+        """Count one chunk."""
+        place = Place(table.source, self._found.name, has_decimal_commas=table.has_decimal_commas)
+        self._found.n_rows += len(column)
+        self._watch(column, place)
+        try:
+            self._count(column, place)
+        except DataError:  # a type that no cell of it fits
+            self._found.n_unreadable += len(column)
+
+    def finished(self) -> ColumnFit:
+        """What was counted."""
+        found = self._found
+        all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
+        found.looks_like_id = looks_like_identifier(found.name) or all_differ
+        return found
+
+    def _count(self, column: Any, place: Place) -> None:
+        found, item = self._found, self._item
+        bad = np.zeros(len(column), dtype=np.bool_)
+
+        def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+            bad[rows] = True
+
+        if item is None:
+            encoders.identifiers(column, place, unfit)
+            found.n_missing += int(np.count_nonzero(bad))
+            return
+        if found.kind == "categorical":
+            listed = item.categories if isinstance(item, Feature) else item.classes
+            values = encoders.category_indices(column, listed, place, unfit)
+            missing, unlisted = values == encoders.MISSING, (values == encoders.UNKNOWN) & ~bad
+            found.n_missing += int(np.count_nonzero(missing & ~bad))
+            found.n_unlisted += int(np.count_nonzero(unlisted))
+            self._compare(values[~missing & ~bad].astype(np.float64))
+        else:
+            low, high = (item.min, item.max) if isinstance(item, Feature) else item.bounds
+            numbers = encoders.numbers(column, place, unfit)
+            missing = np.isnan(numbers) & ~bad
+            found.n_missing += int(np.count_nonzero(missing))
+            good = numbers[~missing & ~bad]
+            found.n_below += int(np.count_nonzero(good < (low or 0.0)))
+            found.n_above += int(np.count_nonzero(good > (high or 0.0)))
+            self._compare(np.clip(good, low, high))
+        found.n_unreadable += int(np.count_nonzero(bad))
+
+    def _compare(self, values: NDArray[np.float64]) -> None:
+        if not len(values) or not self._found.is_constant:
+            return
+        self._only = float(values[0]) if self._only is None else self._only
+        self._found.is_constant = bool((values == self._only).all())
+
+    def _watch(self, column: Any, place: Place) -> None:
+        """Whether the first values all differ; fractions do so anyway, so of numbers only whole ones count."""
+        if self._watched is None or self._n_watched >= _WATCHED_ROWS:
+            return
+        first = column[:_WATCHED_ROWS] if isinstance(column, list) else column.slice(0, _WATCHED_ROWS)
+        try:
+            texts = [text for text in encoders.texts_of_cells(_decodable(first), place) if text is not None]
+        except DataError:
+            self._watched = None
+            return
+        self._n_watched += len(texts)
+        self._watched.update(texts)
+        has_fractions = any("." in text for text in texts)
+        if len(self._watched) < self._n_watched or has_fractions:
+            self._watched = None
+
+
+def _decodable(column: Any) -> Any:
+    """The cells of a column without those that are no UTF-8."""
+    if not isinstance(column, pa.Array) or not pa.types.is_binary(column.type):
+        return column
+    return pa.array([None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()])
+
