@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hedgerow.methods.registry import resolve
 from hedgerow.training.features import DRAWS_FOR_COVERAGE, EVEN_SHARE, FeatureOrder
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import INTERACTION_SHARE, Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom
 
@@ -124,7 +124,7 @@ def test_turns_are_those_of_the_definition(
     """Batches of any sizes, with news after any of them or none: the same turns as one by one, worked out slowly."""
     random = np.random.default_rng(seed)
     chosen = settings_of(factory, "adaptive", size, 80)
-    fast, slow = FeatureOrder(seed, chosen, N_FEATURES), SlowOrder(seed, 80, size, chosen.interaction_share)
+    fast, slow = FeatureOrder(seed, chosen, N_FEATURES), SlowOrder(seed, 80, size, INTERACTION_SHARE)
     tree = 0
     while tree < 80:
         n_trees = min(80 - tree, data.draw(st.integers(1, 30)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,12 @@ class CandidateSource:
         bins = np.searchsorted(cuts, np.arange(grid.n_codes)).astype(np.uint16)
         bins[grid.missing_code] = len(cuts) + 1
         return bins
+
+    def bin_tables(self) -> dict[str, Any]:
+        """The bins of all features at this moment, as a `Histogram` names them."""
+        tables = tuple(self.bin_of_code(feature) for feature in range(self._grid.n_features))
+        n_bins = tuple(int(table.max()) + 1 for table in tables)
+        return {"features": tuple(range(len(tables))), "bin_of_code": tables, "n_bins": n_bins}
 
     @property
     def reads_splits(self) -> bool:

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import INTERACTION_SHARE, Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom, permutation
 
@@ -38,7 +38,7 @@ class FeatureOrder:
 
     Args:
         seed: the plan's structure seed.
-        settings: n_trees, interaction, interaction_size and interaction_share.
+        settings: n_trees, interaction and interaction_size.
         n_features: features of the plan.
     """
 
@@ -48,7 +48,7 @@ class FeatureOrder:
         self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
         explores = self._kind == "adaptive" and self._size > 1
-        share = settings.interaction_share if explores else 0.0
+        share = INTERACTION_SHARE if explores else 0.0
         first = settings.n_trees - round(share * settings.n_trees)
         # What is tried does not depend on any release, so it is drawn before the first exchange.
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()

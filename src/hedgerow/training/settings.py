@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from hedgerow.losses.registry import build_loss, loss_kind
 from hedgerow.losses.tables import Loss
@@ -19,11 +19,14 @@ from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
 from hedgerow.trees.binning import build_grid
 
+Number = TypeVar("Number", int, float, float | None)
+
 MIN_TREES, MAX_TREES = 100, 300
 GREEDY_TREES = 25
 """Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
 ADAPTIVE_SUBSET = 3
 INTERACTION_SHARE = 0.5
+"""Of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
 CALIBRATION_MARGIN = 1e-7
 """Least relative extra noise, to pay for rounding and for the integer grid; see docs/proofs/discrete-gaussian.md."""
 
@@ -31,7 +34,7 @@ ROUNDING = 1e-12
 """Relative error, at most, of the few products and roots between a noise multiplier and its event."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Numbers in place of every "auto".
 
@@ -39,7 +42,6 @@ class Settings:
         n_trees, max_depth, batch_size, learning_rate: as in the plan.
         interaction: "cyclical", "random" or "adaptive".
         interaction_size: features per tree; for "adaptive", of the subsets that it tries besides single features.
-        interaction_share: share of the trees, at the end of the run, among which "adaptive" tries subsets.
         noise_ridge: leaf ridge per standard deviation of the gradient's noise.
         joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
         hessian_scale: c; None for the loss's own.
@@ -48,15 +50,14 @@ class Settings:
 
     n_trees: int
     max_depth: int
-    batch_size: int
+    batch_size: int = 1
     learning_rate: float
-    interaction: str
-    interaction_size: int
-    interaction_share: float
+    interaction: str = "cyclical"
+    interaction_size: int = 1
     noise_ridge: float
-    joint_clip: float | None
-    hessian_scale: float | None
-    noise_multiplier: float
+    joint_clip: float | None = None
+    hessian_scale: float | None = None
+    noise_multiplier: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = (
         "n_trees", "max_depth", "batch_size", "learning_rate", "interaction", "interaction_size", "joint_clip",
@@ -124,21 +125,19 @@ def resolve_boosting(plan: Plan) -> Settings:
     default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
     size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
     default_trees = MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m)
-    n_trees = _number(model.n_trees, GREEDY_TREES if greedy and size != 1 and not unlimited else default_trees)
+    n_trees = decided(model.n_trees, GREEDY_TREES if greedy and size != 1 and not unlimited else default_trees)
     averaging = model.weight_update == "averaging"
     batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
     settings = Settings(
         n_trees=n_trees,
-        max_depth=_number(model.max_depth, 4),
+        max_depth=decided(model.max_depth, 4),
         batch_size=min(batch_size, n_trees),
-        learning_rate=0.25 if isinstance(model.learning_rate, str) else model.learning_rate,
+        learning_rate=decided(model.learning_rate, 0.25),
         interaction=interaction,
         interaction_size=int(size),
-        interaction_share=INTERACTION_SHARE,
-        noise_ridge=_noise_ridge(plan),
+        noise_ridge=decided(model.noise_ridge, loss_kind(plan).noise_ridge),
         joint_clip=_joint_clip(plan),
         hessian_scale=_hessian_scale(plan),
-        noise_multiplier=0.0,
     )
     return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
 
@@ -164,7 +163,8 @@ def pays_for_candidates(plan: Plan) -> bool:
     return asks and model.split_method != "hist"
 
 
-def _number(value: int | str, default: int) -> int:
+def decided(value: Number | str, default: Number) -> Number:
+    """What a plan says, or the default for its "auto"."""
     return default if isinstance(value, str) else value
 
 
@@ -174,29 +174,16 @@ def _default_trees(mu: float, n_records: int, n_features: int) -> int:
     return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
 
 
-def _noise_ridge(plan: Plan) -> float:
-    choice = plan.model.noise_ridge
-    if not isinstance(choice, str):
-        return choice
-    return loss_kind(plan).noise_ridge
-
-
 def _joint_clip(plan: Plan) -> float | None:
-    choice = plan.model.joint_clip
+    choice, kind = plan.model.joint_clip, loss_kind(plan)
     if choice == "none":
         return None
-    if not isinstance(choice, str):
-        return choice
-    kind = loss_kind(plan)
-    return kind.clip if plan.model.weight_update in kind.clipped_updates else None
+    return decided(choice, kind.clip if plan.model.weight_update in kind.clipped_updates else None)
 
 
 def _hessian_scale(plan: Plan) -> float | None:
-    choice = plan.model.hessian_scale
-    if not isinstance(choice, str):
-        return choice
-    clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
-    return loss_kind(plan).clipped_hessian_scale if clipped else None
+    is_clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
+    return decided(plan.model.hessian_scale, loss_kind(plan).clipped_hessian_scale if is_clipped else None)
 
 
 def _noise_multiplier(plan: Plan, settings: Settings) -> float:

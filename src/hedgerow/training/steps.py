@@ -1,4 +1,4 @@
-"""What every program is made of: its fixed parts, the paid histograms of candidates, and the rule for leaves."""
+"""What every program is made of: its fixed parts, what it has so far, and the rule for leaves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from hedgerow.losses.tables import SCORE_LIMIT, Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
-from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, link_of
-from hedgerow.trees.histograms import Histogram
 from hedgerow.trees.leaves import LeafRule, largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
@@ -98,34 +96,6 @@ def grown_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None
     with suppress(EndedEarly):
         yield from boost(grown)
     return grown.ensemble()
-
-
-def histogram_query(
-    run: Run, candidates: CandidateSource, exchange: int, update: FittedTrees | None, first: int, score_bound: int
-) -> Histogram:
-    """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2).
-
-    Before the first tree all Hessians are equal: un-noised for candidates at quantiles, these are counts.
-    """
-    rows = run.plan.privacy.rows_per_unit
-    features = tuple(range(run.grid.n_features))
-    tables = tuple(candidates.bin_of_code(feature) for feature in features)
-    n_bins = tuple(int(table.max()) + 1 for table in tables)
-    # One record adds one Hessian to one bin of every feature.
-    largest = run.loss.largest_statistic(run.loss.n_statistics - 1)
-    return Histogram(
-        purpose=Histogram.purpose_of(exchange, f"candidates before tree {first}"),
-        length=sum(n_bins),
-        bound=largest,
-        sensitivity_squared=largest * largest * len(features) * rows * rows,
-        noise_multiplier=0.0 if run.plan.reads_quantiles else run.settings.noise_multiplier / math.sqrt(len(features)),
-        update=update,
-        ensemble_size=first - (update.trees.n_trees if update else 0),
-        features=features,
-        bin_of_code=tables,
-        n_bins=n_bins,
-        score_bound=score_bound,
-    )
 
 
 @lru_cache(maxsize=4)

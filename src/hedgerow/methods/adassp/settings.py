@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hedgerow.losses.tables import RECORD_NORM, Loss
@@ -13,7 +13,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
-from hedgerow.training.settings import ROUNDING, Settings
+from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.binning import build_grid
 
 GRAM_SHIFT = 7
@@ -107,16 +107,10 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         max_depth=8,
         batch_size=m,
         learning_rate=own.learning_rate,
-        interaction="cyclical",
-        interaction_size=1,
-        interaction_share=0.0,
         noise_ridge=own.ridge,
-        joint_clip=None,
-        hessian_scale=None,
-        noise_multiplier=0.0,
         loss_kind=loss_kind,
-        rounds=rounds if isinstance(own.rounds, str) else own.rounds,
-        row_norm=math.sqrt(m + 1) if isinstance(own.row_norm, str) else min(own.row_norm, math.sqrt(m + 1)),
+        rounds=decided(own.rounds, rounds),
+        row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
     )
     if unlimited:
@@ -132,7 +126,7 @@ def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)
     )
-    return AdasspSettings(**{**settings.__dict__, "gram_multiplier": gram, "noise_multiplier": cross})
+    return replace(settings, gram_multiplier=gram, noise_multiplier=cross)
 
 
 def _demands(plan: Plan, settings: AdasspSettings) -> tuple[NoiseDemand, NoiseDemand]:

@@ -34,9 +34,9 @@ from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, histogram_query, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, leaf_rule
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
-from hedgerow.trees.histograms import NodeHistograms, SplitSums
+from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
 from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_of
 from hedgerow.trees.plausibility import PartitionSums
@@ -102,16 +102,40 @@ class _Position:
         run, first = self.run, self.n_fitted
         rows = run.plan.privacy.rows_per_unit
         return kind(
-            purpose=kind.purpose_of(self.exchange, f"trees {first}-{first + n_trees - 1}{level}"),
+            **self._common(kind, f"trees {first}-{first + n_trees - 1}{level}"),
             length=n_entries * run.loss.n_statistics,
             bound=run.loss.bound(),
             sensitivity_squared=run.loss.sensitivity_squared(self.score_bound) * per_record * rows * rows,
             noise_multiplier=run.settings.noise_multiplier / math.sqrt(per_record),
-            update=self.update,
-            ensemble_size=first - (self.update.trees.n_trees if self.update else 0),
-            score_bound=self.score_bound,
             **details,
         )
+
+    def histogram(self) -> Histogram:
+        """A paid round of candidates: the Hessians of all features (CCS'22, Algorithm 2).
+
+        Before the first tree all Hessians are equal: un-noised for candidates at quantiles, these are counts.
+        """
+        run, k = self.run, self.run.grid.n_features
+        rows, tables = run.plan.privacy.rows_per_unit, self.candidates.bin_tables()
+        # One record adds one Hessian to one bin of every feature.
+        largest = run.loss.largest_statistic(run.loss.n_statistics - 1)
+        return Histogram(
+            **self._common(Histogram, f"candidates before tree {self.n_fitted}"),
+            **tables,
+            length=sum(tables["n_bins"]),
+            bound=largest,
+            sensitivity_squared=largest * largest * k * rows * rows,
+            noise_multiplier=0.0 if run.plan.reads_quantiles else run.settings.noise_multiplier / math.sqrt(k),
+        )
+
+    def _common(self, kind: type[Query], subject: str) -> dict[str, Any]:
+        """What all queries say."""
+        return {
+            "purpose": kind.purpose_of(self.exchange, subject),
+            "update": self.update,
+            "ensemble_size": self.n_fitted - (self.update.trees.n_trees if self.update else 0),
+            "score_bound": self.score_bound,
+        }
 
 
 def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[Query, IntVector, None]:
@@ -120,8 +144,7 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features))
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
-            query = histogram_query(run, candidates, at.exchange, at.update, at.n_fitted, at.score_bound)
-            candidates.take_histogram((yield query))
+            candidates.take_histogram((yield at.histogram()))
             at.asked()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
         grown.add(fitted, weights)

@@ -71,7 +71,7 @@ def _boost(asking: _Asking, grown: Grown) -> Generator[Query, IntVector, None]:
         growing = yield from _grow(asking, candidates)
         sums = yield asking.leaves(growing)
         trees = growing.trees
-        values = leaf_values(sums, asking.leaf_noise, run.loss, trees, _rule(asking))
+        values = leaf_values(sums, laplace_noise(asking.settings.leaf_scale), run.loss, trees, _rule(asking))
         found = leaf_weights(sums, run.loss, 1, "gradient")
         values[found < DpXgboost.of(plan).min_child_weight * run.loss.scales[1]] = 0
         fitted = FittedTrees(trees, values)
@@ -83,33 +83,18 @@ class _Asking:
     """The queries of one run, in their order.
 
     Attributes:
-        run: what stays fixed.
+        run, settings: what stays fixed.
         number: trees fitted so far.
     """
 
     def __init__(self, run: Run, settings: DpXgboostSettings) -> None:
-        self.run, self._settings = run, settings
+        self.run, self.settings = run, settings
         self.number = 0
         self._exchange = 0
         self._update: FittedTrees | None = None
         self._score_bound = 0
         self._threshold = sampling_threshold(run.plan)
         self._sketch_size, self._split_size, self._leaf_size = sensitivities(run.plan, run.loss)
-
-    @property
-    def leaf_noise(self) -> float:
-        """Standard deviation of a leaf sum's noise, in integer units."""
-        return math.sqrt(2) * self._settings.leaf_scale
-
-    @property
-    def sketch_noise(self) -> float:
-        """Of a bin's of the sketch."""
-        return math.sqrt(2) * self._settings.sketch_scale
-
-    @property
-    def split_noise(self) -> float:
-        """Of an entry of a node's histogram."""
-        return math.sqrt(2) * self._settings.split_scale
 
     def fitted(self, fitted: FittedTrees) -> None:
         """A tree is complete."""
@@ -118,18 +103,14 @@ class _Asking:
 
     def sketch(self, candidates: CandidateSource) -> PureHistogram:
         """Counts of all features' bins."""
-        features = tuple(range(self.run.grid.n_features))
-        tables = tuple(candidates.bin_of_code(feature) for feature in features)
-        n_bins = tuple(int(table.max()) + 1 for table in tables)
-        count = self.run.loss.largest_statistic(1)
-        pure = self._pure(self._settings.sketch_scale, self._sketch_size)
-        common = self._common(PureHistogram, "candidates", sum(n_bins), pure)
-        common |= {"bound": count, "features": features, "bin_of_code": tables, "n_bins": n_bins}
-        return PureHistogram(**common)
+        tables, count = candidates.bin_tables(), self.run.loss.largest_statistic(1)
+        pure = self._pure(self.settings.sketch_scale, self._sketch_size)
+        common = self._common(PureHistogram, "candidates", sum(tables["n_bins"]), pure)
+        return PureHistogram(**{**common, **tables, "bound": count})
 
     def selection(self, growing: GrowingTrees, is_candidate: NDArray[np.bool_], coins: NDArray[np.bool_]) -> Query:
         """One split per node of the level that is to be added."""
-        pure = self._pure(self._settings.split_scale, self._split_size)
+        pure = self._pure(self.settings.split_scale, self._split_size)
         common = self._level(SplitSelection, growing, pure)
         return SplitSelection(
             **common,
@@ -144,13 +125,13 @@ class _Asking:
 
     def histograms(self, growing: GrowingTrees) -> Query:
         """Noisy histograms of every node of the level that is to be added."""
-        pure = self._pure(self._settings.split_scale, self._split_size)
+        pure = self._pure(self.settings.split_scale, self._split_size)
         return PureNodeHistograms(**self._level(PureNodeHistograms, growing, pure))
 
     def leaves(self, growing: GrowingTrees) -> PureLeafSums:
         """Sums of gradients and counts per leaf."""
         trees = growing.trees
-        pure = self._pure(self._settings.leaf_scale, self._leaf_size)
+        pure = self._pure(self.settings.leaf_scale, self._leaf_size)
         common = self._common(PureLeafSums, "leaves", 2 * trees.n_leaves, pure)
         return PureLeafSums(**common, trees=trees)
 
@@ -181,6 +162,11 @@ class _Asking:
         }
 
 
+def laplace_noise(scale: int) -> float:
+    """Standard deviation of Laplace noise of this scale."""
+    return math.sqrt(2) * scale
+
+
 def _take_sketch(asking: _Asking, candidates: CandidateSource, counts: IntVector) -> None:
     """Re-cut every numeric feature's candidates at the quantiles that its noisy histogram shows."""
     position = 0
@@ -189,7 +175,7 @@ def _take_sketch(asking: _Asking, candidates: CandidateSource, counts: IntVector
         # The last bin of a numeric feature holds its missing values.
         values = counts[position : position + n_bins - 1]
         position += n_bins
-        candidates.take_bins(feature, values, asking.sketch_noise)
+        candidates.take_bins(feature, values, laplace_noise(asking.settings.sketch_scale))
 
 
 def _grow(asking: _Asking, candidates: CandidateSource) -> Growth:
@@ -261,7 +247,7 @@ def _split_rule(asking: _Asking) -> SplitRule:
         leaf_ridge=run.plan.model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=GRADIENT_LIMIT,
-        gradient_noise=asking.split_noise / GRADIENT_UNIT,
+        gradient_noise=laplace_noise(asking.settings.split_scale) / GRADIENT_UNIT,
     )
 
 

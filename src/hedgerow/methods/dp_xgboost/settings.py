@@ -16,7 +16,7 @@ from hedgerow.privacy.calibration import epsilon_of
 from hedgerow.privacy.cost import amplified_epsilon
 from hedgerow.privacy.events import DiscreteLaplaceEvent, Event, SelectionEvent, UnnoisedEvent
 from hedgerow.protocol.queries import SAMPLING_STEPS
-from hedgerow.training.settings import Settings, most_bins
+from hedgerow.training.settings import Settings, decided, most_bins
 
 DEFAULT_TREES, DEFAULT_DEPTH, DEFAULT_LEARNING_RATE, DEFAULT_NOISE_RIDGE = 20, 4, 0.3, 1.0
 _HALVINGS = 60
@@ -93,19 +93,12 @@ def resolve_dp_xgboost(plan: Plan) -> DpXgboostSettings:
         PrivacyError: when no noise keeps the promise.
     """
     model = plan.model
-    n_trees = DEFAULT_TREES if isinstance(model.n_trees, str) else model.n_trees
     settings = DpXgboostSettings(
-        n_trees=n_trees,
-        max_depth=DEFAULT_DEPTH if isinstance(model.max_depth, str) else model.max_depth,
-        batch_size=1,
-        learning_rate=DEFAULT_LEARNING_RATE if isinstance(model.learning_rate, str) else model.learning_rate,
-        interaction="cyclical",
+        n_trees=decided(model.n_trees, DEFAULT_TREES),
+        max_depth=decided(model.max_depth, DEFAULT_DEPTH),
+        learning_rate=decided(model.learning_rate, DEFAULT_LEARNING_RATE),
         interaction_size=len(plan.features),
-        interaction_share=0.0,
-        noise_ridge=DEFAULT_NOISE_RIDGE if isinstance(model.noise_ridge, str) else model.noise_ridge,
-        joint_clip=None,
-        hessian_scale=None,
-        noise_multiplier=0.0,
+        noise_ridge=decided(model.noise_ridge, DEFAULT_NOISE_RIDGE),
         sketch_scale=0,
         split_scale=0,
         leaf_scale=0,

@@ -53,7 +53,7 @@ from hedgerow.privacy.events import (
 )
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, FittedTrees, IntVector, Query
-from hedgerow.training.settings import Settings
+from hedgerow.training.settings import Settings, decided
 from hedgerow.training.steps import Run, grown_score_bound
 from hedgerow.trees.binning import build_grid
 
@@ -146,7 +146,7 @@ def s_gbdt_terms(plan: Plan) -> tuple[SGbdtTerms, float]:
         PrivacyError: when no noise keeps the promise.
     """
     section, privacy = SGbdt.of(plan), plan.privacy
-    n_regular = DEFAULT_ROUNDS if isinstance(plan.model.n_trees, str) else plan.model.n_trees
+    n_regular = decided(plan.model.n_trees, DEFAULT_ROUNDS)
     threshold = max(1, math.floor(section.subsampling_ratio * SAMPLING_STEPS))
     share = section.initial_score_share
     n_rounds = n_regular + section.extra_rounds
@@ -325,7 +325,7 @@ def _basis(plan: Plan) -> LinearBasis:
     return LinearBasis.of(plan, build_grid(plan), ROW_NORM, SGbdt.of(plan).linear_scale, numeric_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SGbdtSettings(Settings):
     """Numbers in place of every "auto"; one tree a round.
 
@@ -372,15 +372,9 @@ def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(
         n_trees=terms.n_rounds + (n_start_trees(plan) if terms.is_linear else int(terms.has_initial_score)),
-        max_depth=int(model.max_depth) if model.max_depth != "auto" else (2 if plan.label.is_numeric else 4),
-        batch_size=1,
-        learning_rate=0.1 if isinstance(model.learning_rate, str) else model.learning_rate,
-        interaction="cyclical",
-        interaction_size=1,
-        interaction_share=0.0,
-        noise_ridge=1.0 if isinstance(model.noise_ridge, str) else model.noise_ridge,
-        joint_clip=None,
-        hessian_scale=None,
+        max_depth=decided(model.max_depth, 2 if plan.label.is_numeric else 4),
+        learning_rate=decided(model.learning_rate, 0.1),
+        noise_ridge=decided(model.noise_ridge, 1.0),
         noise_multiplier=noise_multiplier,
         s_gbdt=terms,
     )
