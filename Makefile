@@ -14,7 +14,7 @@ help:
 	@echo "make bench   speed against XGBoost"
 	@echo "make compose run docker-compose.yml, and compare its model with a local run's"
 	@echo "make flower-compose   the same for deploy/flower-compose.yml, over Flower"
-	@echo "make proto   write the Python code of protocol/wire/hedgerow.proto again"
+	@echo "make proto   write the Python code of protocol/hedgerow.proto again"
 	@echo "make clean   remove the virtual environment and all caches"
 
 demo: $(VENV)/.installed
@@ -41,7 +41,7 @@ flower-compose: $(VENV)/.installed
 	deploy/flower-compose-check $(BIN)/python
 
 proto: $(VENV)/.installed-dev
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hedgerow/protocol/wire/hedgerow.proto
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hedgerow/protocol/hedgerow.proto
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

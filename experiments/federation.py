@@ -25,11 +25,10 @@ import pandas as pd
 
 from experiments.datasets import Table
 from hedgerow.cli.inputs import read_plan, read_policy, signing_key, signing_roster
-from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
 from hedgerow.client.node_session import NodeSession, run_node
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.data.drafts import plan_toml
 from hedgerow.data.site_data import SiteData, read_site_data
@@ -38,11 +37,11 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.script import RunState
+from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Outcome
+from hedgerow.server.run import RunSetup
 from hedgerow.server.status import RunEvent, RunEventKind
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings

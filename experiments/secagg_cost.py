@@ -45,7 +45,7 @@ from hedgerow.secagg.messages import (
 from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.session import EpochSession, default_wishes
 from hedgerow.secagg.view import EpochRecord
-from hedgerow.server.epochs import most_slots
+from hedgerow.server.phases import most_slots
 
 FLOWER_MISSING = "Flower is not installed here: `pip install flwr` (or run this in an environment that has it)."
 

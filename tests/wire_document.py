@@ -12,9 +12,8 @@ from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
 from hedgerow.flower.envelope import Bundle, Envelope, Kind
 from hedgerow.flower.socket import HandedBack, HandedOn
 from hedgerow.protocol import messages
-from hedgerow.protocol.results import EventReport, RunReport, SiteReport
-from hedgerow.protocol.wire.reports import Update, WatchRequest
-from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction
+from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update, WatchRequest
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
 from hedgerow.secagg.aggregator import AggregatorState
 from hedgerow.secagg.encoding import HASHES, KEYS
@@ -62,7 +61,7 @@ ROOMS = (
     Room(
         "A run",
         "What a node and the coordinator say to each other in a run, whatever engine carries it. Which may come when "
-        "is the table of `hedgerow.protocol.script`.",
+        "is the table of `hedgerow.protocol.messages`.",
         get_args(messages.Message),
     ),
     Room(
@@ -121,7 +120,7 @@ ROOMS = (
     ),
     Room(
         "A stream over gRPC",
-        "The engine `grpc` carries messages in the `Message` of `protocol/wire/hedgerow.proto`, over mutual TLS in "
+        "The engine `grpc` carries messages in the `Message` of `protocol/hedgerow.proto`, over mutual TLS in "
         "which both sides pin the other's certificate by the roster. The version stands in the names of the services. "
         "A node says its Introduction first, the coordinator an Admittance; then both send messages of the run. The "
         "side that ends the stream says a Farewell first.",

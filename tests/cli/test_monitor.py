@@ -15,8 +15,7 @@ from rich.console import Console
 
 from hedgerow.cli.main import main
 from hedgerow.cli.monitor import MonitorView, clock_time, described, span
-from hedgerow.protocol.results import EventReport, RunReport, SiteReport
-from hedgerow.protocol.wire.reports import Update
+from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_monitor import Monitors
 from hedgerow.transport.identities import read_private

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from hedgerow.client.admission import read_early
 from hedgerow.client.node import warm_up
+from hedgerow.client.policy import read_early
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError
 from hedgerow.methods.replica import rehearse

@@ -36,7 +36,7 @@ from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.protocol.wire.refusals import WireRefusal
+from hedgerow.protocol.stream import WireRefusal
 from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
 from hedgerow.transport.interface import Joined, Left
 from hedgerow.transport.roster_file import build_roster

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.cli.main import main
-from hedgerow.client.admission import read_plan
-from hedgerow.client.policy import parse_policy
+from hedgerow.client.policy import parse_policy, read_plan
 from hedgerow.errors import HedgerowError, ModelError, PlanError, RemoteProtocolError
 from hedgerow.local.training import train
 from hedgerow.methods.tasks import EvaluationTask

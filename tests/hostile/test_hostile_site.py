@@ -36,16 +36,16 @@ from hedgerow.protocol.messages import (
     Ready,
     Refused,
     RoundRequest,
+    RunState,
     decode,
     encode,
 )
-from hedgerow.protocol.script import RunState
 from hedgerow.secagg import masks, participant
 from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.sites import MOST_UNACKNOWLEDGED, Sites
+from hedgerow.server.run import MOST_UNACKNOWLEDGED, Sites
 from hedgerow.server.status import RunEvent
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size

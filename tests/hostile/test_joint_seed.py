@@ -31,8 +31,8 @@ from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
 from hedgerow.server.coordinator import RunSession
-from hedgerow.server.epochs import parameters_of
 from hedgerow.server.journal import JournalledRelease
+from hedgerow.server.phases import parameters_of
 from hedgerow.server.release import Releaser
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.memory_network import MemoryHub

@@ -25,8 +25,15 @@ from hedgerow.rounds import release_bound
 from hedgerow.secagg.guarantees import MAX_NODES
 from hedgerow.secagg.messages import Acknowledgement
 from hedgerow.secagg.session import EpochSession
-from hedgerow.server.epochs import MAX_SLOTS, SLOT_KEYS_BYTES, check_rounds, most_slots, slots_for
-from hedgerow.server.rounds import RELEASES_BYTES, check_releases
+from hedgerow.server.phases import (
+    MAX_SLOTS,
+    RELEASES_BYTES,
+    SLOT_KEYS_BYTES,
+    check_releases,
+    check_rounds,
+    most_slots,
+    slots_for,
+)
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 from tests.secagg.lab import set_up

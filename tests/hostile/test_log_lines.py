@@ -10,7 +10,7 @@ from hedgerow.cli.coordinator import RunLines
 from hedgerow.cli.node import ConnectionNotes
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.flower import site
-from hedgerow.protocol.wire.refusals import WireCode
+from hedgerow.protocol.stream import WireCode
 from hedgerow.server.status import RunEvent, RunEventKind
 from hedgerow.transport.interface import Connected, Disconnected
 

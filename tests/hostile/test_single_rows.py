@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from hedgerow.cli.main import main
-from hedgerow.client.admission import NodeSetup, check_own_plan
 from hedgerow.client.budget import RESERVED, BudgetBook
 from hedgerow.client.node import Node
 from hedgerow.client.node_session import NodeSession
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import NodeSetup, Policy, check_own_plan
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData

@@ -6,7 +6,7 @@ import string
 from collections.abc import Iterator
 
 # Their classes of errors have entries too.
-import hedgerow.protocol.wire.refusals
+import hedgerow.protocol.stream
 import hedgerow.secagg.session  # noqa: F401
 from hedgerow.errors import HedgerowError, entries
 

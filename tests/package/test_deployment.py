@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.plan.plan import parse_plan
-from hedgerow.protocol.wire.refusals import WireCode
+from hedgerow.protocol.stream import WireCode
 from hedgerow.secagg.transitions import Code
 from hedgerow.transport.connections import STRANGERS
 from hedgerow.transport.grpc_hub import SITE_CONNECTIONS

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hedgerow.codec import VERSION
-from hedgerow.protocol.wire import hedgerow_pb2 as pb
+from hedgerow.protocol import hedgerow_pb2 as pb
 from hedgerow.transport.grpc_link import JOIN, WATCH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PROTO = "hedgerow/protocol/wire/hedgerow.proto"
+PROTO = "hedgerow/protocol/hedgerow.proto"
 
 
 def test_the_generated_code_is_fresh(tmp_path: Path) -> None:

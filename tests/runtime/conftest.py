@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession, handle
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
@@ -25,14 +24,13 @@ from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
-from hedgerow.protocol.messages import MessageKind, Payload, decode
-from hedgerow.protocol.script import NodeState
+from hedgerow.protocol.messages import MessageKind, NodeState, Payload, decode
 from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
 from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.run import RunSetup
 from hedgerow.server.status import RunEvent
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults

@@ -16,19 +16,18 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.cli.inputs import signing_key, signing_roster
-from hedgerow.client.admission import NodeSetup
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import SamplingSource, SeededSampling
 from hedgerow.client.node_session import NodeSession, run_node
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import NodeSetup, Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Federation, Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, run_coordinator
-from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal
+from hedgerow.server.run import RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hedgerow.client.arrivals import ArrivalFolder, ArrivalsOfRun
-from hedgerow.client.node import SamplingSource, SeededSampling
+from hedgerow.client.node import ArrivalFolder, ArrivalsOfRun, SamplingSource, SeededSampling
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.errors import DataError, EnvironmentFault, UsageError
 from hedgerow.local.training import train

@@ -15,7 +15,7 @@ from hedgerow.local.training import train
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind
-from hedgerow.server import epochs
+from hedgerow.server import phases
 from hedgerow.transport.interface import Arrived
 from tests.memory_network import Direction, Fate, Passing
 
@@ -89,7 +89,7 @@ def test_a_coordinator_that_counts_every_share_of_noise_is_refused(
     federate: Builder, factory: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that sees the releases takes its own share away; nodes do not believe an account that forgets this."""
-    monkeypatch.setattr(epochs, "LEAST_COLLUDERS", 0)
+    monkeypatch.setattr(phases, "LEAST_COLLUDERS", 0)
     federation = federate(4, factory.make_plan(privacy={"noise": "distributed"}), noise=SystemNoise(os.urandom))
     with pytest.raises(AggregationError):
         federation.run()

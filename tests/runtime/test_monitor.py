@@ -15,8 +15,7 @@ from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.results import EventReport, RunReport
-from hedgerow.protocol.wire.reports import event_bytes, report_bytes
+from hedgerow.protocol.reports import EventReport, RunReport, event_bytes, report_bytes
 from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 
 if TYPE_CHECKING:

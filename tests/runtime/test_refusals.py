@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hedgerow.client import policy
-from hedgerow.client.admission import require_moderate
-from hedgerow.client.policy import Policy, parse_policy
+from hedgerow.client.policy import Policy, parse_policy, require_moderate
 from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.registry import resolve
 from hedgerow.plan.plan import Plan

@@ -12,6 +12,7 @@ from hedgerow.codec import MAGIC, VERSION
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.protocol.messages import (
     PAYLOADS,
+    SCRIPT,
     Abandoned,
     Done,
     EvaluationInvitation,
@@ -20,18 +21,21 @@ from hedgerow.protocol.messages import (
     Invitation,
     Message,
     MessageKind,
+    NodeState,
     Payload,
     Ready,
     Refused,
     RoundRequest,
+    RunState,
     Salvaged,
     Stop,
     Welcome,
     decode,
     encode,
+    is_expected,
     kind_of,
+    require_expected,
 )
-from hedgerow.protocol.script import SCRIPT, NodeState, RunState, is_expected, require_expected
 
 HASHES = st.binary(min_size=32, max_size=32)
 CODES = st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hedgerow.codec import CodecFault, Encoded
-from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrapped, wrapped
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_uplink import GrpcUplink

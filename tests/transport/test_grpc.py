@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
 from hedgerow.transport.roster_file import build_roster

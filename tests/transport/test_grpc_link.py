@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport import grpc_link
 from hedgerow.transport.grpc_link import DEFAULTS, LEAST_SPEED, Caller, Link, next_of, within
 

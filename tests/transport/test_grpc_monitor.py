@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 
 from hedgerow.codec import CodecFault
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.results import EventReport, RunReport, SiteReport
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.reports import MAX_EVENTS, Update, WatchRequest, event_bytes, report_bytes
-from hedgerow.protocol.wire.stream import Farewell, read_as, wrapped
+from hedgerow.protocol.reports import (
+    MAX_EVENTS,
+    EventReport,
+    RunReport,
+    SiteReport,
+    Update,
+    WatchRequest,
+    event_bytes,
+    report_bytes,
+)
+from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, read_as, wrapped
 from hedgerow.transport import grpc_monitor
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import WATCH, grpc

@@ -16,8 +16,7 @@ import pytest
 from hedgerow.codec import VERSION
 from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.messages import Hello
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, wrapped
+from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrapped
 from hedgerow.transport import grpc_uplink
 from hedgerow.transport.identities import Role, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left

@@ -21,12 +21,12 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.protocol.results import WAITING
-from hedgerow.protocol.script import RunState
+from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.reports import WAITING
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
-from hedgerow.server.facts import RunSetup
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.run import RunSetup
 from hedgerow.server.status import Audience, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.engines import ENGINES

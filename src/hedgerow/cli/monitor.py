@@ -23,9 +23,17 @@ from rich.text import Text
 from hedgerow.cli.inputs import address_of
 from hedgerow.cli.output import json_text, megabytes, note, number
 from hedgerow.errors import UsageError
-from hedgerow.protocol.results import EVALUATION, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
-from hedgerow.protocol.wire.reports import LEAST_INTERVAL, LONGEST_INTERVAL, Update
+from hedgerow.protocol.reports import (
+    EVALUATION,
+    LEAST_INTERVAL,
+    LONGEST_INTERVAL,
+    EventReport,
+    RunReport,
+    SiteReport,
+    SiteState,
+    Update,
+)
+from hedgerow.protocol.stream import WireCode, WireRefusal, known
 from hedgerow.transport.grpc_monitor import GrpcWatch, WatchEvent
 from hedgerow.transport.identities import read_private
 from hedgerow.transport.interface import Connected, Disconnected

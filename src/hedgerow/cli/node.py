@@ -16,19 +16,18 @@ from pathlib import Path
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
-from hedgerow.client.admission import (
+from hedgerow.client.budget import BudgetBook
+from hedgerow.client.node import ArrivalFolder, warm_up
+from hedgerow.client.node_session import NodeSession, leave, run_node
+from hedgerow.client.policy import (
     NodeSetup,
+    Policy,
     check_own_plan,
     no_held_out_rows,
     no_training_rows,
     read_early,
     require_declared_rows,
 )
-from hedgerow.client.arrivals import ArrivalFolder
-from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import warm_up
-from hedgerow.client.node_session import NodeSession, leave, run_node
-from hedgerow.client.policy import Policy
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import column_names, is_url, opened
@@ -39,7 +38,7 @@ from hedgerow.methods.tasks import digest_of_model
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
+from hedgerow.protocol.stream import WireCode, WireRefusal, known
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.identities import read_private

@@ -14,7 +14,7 @@ from hedgerow.methods.dp_xgboost.settings import DpXgboostSettings
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
-from hedgerow.server.sites import SMALLEST_COHORT
+from hedgerow.server.run import SMALLEST_COHORT
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""

@@ -13,10 +13,9 @@ from math import isqrt
 
 import numpy as np
 
-from hedgerow.client.admission import NodeSetup, require_draws_left
-from hedgerow.client.arrivals import ArrivalsOfRun
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import EvaluationNode, Node
+from hedgerow.client.node import ArrivalsOfRun, EvaluationNode, Node
+from hedgerow.client.policy import NodeSetup, require_draws_left
 from hedgerow.client.state import NodeStep, NodeStore, StoredRun
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.methods.replica import Replica
@@ -24,10 +23,9 @@ from hedgerow.methods.tasks import checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import Event
-from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, Salvaged
+from hedgerow.protocol.messages import Finished, Message, MessageKind, NodeState, Payload, RoundRequest, Salvaged
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.protocol.results import Salvage
-from hedgerow.protocol.script import NodeState
+from hedgerow.protocol.reports import Salvage
 from hedgerow.rounds import (
     HEADROOM,
     VECTOR_ID,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hedgerow.client.admission import (
+from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
+from hedgerow.client.node import EvaluationNode, Node
+from hedgerow.client.node_run import NodeRun
+from hedgerow.client.policy import (
     NodeSetup,
     answering_node,
     asked_by,
@@ -19,9 +22,6 @@ from hedgerow.client.admission import (
     require_same_plan,
     task_of,
 )
-from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
-from hedgerow.client.node import EvaluationNode, Node
-from hedgerow.client.node_run import NodeRun
 from hedgerow.client.state import JOINING, OPEN, NodeStore, StoredRun
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal
 from hedgerow.evaluation.estimates import Evaluation
@@ -29,6 +29,7 @@ from hedgerow.methods.replica import Replica
 from hedgerow.methods.tasks import Task, digest_of_model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
+    FROM_COORDINATOR,
     NO_HASH,
     Abandoned,
     Done,
@@ -38,6 +39,7 @@ from hedgerow.protocol.messages import (
     Invitation,
     Message,
     MessageKind,
+    NodeState,
     Payload,
     Ready,
     Refused,
@@ -48,10 +50,10 @@ from hedgerow.protocol.messages import (
     decode,
     encode,
     kind_of,
+    require_expected,
 )
-from hedgerow.protocol.results import Salvage
-from hedgerow.protocol.script import FROM_COORDINATOR, NodeState, require_expected
-from hedgerow.protocol.wire.refusals import WireRefusal, known
+from hedgerow.protocol.reports import Salvage
+from hedgerow.protocol.stream import WireRefusal, known
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent

@@ -21,8 +21,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.protocol.messages import MessageKind, encode
 from hedgerow.server.coordinator import RunSession
-from hedgerow.server.facts import invitation_to
 from hedgerow.server.release import EvaluatedModel, Outcome
+from hedgerow.server.run import invitation_to
 from hedgerow.server.status import RunBoard
 from hedgerow.transport.identities import PrivateIdentity, read_private
 from hedgerow.transport.interface import Hub

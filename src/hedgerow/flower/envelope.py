@@ -23,8 +23,7 @@ from hedgerow.crypto.agreement import SecretKey
 from hedgerow.crypto.faults import PrimitiveFault
 from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from hedgerow.crypto.kdf import hkdf
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.stream import refused
+from hedgerow.protocol.stream import WireCode, WireRefusal, refused
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES
 MOST_MESSAGES = 4096

@@ -28,7 +28,7 @@ from hedgerow.flower.envelope import (
     sealed,
     sign,
 )
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned

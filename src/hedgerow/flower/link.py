@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hedgerow.client.admission import NodeSetup, asked_by
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node_session import NodeSession
+from hedgerow.client.policy import NodeSetup, asked_by
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import stored_version
 from hedgerow.errors import DataError, HedgerowError
@@ -30,9 +30,18 @@ from hedgerow.flower.envelope import (
     sealed,
     sign,
 )
-from hedgerow.protocol.messages import EvaluationInvitation, Hello, Invitation, Refused, Welcome, decode, encode
-from hedgerow.protocol.script import FROM_COORDINATOR, NodeState
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.messages import (
+    FROM_COORDINATOR,
+    EvaluationInvitation,
+    Hello,
+    Invitation,
+    NodeState,
+    Refused,
+    Welcome,
+    decode,
+    encode,
+)
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.storage import Database
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.roster_file import PinnedRoster, require_pinned

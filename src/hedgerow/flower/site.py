@@ -28,10 +28,16 @@ from hedgerow.cli.node import (
     with_rows_read,
 )
 from hedgerow.cli.output import note
-from hedgerow.client.admission import NodeSetup, check_own_plan, no_held_out_rows, no_training_rows, rows_are_counted
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import warm_up
-from hedgerow.client.policy import Policy
+from hedgerow.client.policy import (
+    NodeSetup,
+    Policy,
+    check_own_plan,
+    no_held_out_rows,
+    no_training_rows,
+    rows_are_counted,
+)
 from hedgerow.client.state import NodeStore
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_of, is_url

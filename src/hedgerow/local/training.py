@@ -31,8 +31,8 @@ from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
+from hedgerow.server.phases import check_words, cohort_of, shares_of
 from hedgerow.server.release import Aggregation, Answering, PlainAggregation, Progress, answer_of, run_program
-from hedgerow.server.rounds import check_words, cohort_of, shares_of
 
 MAX_SLOTS = 1024
 """Slots of one epoch, as many as a node's policy holds by default; a longer run goes on in a new epoch."""

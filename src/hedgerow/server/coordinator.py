@@ -16,6 +16,7 @@ from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError
 from hedgerow.methods.replica import rehearse
 from hedgerow.plan.plan import Federation
 from hedgerow.protocol.messages import (
+    FROM_NODES,
     Done,
     Hello,
     Message,
@@ -23,34 +24,38 @@ from hedgerow.protocol.messages import (
     Payload,
     Ready,
     Refused,
+    RunState,
     Stop,
     Welcome,
     decode,
     encode,
+    is_expected,
     kind_of,
 )
-from hedgerow.protocol.script import FROM_NODES, RunState, is_expected
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
+from hedgerow.protocol.stream import WireCode, WireRefusal
 from hedgerow.secagg.transitions import Code
-from hedgerow.server.epochs import advance_setup, begin_setup, check_rounds, explains_refusal, too_few
-from hedgerow.server.facts import Outgoing, Run, RunSetup
 from hedgerow.server.journal import Journal, JournalledRun
-from hedgerow.server.release import Outcome
-from hedgerow.server.rounds import (
+from hedgerow.server.phases import (
     COLLECTIONS,
+    advance_setup,
+    begin_setup,
     certificate_of,
     check_releases,
+    check_rounds,
     check_words,
     close_echoes,
     close_vectors,
     conclude,
     end,
+    explains_refusal,
     give_up,
     keep_enough_openers,
     open_round,
     release,
+    too_few,
 )
-from hedgerow.server.sites import Asked, Link, SiteRecord
+from hedgerow.server.release import Outcome
+from hedgerow.server.run import Asked, Link, Outgoing, Run, RunSetup, SiteRecord
 from hedgerow.server.status import RunEventKind
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 

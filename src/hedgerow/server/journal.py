@@ -24,7 +24,7 @@ from hedgerow.methods.tasks import Task
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.queries import IntVector
-from hedgerow.protocol.results import Salvage
+from hedgerow.protocol.reports import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.roster import Roster
 from hedgerow.secagg.transitions import OwnMistake, Refusal

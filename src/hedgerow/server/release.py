@@ -27,7 +27,7 @@ from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
-from hedgerow.protocol.results import Salvage
+from hedgerow.protocol.reports import Salvage
 from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.integers import require_within
 from hedgerow.secagg.transitions import Code, refuse

@@ -21,8 +21,8 @@ from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
-from hedgerow.protocol.results import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
-from hedgerow.protocol.script import RunState
+from hedgerow.protocol.messages import RunState
+from hedgerow.protocol.reports import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2

@@ -20,9 +20,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.reports import MAX_REPORT_BYTES
-from hedgerow.protocol.wire.stream import Admittance, Farewell, Introduction, first_of, unwrapped, wrapped
+from hedgerow.protocol.reports import MAX_REPORT_BYTES
+from hedgerow.protocol.stream import (
+    Admittance,
+    Farewell,
+    Introduction,
+    WireCode,
+    WireRefusal,
+    first_of,
+    unwrapped,
+    wrapped,
+)
 from hedgerow.transport.connections import Door, places
 from hedgerow.transport.grpc_link import (
     DEFAULTS,

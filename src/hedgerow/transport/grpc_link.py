@@ -22,8 +22,7 @@ from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.stream import HEADROOM, Farewell, farewell_in, unwrapped, wrapped
+from hedgerow.protocol.stream import HEADROOM, Farewell, WireCode, WireRefusal, farewell_in, unwrapped, wrapped
 from hedgerow.transport.interface import Traffic
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.

@@ -18,18 +18,18 @@ from collections.abc import Callable
 from typing import Any
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.protocol.results import EventReport, RunReport
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.reports import (
+from hedgerow.protocol.reports import (
     MAX_EVENTS,
     MAX_REPORT_BYTES,
     MAX_REQUEST_BYTES,
+    EventReport,
+    RunReport,
     Update,
     WatchRequest,
     event_bytes,
     report_bytes,
 )
-from hedgerow.protocol.wire.stream import read_as, unwrapped, wrapped
+from hedgerow.protocol.stream import WireCode, WireRefusal, read_as, unwrapped, wrapped
 from hedgerow.transport.connections import Door
 from hedgerow.transport.grpc_link import (
     DEFAULTS,

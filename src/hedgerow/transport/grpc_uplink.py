@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal
-from hedgerow.protocol.wire.stream import Admittance, Introduction, first_of, unwrapped, wrapped
+from hedgerow.protocol.stream import Admittance, Introduction, WireCode, WireRefusal, first_of, unwrapped, wrapped
 from hedgerow.transport.grpc_link import (
     DEFAULTS,
     JOIN,

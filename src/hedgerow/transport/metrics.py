@@ -1,7 +1,7 @@
 """The coordinator's numbers for Prometheus: a small HTTP server that shows a run's public progress and nothing else.
 
 What is shown is listed in `_GAUGES` and `_COUNTERS`, and the streams that were refused or lost, by the words of
-protocol/wire/refusals.py. Every party of the run knows all of it, or anyone who watches the network: no count, sum
+protocol/stream.py. Every party of the run knows all of it, or anyone who watches the network: no count, sum
 or rate of any site's data has a place here.
 """
 
@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from hedgerow.errors import EnvironmentFault, UsageError, missing_extra
-from hedgerow.protocol.results import EventReport, RunReport, SiteState
+from hedgerow.protocol.reports import EventReport, RunReport, SiteState
 
 try:
     from prometheus_client import CollectorRegistry

@@ -1,13 +1,15 @@
-"""The first and the last messages of a stream between a node and the coordinator, and gRPC's wrapping of every message.
+"""The first and the last messages of a stream between a node and the coordinator, why it ends, and gRPC's wrapping.
 
 A node says its Introduction; the coordinator answers with an Admittance, or with a Farewell that says why not. After
-that both send messages of the run, and the side that ends the stream says a Farewell first.
+that both send messages of the run, and the side that ends the stream says a Farewell first. The words of the codes are
+what `Refused.code` carries, what `Left.reason` and `Disconnected.reason` hold, and what logs and the monitor show. They
+stay the same between versions; `errors.toml` has the sentences for an operator.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, Self, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -26,8 +28,70 @@ from hedgerow.codec import (
     head,
     kind_in,
 )
-from hedgerow.protocol.wire import hedgerow_pb2 as pb
-from hedgerow.protocol.wire.refusals import WireCode, WireRefusal, known
+from hedgerow.errors import RemoteProtocolError
+from hedgerow.protocol import hedgerow_pb2 as pb
+
+
+class WireCode(StrEnum):
+    """The reasons by their stable words."""
+
+    MALFORMED = "malformed"
+    UNKNOWN_VERSION = "unknown-version"
+    OVERSIZED = "oversized"
+    UNEXPECTED_FRAME = "unexpected-frame"
+    HELLO_TIMEOUT = "hello-timeout"
+    VERSION_MISMATCH = "version-mismatch"
+    UNPINNED = "unpinned"
+    SITE_MISMATCH = "site-mismatch"
+    ROSTER_MISMATCH = "roster-mismatch"
+    PLAN_MISMATCH = "plan-mismatch"
+    DUPLICATE_NODE = "duplicate-node"
+    SILENT = "silent"
+    SLOW_PEER = "slow-peer"
+    CONNECTION_LOST = "connection-lost"
+    UNREACHABLE = "unreachable"
+    TLS_REFUSED = "tls-refused"
+    WRONG_COORDINATOR = "wrong-coordinator"
+    TOO_MANY_MONITORS = "too-many-monitors"
+    CLOSED = "closed"
+
+
+FINAL = frozenset(
+    {
+        WireCode.VERSION_MISMATCH,
+        WireCode.UNPINNED,
+        WireCode.SITE_MISMATCH,
+        WireCode.ROSTER_MISMATCH,
+        WireCode.PLAN_MISMATCH,
+        WireCode.DUPLICATE_NODE,
+    }
+)
+"""After these a node stops; after all others it tries again with back-off."""
+
+
+class WireRefusal(RemoteProtocolError):
+    """A stream was ended, or must be; `detail` is a sentence beside those of the code."""
+
+    def __init__(self, wire_code: WireCode, detail: str = "") -> None:
+        super().__init__(wire_code.value)
+        self.what = f"{self.what} {detail}".strip()
+        self.wire_code = wire_code
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a node does not try again."""
+        return self.wire_code in FINAL
+
+
+def known(code: str) -> WireCode:
+    """The code of a word that a peer sent; CLOSED for a word of a later version."""
+    try:
+        return WireCode(code)
+    except ValueError:
+        return WireCode.CLOSED
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
 
 HEADROOM = 1 << 16
 """A message so much larger than the limit is let through, to be refused by name."""

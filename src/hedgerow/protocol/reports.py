@@ -1,13 +1,34 @@
-"""What a monitor sees of a run: only what every party knows, or anyone who watches the network; nothing from rows."""
+"""What a monitor sees of a run: only what every party knows, or anyone who watches the network; nothing from rows.
+
+A monitor sends one request, and is told of the run in reports; both are checked before they are believed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from hedgerow.codec import U32, U64, CodeWord, Fixed, Hash, Many, Nested, Real, Record, Shown, Table, Unsigned, Word
+from hedgerow.codec import (
+    U32,
+    U64,
+    CodeWord,
+    Encoded,
+    Fixed,
+    Hash,
+    Many,
+    Nested,
+    Real,
+    Record,
+    Shown,
+    Table,
+    Unsigned,
+    Word,
+    head,
+    layout,
+)
+from hedgerow.protocol.stream import StreamKind
 
 Amount = Annotated[float, Real(least=0.0)]
 Seconds = Annotated[float, Real(least=0.0, most=1e15)]
@@ -88,7 +109,7 @@ class EventReport(Record):
     Attributes:
         number: counts the events of one process of the coordinator: 1, 2, 3 ...
         seconds: since that process began.
-        kind: a word of `server.facts.RunEventKind`.
+        kind: a word of `server.status.RunEventKind`.
         round: releases made before it.
         site: that it is about, or "".
         code: why, a stable code, or "".
@@ -111,7 +132,7 @@ class RunReport(Record):
         run_id: the run's number; the same after the coordinator was started again.
         plan_digest: SHA-256 of the plan.
         release: of Hedgerow.
-        phase: what the coordinator collects, a word of `protocol.script`, or `waiting-for-sites`.
+        phase: what the coordinator collects, a word of `RunState`, or `waiting-for-sites`.
         failure: why the run was given up, a stable code; or "".
         rounds_done: releases made.
         rounds_planned: releases that the whole run makes.
@@ -160,3 +181,63 @@ class RunReport(Record):
             return None
         left = max(0, self.rounds_planned - self.rounds_done) / self.rounds_per_second
         return left if left <= _LONGEST_SECONDS else None
+
+
+# What is said ---------------------------------------------------------------------------------------------------------
+
+MAX_REQUEST_BYTES = 1024
+MAX_REPORT_BYTES = 4 << 20
+"""Enough for 4096 sites with the longest names and codes, and all events."""
+MAX_EVENTS = 256
+LEAST_INTERVAL, LONGEST_INTERVAL = 0.2, 60.0
+"""Seconds between two reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest(Encoded):
+    """Monitor: tell me of the run. It is all that a monitor ever says.
+
+    Attributes:
+        roster_digest: SHA-256 of the roster that it pins. Not the coordinator's: `roster-mismatch`.
+        interval: least seconds between two reports; the coordinator takes it as 0.2 to 60.
+    """
+
+    KIND = StreamKind.WATCH_REQUEST
+    roster_digest: Hash
+    interval: Annotated[float, Real(least=0.0)] = 0.5
+
+    @property
+    def seconds(self) -> float:
+        """The interval, within its bounds."""
+        return min(max(self.interval, LEAST_INTERVAL), LONGEST_INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Encoded):
+    """Coordinator: how the run is, and what happened since it last told this monitor.
+
+    Attributes:
+        events: oldest first; the first message of a stream has the last ones of the process.
+        missed: events that are left out because they were too many.
+    """
+
+    KIND = StreamKind.TOLD
+    report: RunReport
+    events: Annotated[tuple[EventReport, ...], Many(Nested(EventReport), most=MAX_EVENTS)] = ()
+    missed: U64 = 0
+
+
+def report_bytes(report: RunReport) -> bytes:
+    """The part of an `Update` that is the same for all monitors; `event_bytes` is appended to it."""
+    parts = [head(StreamKind.TOLD)]
+    report.write_fields(parts)
+    return b"".join(parts)
+
+
+def event_bytes(events: Sequence[EventReport], missed: int) -> bytes:
+    """The rest of the message."""
+    parts: list[bytes] = []
+    (_, of_events), (_, of_missed) = layout(Update)[1:]
+    of_events.write(events, parts)
+    of_missed.write(missed, parts)
+    return b"".join(parts)

@@ -1,1 +1,0 @@
-"""Beside the messages of a run: what a stream and a monitor say, and why a stream ends. Needs protobuf."""
