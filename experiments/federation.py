@@ -41,8 +41,7 @@ from hedgerow.protocol.messages import RunState
 from hedgerow.server.coordinator import RunSession, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import RunSetup
-from hedgerow.server.status import RunEvent, RunEventKind
+from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink

@@ -45,8 +45,7 @@ from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.run import MOST_UNACKNOWLEDGED, Sites
-from hedgerow.server.status import RunEvent
+from hedgerow.server.run import MOST_UNACKNOWLEDGED, RunEvent, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived

@@ -34,7 +34,7 @@ from hedgerow.server.phases import (
     most_slots,
     slots_for,
 )
-from hedgerow.server.status import RunEvent
+from hedgerow.server.run import RunEvent
 from hedgerow.transport.grpc_link import DEFAULTS
 from tests.secagg.lab import set_up
 

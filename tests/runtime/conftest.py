@@ -30,8 +30,7 @@ from hedgerow.secagg.roster import Roster, Site
 from hedgerow.server.coordinator import RunSession, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import RunSetup
-from hedgerow.server.status import RunEvent
+from hedgerow.server.run import RunEvent, RunSetup
 from hedgerow.transport.interface import Arrived, HubEvent
 from tests.memory_network import FaultPlan, MemoryHub, MemoryNetwork, MemoryUplink, no_faults
 

@@ -16,7 +16,8 @@ from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.reports import EventReport, RunReport, event_bytes, report_bytes
-from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
+from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.server.status import KEPT_EVENTS, EventsSince, Publisher, RunBoard, Traffic
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

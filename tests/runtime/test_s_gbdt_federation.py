@@ -30,8 +30,7 @@ from hedgerow.privacy.events import FilteredGaussianEvent
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.server.coordinator import RunSession, run_coordinator
 from hedgerow.server.journal import Journal
-from hedgerow.server.run import RunSetup
-from hedgerow.server.status import RunEvent
+from hedgerow.server.run import RunEvent, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink

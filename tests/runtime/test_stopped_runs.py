@@ -15,7 +15,7 @@ from hedgerow.errors import AggregationError, PolicyRefusal, UsageError
 from hedgerow.methods.tasks import TrainingTask, ensemble_bytes
 from hedgerow.plan.plan import Plan
 from hedgerow.server.journal import open_journal
-from hedgerow.server.status import RunEvent
+from hedgerow.server.run import RunEvent
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation, Party

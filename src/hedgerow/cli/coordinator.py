@@ -26,8 +26,8 @@ from hedgerow.protocol.reports import WAITING
 from hedgerow.server.coordinator import RunSession, run_coordinator, tell_of_the_end
 from hedgerow.server.journal import Journal, open_journal
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.run import RunSetup
-from hedgerow.server.status import Audience, Publisher, RunBoard, RunEvent, RunEventKind, Traffic
+from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
+from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport.connections import allow_many_connections
 from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_monitor import Monitors

@@ -109,7 +109,7 @@ class EventReport(Record):
     Attributes:
         number: counts the events of one process of the coordinator: 1, 2, 3 ...
         seconds: since that process began.
-        kind: a word of `server.status.RunEventKind`.
+        kind: a word of `server.run.RunEventKind`.
         round: releases made before it.
         site: that it is about, or "".
         code: why, a stable code, or "".

@@ -55,8 +55,7 @@ from hedgerow.server.phases import (
     too_few,
 )
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import Asked, Link, Outgoing, Run, RunSetup, SiteRecord
-from hedgerow.server.status import RunEventKind
+from hedgerow.server.run import Asked, Consent, Link, Outgoing, Run, RunEventKind, RunSetup, SiteRecord
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 # Why either end gives up a connection that did not break.
@@ -230,7 +229,7 @@ class RunSession:
         site.knows_origin = is_ours and has_seed
         is_member = self._is_in_epoch(site)
         if is_ours and is_member and run.view is not None and hello.epoch == run.view.digest:
-            site.accept()
+            site.consent = Consent.READY
             run.tell(RunEventKind.READY, site.name)
             self._repeat_to(site)
             return
@@ -242,7 +241,7 @@ class RunSession:
         if ready.run_id != run.run_id or ready.plan_digest != bytes.fromhex(run.task.digest):
             run.tell(RunEventKind.COMPLAINT, site.name, "plan-changed")
             return
-        site.accept()
+        site.consent = Consent.READY
         run.tell(RunEventKind.READY, site.name)
         if run.state is RunState.FINISHING:
             run.send_finished(site)

@@ -14,7 +14,6 @@ import numpy as np
 
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto.agreement import KEY_BYTES
-from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import Task, TrainingTask
@@ -36,8 +35,7 @@ from hedgerow.secagg.transitions import Code, State, refuse
 from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.server.journal import BurntSlot, JournalledRelease
 from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
-from hedgerow.server.run import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Run, SiteRecord
-from hedgerow.server.status import RunEventKind
+from hedgerow.server.run import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Place, Run, RunEventKind, SiteRecord
 from hedgerow.training.settings import Settings
 
 MAX_SLOTS = 1024
@@ -229,7 +227,7 @@ def _begin_epoch(run: Run, setup: EpochSetup) -> None:
     members = [site for site in run.sites if site.is_setting_up]
     for site in members:
         if run.view.is_ready(site.node):
-            site.enter_epoch()
+            site.place = Place.INSIDE
         else:
             run.invite(site)
     for site in members:
@@ -436,19 +434,15 @@ def _following(run: Run) -> tuple[Following, list[SiteRecord]]:
 
 
 def _new_slot(run: Run) -> Aggregator | None:
-    if run.replica.query is None or run.view is None:
+    """The aggregator of the next query's slot."""
+    query, view, plan = run.replica.query, run.view, run.plan
+    if query is None or view is None:
         return None
-    place = (run.next_slot, run.replica.context())
-    return _slot_for(run.plan, run.view, run.setup.identity, run.replica.query, place)
-
-
-def _slot_for(plan: Plan, view: EpochView, coordinator: Identity, query: Query, place: tuple[int, bytes]) -> Aggregator:
-    """The aggregator of a query's slot; `place` is the slot's number and the digest of all releases before it."""
-    slot, history = place
     noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
-    expected = expected_round(query, plan, mode_of(plan), noise.variance, view.guarantees.n_nodes, history)
-    spec = RoundSpec(view.digest, slot, expected.purpose, expected.model, expected.vectors, expected.noise)
-    return Aggregator.open(view, coordinator, spec)
+    context, n_nodes = run.replica.context(), view.guarantees.n_nodes
+    expected = expected_round(query, plan, mode_of(plan), noise.variance, n_nodes, context)
+    spec = RoundSpec(view.digest, run.next_slot, expected.purpose, expected.model, expected.vectors, expected.noise)
+    return Aggregator.open(view, run.setup.identity, spec)
 
 
 # From the slot to a release ----------------------------------------------------------------------------------------
@@ -465,7 +459,8 @@ def close_vectors(run: Run) -> None:
         return
     run.journal.save_slot(slot)
     run.slot = slot
-    run.sites.begin_opening()
+    for site in run.sites:
+        site.opening = Asked.NO
     run.enter(COLLECTIONS[slot.state])
     run.ask_openers(requests)
 

@@ -21,7 +21,7 @@ from hedgerow.methods.registry import resolve
 from hedgerow.methods.tasks import EvaluationTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
-from hedgerow.privacy.calibration import QueryNoise, noise_of
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
@@ -130,7 +130,20 @@ class Releaser:
             PrivacyError: when this purpose was released before.
         """
         purpose = str(query.purpose)
-        entry, noise = entry_of(query, cohort, self._noise, is_local=self._is_local)
+        noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=self._is_local)
+        pure = query.pure if isinstance(query, PureQuery) else None
+        entry = Release(
+            purpose=purpose,
+            round=query.purpose.round,
+            kind=query.purpose.kind,
+            event=noise.event,
+            length=query.release_length,
+            sensitivity=math.sqrt(query.sensitivity_squared) if pure is None else float(pure.sensitivity),
+            sigma=noise.sigma if pure is None else float(noise.central_sigma),
+            cohort=cohort if noise.share_sigma else None,
+            seeded=self._noise.seeded,
+            approximate=self._noise.approximate,
+        )
         # The ledger goes first: if it refuses, no noise is drawn and nothing is released.
         self.ledger = self.ledger.append(entry)
         if isinstance(query, Choice):
@@ -150,30 +163,6 @@ class Releaser:
             chosen = np.array([int(values.argmax()) if len(values) else -1 for values in scores], dtype=np.int64)
         picked = [own[index] if index >= 0 else -1 for own, index in zip(places, chosen.tolist(), strict=True)]
         return np.array(picked, dtype=np.int64)
-
-
-def entry_of(
-    query: Query, cohort: NoiseCohort | None, source: NoiseSource, *, is_local: bool
-) -> tuple[Release, QueryNoise]:
-    """A query's line in the ledger, and the noise that its release needs; `cohort` as in `Releaser.release`."""
-    noise = noise_of(query, None if cohort is None else cohort.n_shares, is_local=is_local)
-    entry = Release(
-        purpose=str(query.purpose),
-        round=query.purpose.round,
-        kind=query.purpose.kind,
-        event=noise.event,
-        length=query.release_length,
-        sensitivity=_sensitivity(query),
-        sigma=float(noise.central_sigma) if query.is_pure else noise.sigma,
-        cohort=cohort if noise.share_sigma else None,
-        seeded=source.seeded,
-        approximate=source.approximate,
-    )
-    return entry, noise
-
-
-def _sensitivity(query: Query) -> float:
-    return float(query.pure.sensitivity) if isinstance(query, PureQuery) else math.sqrt(query.sensitivity_squared)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
 from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, HedgerowError
@@ -37,7 +37,6 @@ from hedgerow.secagg.transitions import Code, Entropy
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease
 from hedgerow.server.release import EvaluatedModel, Outcome
-from hedgerow.server.status import Observer, RunEvent, RunEventKind
 from hedgerow.trees.plausibility import ReleaseChecks
 
 # The sites ------------------------------------------------------------------------------------------------------------
@@ -244,10 +243,6 @@ class SiteRecord:
         self.knows_origin = False
         self.spec, self.opening = (Asked.EARLIER if each is Asked.NOW else each for each in (self.spec, self.opening))
 
-    def accept(self) -> None:
-        """It takes part."""
-        self.consent = Consent.READY
-
     def refuse(self, code: str, *, is_explained: bool = False) -> None:
         """It will not do what was asked; with `is_explained` that says nothing against this journal."""
         self.consent, self.refusal, self.is_explained = Consent.REFUSED, code, is_explained
@@ -281,16 +276,6 @@ class SiteRecord:
         """It is asked again; with one more timeout, or broken set-up, it is out again."""
         self.left_out = ""
         self.conduct.may_return, self.conduct.in_a_row = False, 0
-
-    def begin_epoch(self, *, takes_part: bool) -> None:
-        """A set-up begins."""
-        self.place = Place.SETTING_UP if takes_part else Place.OUTSIDE
-        if self.link is Link.AWAY:
-            self.link = Link.GONE
-
-    def enter_epoch(self) -> None:
-        """The set-up in which it took part is done, and it is ready."""
-        self.place = Place.INSIDE
 
     def _quit_setup(self) -> None:
         if self.is_setting_up:
@@ -333,11 +318,6 @@ class Sites:
         return {self.name(node) for node in nodes}
 
     @property
-    def connected(self) -> list[SiteRecord]:
-        """Those to which something can be sent."""
-        return [site for site in self if site.is_connected]
-
-    @property
     def refusals(self) -> dict[str, str]:
         """Those that have refused, and the code."""
         return {site.name: site.refusal for site in self if site.has_refused}
@@ -368,26 +348,18 @@ class Sites:
         for node in nodes:
             self.of(node).link, self.of(node).place = Link.RETURNING, Place.INSIDE
 
-    def begin_phase(self) -> None:
-        """Answers are counted from here."""
-        for site in self:
-            site.has_answered = False
-
     def begin_epoch(self, members: set[str]) -> None:
         """A set-up begins with these sites; all others are outside until the next one."""
         self.invited = tuple(site for site in self if site.name in members)
         for site in self:
-            site.begin_epoch(takes_part=site.name in members)
+            site.place = Place.SETTING_UP if site.name in members else Place.OUTSIDE
+            if site.link is Link.AWAY:
+                site.link = Link.GONE
 
     def begin_slot(self) -> None:
         """No site has the spec of the slot, or the releases that end the run."""
         for site in self:
             site.spec = Asked.NO
-
-    def begin_opening(self) -> None:
-        """No site has been asked to help to open the sum."""
-        for site in self:
-            site.opening = Asked.NO
 
     # What a site that costs the others too much may still do ---------------------------------------------------------
 
@@ -459,6 +431,46 @@ class Sites:
 
 
 # The run --------------------------------------------------------------------------------------------------------------
+
+
+class RunEventKind(StrEnum):
+    """What happened."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    READY = "ready"
+    REFUSED = "refused"
+    SILENT = "silent"
+    LATE = "late"
+    COMPLAINT = "complaint"
+    PHASE = "phase"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+    LEFT_OUT = "left-out"
+    TAKEN_BACK = "taken-back"
+    SALVAGED = "salvaged"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event.
+
+    Attributes:
+        kind: what happened.
+        round: the exchange in which it happened.
+        site: the site that it is about, or "".
+        code: why, as a code word; for a phase, its name.
+    """
+
+    kind: RunEventKind
+    round: int
+    site: str = ""
+    code: str = ""
+
+
+Observer = Callable[[RunEvent], None]
 
 Outgoing = tuple[str, bytes]
 
@@ -556,7 +568,8 @@ class Run:
         """A phase begins."""
         self.state, self.is_stalled, self.prepared = state, False, {}
         self.n_phases += 1
-        self.sites.begin_phase()
+        for site in self.sites:
+            site.has_answered = False
         self.tell(RunEventKind.PHASE, code=state.value)
 
     def stall(self) -> None:
@@ -602,10 +615,6 @@ class Run:
             raise AggregationError("no-slot")
         return self.slot
 
-    def has_answered(self, site: str) -> bool:
-        """Whether a site has answered in the current phase."""
-        return self.sites[site].has_answered
-
     def survivors_heard(self) -> dict[int, SiteRecord]:
         """The nodes whose vector is in the slot's sum and whose answer can be waited for, with their sites."""
         sites = {node: self.sites.of(node) for node in self.open_slot().uploads}
@@ -620,7 +629,7 @@ class Run:
 
     def send_to_connected(self, message: Message) -> None:
         """Queue a message for all sites that are connected."""
-        for site in self.sites.connected:
+        for site in self.sites:
             self.send(site, message)
 
     def invite(self, site: SiteRecord) -> None:

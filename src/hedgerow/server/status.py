@@ -11,18 +11,17 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import islice
 from typing import Protocol
 
 from hedgerow import __version__
-from hedgerow.errors import HedgerowError
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
 from hedgerow.protocol.reports import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.server.run import Run, RunEvent, RunEventKind
 
 KEPT_EVENTS = 256
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -32,46 +31,6 @@ _IDLE_PER_WORK = 20
 """An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
 _LONGEST_WORD = 64
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
-
-
-class RunEventKind(StrEnum):
-    """What happened."""
-
-    JOINED = "joined"
-    LEFT = "left"
-    READY = "ready"
-    REFUSED = "refused"
-    SILENT = "silent"
-    LATE = "late"
-    COMPLAINT = "complaint"
-    PHASE = "phase"
-    RELEASED = "released"
-    ABANDONED = "abandoned"
-    LEFT_OUT = "left-out"
-    TAKEN_BACK = "taken-back"
-    SALVAGED = "salvaged"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """One event.
-
-    Attributes:
-        kind: what happened.
-        round: the exchange in which it happened.
-        site: the site that it is about, or "".
-        code: why, as a code word; for a phase, its name.
-    """
-
-    kind: RunEventKind
-    round: int
-    site: str = ""
-    code: str = ""
-
-
-Observer = Callable[[RunEvent], None]
 
 
 _STATE_AFTER = {
@@ -84,18 +43,6 @@ _STATE_AFTER = {
 _DROPOUTS = {RunEventKind.LEFT, RunEventKind.SILENT}
 _REFUSALS = {RunEventKind.REFUSED, RunEventKind.COMPLAINT}
 EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
-
-
-class Watched(Protocol):
-    """What the board reads of a run, beside its events; see `Run`."""
-
-    run_id: bytes
-    survivors: list[tuple[str, ...]]
-    ledger: Ledger
-    failure: HedgerowError | None
-
-    def has_answered(self, site: str) -> bool:
-        """Whether a site has answered in the current phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +74,7 @@ class RunBoard:
         self._accountant = plan.privacy.accountant
         self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
-        self._run: Watched | None = None
+        self._run: Run | None = None
         self._sites = {name: SiteReport(name) for name in site_names}
         self._rounds: Counter[str] = Counter()
         self._survivors: frozenset[str] = frozenset()
@@ -144,7 +91,7 @@ class RunBoard:
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 
-    def attach(self, run: Watched) -> None:
+    def attach(self, run: Run) -> None:
         """The run whose events are noted; it may have gone on from a journal. Called by the run's thread."""
         with self._lock:
             self._run, self._ledger = run, run.ledger
@@ -214,7 +161,7 @@ class RunBoard:
     def _has_model(self, name: str) -> bool:
         """Whether the site has said that it is done, and hangs up because of that."""
         is_finishing = self._base.phase == RunState.FINISHING
-        return is_finishing and self._run is not None and self._run.has_answered(name)
+        return is_finishing and self._run is not None and self._run.sites[name].has_answered
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
         """The events after this number that are still kept, oldest first, and how many are not."""
