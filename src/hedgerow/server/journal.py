@@ -11,7 +11,7 @@ never be a second manifest; one of the release with the next slot's spec, for no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -45,6 +45,7 @@ create table if not exists burnt (round integer, cohort text, masked text, prima
 """
 _VERSION = 9
 _NO_SLOTS: Statement = ("update slots set slot = null, next_slot = 0", ())
+_CLOSED_SLOT: Statement = ("update slots set slot = null", ())
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Journal:
         if not rows or rows[0][1] is not None:
             raise UsageError("run-over" if rows else "no-open-run", path=self._database.path)
         if rows[0][2] is None:
-            self.give_up(code)
+            self.commit(given_up=code)
         run_id: bytes = rows[0][0]
         return run_id
 
@@ -164,54 +165,45 @@ class Journal:
             statement = ("update run set epoch = ?, origin = ?", (epoch, with_hash(view.record)))
         self._database.write(statement, _NO_SLOTS)
 
-    def save_slot(self, aggregator: Aggregator) -> None:
-        """A slot's spec, then its uploads with the manifest; each written before it is sent."""
-        self._database.write(_slot_statement(aggregator))
-
     def burn_slot(self, burnt: BurntSlot) -> None:
         """A slot was given up before its manifest; its purpose may be asked for again in another slot of the epoch, and
         in another epoch where no two sums of it could be opened.
         """
         values = (burnt.round, burnt.cohort.to_json(), json.dumps(sorted(burnt.masked)))
-        self._database.write(_close_slot(), ("insert or ignore into burnt values (?, ?, ?)", values))
+        self._database.write(_CLOSED_SLOT, ("insert or ignore into burnt values (?, ?, ?)", values))
 
     def commit(
         self,
-        number: int,
-        release: JournalledRelease,
+        release: JournalledRelease | None = None,
         following: Aggregator | None = None,
         result_digest: bytes | None = None,
         given_up: str | Salvage | None = None,
     ) -> None:
-        """A release, before anyone can see it; its slot is closed with it, and the next one opened or the run ended.
+        """Write down what goes out in one message: a release, and what comes after it; nothing for nothing.
 
-        Args: number: of the release; following: the next slot; result_digest: of the run that it ends; given_up: for
-            a release that is not gone on from: the code of what ends the run without a result, or what is salvaged.
-
-        One write for all of it, because one message carries it: the next slot's spec goes out with the release, or the
-        digest of the result with the last one, or with one that is not gone on from.
+        Args:
+            release: what was released; its slot is closed with it.
+            following: the open slot: its spec, or its uploads with the manifest.
+            result_digest: of the result that the run ends with.
+            given_up: why the run ends without a result, as a code; or what is salvaged of it.
         """
-        content = release.release.astype("<i8").tobytes()
-        entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
-        self._database.write(
-            (
-                "insert into releases values (?, ?, ?, ?, ?)",
-                (number, release.entry.purpose, content, entry, survivors),
-            ),
-            _close_slot() if following is None else _slot_statement(following),
-            *([] if result_digest is None else [_result_statement(result_digest)]),
-            *([] if given_up is None else [_given_up_statement(given_up)]),
-        )
-
-    def finish(self, result_digest: bytes, salvage: Salvage | None = None) -> None:
-        """The run is over; written before the nodes hear of it, unless `commit` has."""
-        self._database.write(
-            _result_statement(result_digest), *([] if salvage is None else [_given_up_statement(salvage)])
-        )
-
-    def give_up(self, code: str) -> None:
-        """The run is given up; written before the nodes hear of it."""
-        self._database.write(_given_up_statement(code))
+        statements: list[Statement] = []
+        if release is not None:
+            content = release.release.astype("<i8").tobytes()
+            entry, survivors = json.dumps(release.entry.to_dict(), sort_keys=True), json.dumps(release.survivors)
+            numbered = "insert into releases values ((select count(*) from releases), ?, ?, ?, ?)"
+            statements = [(numbered, (release.entry.purpose, content, entry, survivors)), _CLOSED_SLOT]
+        if following is not None:
+            values = (following.to_bytes(), following.spec.slot + 1)
+            statements.append(("update slots set slot = ?, next_slot = ?", values))
+        if result_digest is not None:
+            statements.append(("update run set model_digest = ?", (result_digest,)))
+        if isinstance(given_up, Salvage):
+            statements.append(("update run set salvaged = ?", (json.dumps(asdict(given_up)),)))
+        elif given_up is not None:
+            statements.append(("update run set given_up = ?", (given_up,)))
+        if statements:
+            self._database.write(*statements)
 
     def close(self) -> None:
         """Close the file."""
@@ -256,28 +248,7 @@ def open_journal(
     if Path(f"{path}-wal").exists():
         # Renamed without it, the journal would lack its last lines; left behind, it would mix with the new one.
         raise EnvironmentFault("journal-not-closed", path=path)
-    aside = next(place for place in map(path.with_name, _names_beside(path.name)) if not place.exists())
+    beside = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    aside = next(place for place in beside if not place.exists())
     path.rename(aside)
     return Journal(path), aside
-
-
-def _names_beside(name: str) -> Iterator[str]:
-    return (f"{name}.{number}" for number in count(1))
-
-
-def _slot_statement(aggregator: Aggregator) -> Statement:
-    return "update slots set slot = ?, next_slot = ?", (aggregator.to_bytes(), aggregator.spec.slot + 1)
-
-
-def _result_statement(digest: bytes) -> Statement:
-    return "update run set model_digest = ?", (digest,)
-
-
-def _given_up_statement(code: str | Salvage) -> Statement:
-    if isinstance(code, Salvage):
-        return "update run set salvaged = ?", (json.dumps(asdict(code)),)
-    return "update run set given_up = ?", (code,)
-
-
-def _close_slot() -> Statement:
-    return "update slots set slot = null", ()

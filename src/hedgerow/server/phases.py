@@ -388,13 +388,9 @@ def open_round(run: Run, released: JournalledRelease | None = None) -> None:
     following, there = _following(run)
     slot = _new_slot(run) if following is Following.SLOT else None
     digest = _result_digest(run) if following is Following.END else None
+    run.journal.commit(released, slot, digest)
     if released is not None:
-        run.journal.commit(len(run.releases) - 1, released, slot, digest)
         run.tell(RunEventKind.RELEASED)
-    elif slot is not None:
-        run.journal.save_slot(slot)
-    elif digest is not None:
-        run.journal.finish(digest)
     if slot is not None:
         run.slot, run.certificate = slot, b""
         run.next_slot += 1
@@ -457,7 +453,7 @@ def close_vectors(run: Run) -> None:
     except SumAbandoned as fault:
         _burn(run, slot, fault)
         return
-    run.journal.save_slot(slot)
+    run.journal.commit(following=slot)
     run.slot = slot
     for site in run.sites:
         site.opening = Asked.NO
@@ -490,7 +486,7 @@ def close_echoes(run: Run) -> None:
     except SumAbandoned:
         run.stall()
         return
-    run.journal.save_slot(slot)
+    run.journal.commit(following=slot)
     run.slot, run.certificate = slot, certificate
     run.enter(RunState.COLLECTING_ANSWERS)
     for site in run.sites:
@@ -634,20 +630,14 @@ def give_up(run: Run, fault: HedgerowError, unused: JournalledRelease | None = N
         run.salvaged = Salvage(fault.code, n_released, run.task.n_exchanges)
         with suppress(PrivacyError):
             digest = _result_digest(run)
-            if unused is None:
-                run.journal.finish(digest, run.salvaged)
-            else:
-                run.journal.commit(n_released, unused, None, digest, run.salvaged)
+            run.journal.commit(unused, None, digest, run.salvaged)
             run.slot, run.epoch_setup, run.setback = None, None, fault
             run.tell(RunEventKind.SALVAGED, code=fault.code)
             _begin_finishing(run)
             return
         run.salvaged = None
     run.failure = fault
-    if unused is None:
-        run.journal.give_up(fault.code)
-    else:
-        run.journal.commit(n_released, unused, given_up=fault.code)
+    run.journal.commit(unused, given_up=fault.code)
     run.send_to_connected(Stop(fault.code))
     run.enter(RunState.OVER)
     run.tell(RunEventKind.STOPPED, code=fault.code)
