@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "privacy": {"plan", "protocol"},
     "crypto": set(),
     "secagg": {"crypto"},
-    "rounds": {"plan", "protocol", "crypto", "secagg"},
+    "rounds": {"plan", "protocol", "privacy", "crypto", "secagg"},
     "transport": {"plan", "protocol"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "trees"},

@@ -10,8 +10,10 @@ import numpy as np
 
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
+from hedgerow.privacy.query_noise import QueryNoise, noise_of
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
+from hedgerow.secagg.guarantees import Guarantees
 from hedgerow.secagg.integers import MAX_BOUND, WIDTHS, Integers, width_for
 from hedgerow.secagg.messages import NoiseSpec, VectorSpec
 from hedgerow.secagg.roster import NoiseMode
@@ -30,6 +32,17 @@ HEADROOM = 4
 def mode_of(plan: Plan) -> NoiseMode:
     """Who adds the noise."""
     return _MODES[plan.privacy.noise]
+
+
+def round_in(query: Query, plan: Plan, guarantees: Guarantees, model: bytes) -> tuple[QueryNoise, ExpectedRound]:
+    """Returns the noise of a query in an epoch of these guarantees, and what its round must say there.
+
+    Args and raises: as `expected_round`.
+    """
+    mode = mode_of(plan)
+    honest_group = guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None
+    noise = noise_of(query, honest_group, is_local=mode is NoiseMode.LOCAL)
+    return noise, expected_round(query, plan, mode, noise.variance, guarantees.n_nodes, model)
 
 
 def expected_round(

@@ -8,6 +8,7 @@ returned after the write. `NodeSession` decides which message comes here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import isqrt
 
@@ -31,9 +32,9 @@ from hedgerow.rounds import (
     VECTOR_ID,
     bound_of_rows,
     clipped,
-    expected_round,
     least_entry_bound,
     mode_of,
+    round_in,
     rows_of,
 )
 from hedgerow.secagg.encoding import Kind
@@ -49,6 +50,7 @@ from hedgerow.trees.plausibility import SumFacts
 
 Reply = tuple[NodeState, Message | None]
 """Where the node stands after a message, and what it sends."""
+_NOTHING = NodeStep()
 _STATES = {State.VECTOR_MASKED: NodeState.MASKED, State.MANIFEST_ECHOED: NodeState.ECHOED}
 
 
@@ -64,7 +66,6 @@ class NodeRun:
     Attributes:
         node: see above.
         replica: the node's own run of the program.
-        attempt: of the last epoch that the node enrolled in.
         participant: the node in the epoch that is ready; None while there is none.
         enrolment: the node in the epoch that is being set up.
         origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
@@ -75,7 +76,7 @@ class NodeRun:
     ) -> None:
         self._setup, (self._store, self._book), self.node = setup, files, node
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
-        self.run_id, self.task, self.attempt = stored.run_id, stored.task, stored.attempt
+        self.run_id, self.task = stored.run_id, stored.task
         self.replica, self._checks = Replica(stored.task), checks_of(stored.task)
         self.participant = stored.participant
         self.enrolment: Enrolment | None = None
@@ -123,7 +124,8 @@ class NodeRun:
             case Payload(MessageKind.UNMASK, content):
                 return self._unmask(content)
             case Payload(MessageKind.CERTIFICATE, content):
-                return NodeState.WAITING, Payload(MessageKind.ANSWER, self._confirm(content))
+                step = self._require_participant().confirm(content)
+                return NodeState.WAITING, Payload(MessageKind.ANSWER, self._taken(step))
         raise refuse(Code.OUT_OF_ORDER, peer="coordinator")
 
     # Setting an epoch up ---------------------------------------------------------------------------------------------
@@ -133,9 +135,10 @@ class NodeRun:
         self._require_fitting(parameters)
         if self._draws_in(parameters):
             require_draws_left(self._store, self._book, self.task.plan)
-        step = Enrolment.begin(self._context, content, self._setup.entropy, self.attempt)
+        last = self._store.attempt_of(self.run_id)
+        step = Enrolment.begin(self._context, content, self._setup.entropy, last)
         self._store.save_attempt(self.run_id, parameters.attempt)
-        self.attempt, self.participant, self.enrolment = parameters.attempt, None, step.state
+        self.participant, self.enrolment = None, step.state
         return step.message or b""
 
     def _set_up(self, content: bytes) -> Reply:
@@ -237,10 +240,7 @@ class NodeRun:
         if fresh and not step.persist:
             # The repeated vector is of an earlier round than the one that these releases lead to.
             raise refuse(Code.SLOT_REUSED, "Its spec was answered, and comes with new releases.", "coordinator")
-        if step.persist:
-            self._store.save(self.run_id, NodeStep(step.state, fresh, spent=(request.round, cost), masked=cohort))
-        self.participant = step.state
-        return step.message or b""
+        return self._taken(step, NodeStep(releases=fresh, spent=(request.round, cost), masked=cohort))
 
     def _mask(
         self, participant: Participant, cohort: Cohort, query: Query, signed_spec: bytes
@@ -259,16 +259,16 @@ class NodeRun:
             said = "Its vector left in an epoch whose other nodes could still open it."
             raise refuse(Code.PURPOSE_ANSWERED, said, "coordinator")
         mode, guarantees = mode_of(self.plan), participant.view.guarantees
-        is_local = mode is NoiseMode.LOCAL
-        if is_local and not self._holds_answer() and self._may_have_left(number):
+        if mode is NoiseMode.LOCAL and not self._holds_answer() and self._may_have_left(number):
             self._redrawn.add(number)
-        noise = noise_of(query, guarantees.honest_group if mode is NoiseMode.DISTRIBUTED else None, is_local=is_local)
-        expected = expected_round(query, self.plan, mode, noise.variance, guarantees.n_nodes, self.replica.context())
+        noise, expected = round_in(query, self.plan, guarantees, self.replica.context())
         shares = None
-        if mode is NoiseMode.DISTRIBUTED:
+        if mode is NoiseMode.DISTRIBUTED and noise.variance:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
-            shares = draw_shares(spec, guarantees, self._sampler(query)) if noise.variance else _zeros(query)
+            shares = draw_shares(spec, guarantees, self._sampler(query))
+        elif mode is NoiseMode.DISTRIBUTED:
+            shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
         vector = self._answer(query)
         own = bound_of_rows(query, self.plan, noise.variance, self._setup.max_rows)
         vectors = {VECTOR_ID: clipped(vector, expected, own) if noise.variance else vector}
@@ -300,23 +300,21 @@ class NodeRun:
     def _unmask(self, content: bytes) -> Reply:
         """The shares that open a round's sum, or the echo that comes before them where the epoch wants one."""
         step = self._require_participant().unmask(self._context, content)
-        if step.persist:
-            number = self.replica.n_releases
-            answers = any(record.fact == "purpose-answered" for record in step.persist)
-            self._store.save(self.run_id, NodeStep(step.state, answered=number if answers else None))
-            if answers:
-                self._answered.add(number)
-        self.participant = step.state
+        number = self.replica.n_releases
+        answers = any(record.fact == "purpose-answered" for record in step.persist)
+        message = self._taken(step, NodeStep(answered=number if answers else None))
+        if answers:
+            self._answered.add(number)
         if step.state.state is State.STOPPED:
             raise step.complaints[0]
         if step.state.state is State.MANIFEST_ECHOED:
-            return NodeState.ECHOED, Payload(MessageKind.ECHO, step.message or b"")
-        return NodeState.WAITING, Payload(MessageKind.ANSWER, step.message or b"")
+            return NodeState.ECHOED, Payload(MessageKind.ECHO, message)
+        return NodeState.WAITING, Payload(MessageKind.ANSWER, message)
 
-    def _confirm(self, content: bytes) -> bytes:
-        step = self._require_participant().confirm(content)
+    def _taken(self, step: Step[Participant], beside: NodeStep = _NOTHING) -> bytes:
+        """The message of a step; the store has what it changes, and what changes beside it, when this returns."""
         if step.persist:
-            self._store.save(self.run_id, NodeStep(step.state))
+            self._store.save(self.run_id, replace(beside, participant=step.state))
         self.participant = step.state
         return step.message or b""
 
@@ -400,7 +398,3 @@ class NodeRun:
         fault = self._checks.fault_in(query, release, facts)
         if fault:
             raise RemoteProtocolError("release-implausible", round=query.purpose.round, fault=fault)
-
-
-def _zeros(query: Query) -> dict[str, IntVector]:
-    return {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}

@@ -189,7 +189,6 @@ class StoredRun:
     run_id: bytes
     task: Task
     data_digest: bytes
-    attempt: int
     participant: Participant | None
     releases: tuple[IntVector, ...]
     answered: frozenset[int]
@@ -363,13 +362,11 @@ class NodeStore:
         """What the counter is to say after a step that changed the participant."""
         known = self._counter
         masked = known.masked if step.spent is None else max(known.masked, step.spent[0])
-        return Counter(run_id.hex(), known.attempt, sequence, self._over(step), masked, _following(known.key))
-
-    def _over(self, step: NodeStep) -> int:
-        """The last round that is over with this step; both files tell of it, for one of them may be lost."""
-        # A round that was released is over, whether or not this node was asked to help to open its sum.
-        over = [self._counter.answered, *(number for number, _ in step.releases)]
-        return max(over if step.answered is None else [*over, step.answered])
+        # The last round that is over; both files tell of it, for one of them may be lost. A round that was released is
+        # over, whether or not this node was asked to help to open its sum.
+        over = [known.answered, *(number for number, _ in step.releases)]
+        over += [] if step.answered is None else [step.answered]
+        return Counter(run_id.hex(), known.attempt, sequence, max(over), masked, _following(known.key))
 
     def _statements_of(self, run_id: bytes, participant: Participant, counter: Counter) -> list[Statement]:
         """What writes a participant's step under its key, the last round barred, and its epoch if that is not here."""
@@ -409,10 +406,6 @@ class NodeStore:
         """Digests of the models that this node helped to make."""
         return frozenset(row[0] for row in self.database.rows("select digest from models"))
 
-    def _forget_spent(self, run_id: bytes) -> None:
-        """Note for good that steps of this run were lost, and with them what rounds have cost."""
-        self.database.write(_spending_lost(run_id))
-
     def close_run(self, run_id: bytes, status: str) -> None:
         """The run has ended here and its secrets are forgotten.
 
@@ -450,7 +443,8 @@ class NodeStore:
             # Without its traceback, whose frames hold the step that was refused, secrets and all.
             fault = mistake.with_traceback(None)
             fault.__cause__ = fault.__context__ = None
-            self._forget_spent(run_id)
+            # With the steps that were lost went what their rounds have cost.
+            self.database.write(_spending_lost(run_id))
             # One of the two files was lost or is too old, and what the other tells of may have been opened since.
             last = self._counter.last_barred if self.knows(run_id) else -1
             self._barred = max(self._barred, last, *(number for number, _ in masked))
@@ -462,7 +456,7 @@ class NodeStore:
             if reached != self._counter:
                 self._write_counter(reached)
         return StoredRun(
-            run_id, task_from_text(task), data_digest, attempt, participant, self._releases(run_id),
+            run_id, task_from_text(task), data_digest, participant, self._releases(run_id),
             frozenset(range(self._barred + 1)), self.origin_of(run_id),
             frozenset((number, Cohort.from_json(text)) for number, text in masked), fault,
             bool(self.database.rows("select 1 from salvaged where run_id = ?", (run_id,))),

@@ -22,16 +22,16 @@ from hedgerow.methods.registry import method_of, program_for, resolve
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.calibration import QueryNoise, noise_of
+from hedgerow.privacy.calibration import QueryNoise
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.rounds import VECTOR_ID, clipped, expected_round, mode_of
+from hedgerow.rounds import VECTOR_ID, clipped, mode_of, round_in
 from hedgerow.secagg.integers import LEAST_COLLUDERS, Integers, draw_shares
 from hedgerow.secagg.messages import RoundSpec
 from hedgerow.secagg.roster import NodePolicy, NoiseMode
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.server.phases import check_words, cohort_of, shares_of
+from hedgerow.server.phases import check_words, cohort_of
 from hedgerow.server.release import Aggregation, Answering, PlainAggregation, Progress, answer_of, run_program
 
 MAX_SLOTS = 1024
@@ -87,8 +87,7 @@ class MaskedAggregation:
         if self._epoch.next_slot >= self._n_slots:
             self._epoch = self._new_epoch()
         epoch = self._epoch
-        noise = noise_of(query, shares_of(self.cohort), is_local=self._mode is NoiseMode.LOCAL)
-        expected = expected_round(query, self._plan, self._mode, noise.variance, len(self._nodes), NO_MODEL)
+        noise, expected = round_in(query, self._plan, epoch.view.guarantees, NO_MODEL)
         spec = epoch.spec(expected.purpose, expected.vectors, expected.model, expected.noise.variance)
         vectors = {site: {VECTOR_ID: answer_of(node, query)} for site, node in self._nodes.items()}
         if noise.variance:

@@ -22,7 +22,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, RunState, Stop
 from hedgerow.protocol.queries import NoiseCohort, Query
 from hedgerow.protocol.reports import Salvage
-from hedgerow.rounds import VECTOR_ID, expected_round, mode_of, release_bound, require_words, rows_of
+from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, round_in, rows_of
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import derive
@@ -299,11 +299,6 @@ def cohort_of(plan: Plan, view: EpochView) -> NoiseCohort | None:
     return NoiseCohort(promised.n_nodes, promised.n_colluders, promised.honest_group)
 
 
-def shares_of(cohort: NoiseCohort | None) -> int | None:
-    """Shares of noise that are counted in every sum; None when the sites add none."""
-    return None if cohort is None else cohort.n_shares
-
-
 def check_words(task: Task, n_sites: int) -> None:
     """Raise PlanError (code "plan-sums-too-large") when some sum of a task would not fit any word.
 
@@ -431,12 +426,10 @@ def _following(run: Run) -> tuple[Following, list[SiteRecord]]:
 
 def _new_slot(run: Run) -> Aggregator | None:
     """The aggregator of the next query's slot."""
-    query, view, plan = run.replica.query, run.view, run.plan
+    query, view = run.replica.query, run.view
     if query is None or view is None:
         return None
-    noise = noise_of(query, shares_of(cohort_of(plan, view)), is_local=mode_of(plan) is NoiseMode.LOCAL)
-    context, n_nodes = run.replica.context(), view.guarantees.n_nodes
-    expected = expected_round(query, plan, mode_of(plan), noise.variance, n_nodes, context)
+    _, expected = round_in(query, run.plan, view.guarantees, run.replica.context())
     spec = RoundSpec(view.digest, run.next_slot, expected.purpose, expected.model, expected.vectors, expected.noise)
     return Aggregator.open(view, run.setup.identity, spec)
 
