@@ -10,7 +10,7 @@ import numpy as np
 
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
-from hedgerow.privacy.query_noise import QueryNoise, noise_of
+from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Guarantees
