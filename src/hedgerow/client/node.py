@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -161,13 +161,6 @@ def noise_of_site(query: Query, site: str, n_records: int, source: NoiseSource) 
 # Training -------------------------------------------------------------------------------------------------------------
 
 
-class Arrivals(Protocol):
-    """Where rows come from while a run goes on."""
-
-    def due(self, round_number: int, may_be_new: bool) -> list[SiteData]:
-        """The rows to take in before this exchange; new ones only if that is said."""
-
-
 class Node:
     """One site of a run.
 
@@ -205,13 +198,13 @@ class Node:
         )
         self._ensemble_size = 0
         self._fitted: list[FittedTrees] = []
-        self._arrivals: Arrivals | None = None
+        self._arrivals: ArrivalsOfRun | None = None
 
     @property
     def n_records(self) -> int:
         return self.held.records.n_records
 
-    def expect(self, arrivals: Arrivals) -> None:
+    def expect(self, arrivals: ArrivalsOfRun) -> None:
         """Ask there for new rows before every answer."""
         self._arrivals = arrivals
 
@@ -458,7 +451,10 @@ class ArrivalsOfRun:
         if self._is_closed or not may_be_new:
             return found
         names = self._source.names()
-        self._require_there(names)
+        for name in self._known:
+            if name not in names:
+                # One that was renamed would come again, as another file; so one that is missing is no small matter.
+                raise DataError("arrival-changed", name=name)
         for name in names:
             if name in self._known:
                 continue
@@ -471,12 +467,6 @@ class ArrivalsOfRun:
             self._database.write(("insert into arrivals values (?, ?, ?, ?)", row))
             self._known[name] = digest
         return found
-
-    def _require_there(self, names: Collection[str]) -> None:
-        """A file that was renamed would come again, as another one; so one that is missing is no small matter."""
-        for name in self._known:
-            if name not in names:
-                raise DataError("arrival-changed", name=name)
 
     def _look_for_copy(self, name: str, digest: bytes) -> None:
         """Tell the operator of a file that is alike to an earlier one, or refuse it; see the head of this file."""

@@ -7,9 +7,7 @@ returned after the write. `NodeSession` decides which message comes here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from math import isqrt
 
 import numpy as np
@@ -266,7 +264,8 @@ class NodeRun:
         if mode is NoiseMode.DISTRIBUTED and noise.variance:
             names = (expected.purpose, expected.model, expected.vectors, expected.noise)
             spec = RoundSpec(participant.view.digest, 0, *names)
-            shares = draw_shares(spec, guarantees, self._sampler(query))
+            label, source = f"{query.purpose}/share of {self._setup.site}", self._setup.noise
+            shares = draw_shares(spec, guarantees, lambda v, length: source.sample(isqrt(int(v)), length, label))
         elif mode is NoiseMode.DISTRIBUTED:
             shares = {VECTOR_ID: np.zeros(query.length, dtype=np.int64)}
         vector = self._answer(query)
@@ -283,10 +282,6 @@ class NodeRun:
     def _may_have_left(self, number: int) -> bool:
         """Whether a round's vector left; a database that is older than its counter does not know of the last ones."""
         return number <= self._last_masked or any(earlier == number for earlier, _ in self._masked)
-
-    def _sampler(self, query: Query) -> Callable[[Fraction, int], IntVector]:
-        label = f"{query.purpose}/share of {self._setup.site}"
-        return lambda variance, length: self._setup.noise.sample(isqrt(int(variance)), length, label)
 
     def _holds_answer(self) -> bool:
         return self._vector is not None and self._vector[0] == self.replica.n_releases

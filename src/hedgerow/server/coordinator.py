@@ -55,7 +55,7 @@ from hedgerow.server.phases import (
     too_few,
 )
 from hedgerow.server.release import Outcome
-from hedgerow.server.run import Asked, Consent, Link, Outgoing, Run, RunEventKind, RunSetup, SiteRecord
+from hedgerow.server.run import Asked, Consent, Link, Outgoing, Place, Run, RunEventKind, RunSetup, SiteRecord
 from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 
 # Why either end gives up a connection that did not break.
@@ -361,7 +361,8 @@ def _resume(run: Run, stored: JournalledRun) -> None:
     run.attempt, run.next_slot, run.burnt = stored.attempt, stored.next_slot, list(stored.burnt)
     run.view, run.slot = stored.view, stored.slot
     if run.view is not None:
-        run.sites.resume(run.view.ready)
+        for node in run.view.ready:
+            run.sites.of(node).link, run.sites.of(node).place = Link.RETURNING, Place.INSIDE
     if stored.result_digest is not None:
         run.enter(RunState.FINISHING)
     elif run.slot is not None:

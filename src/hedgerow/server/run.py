@@ -343,11 +343,6 @@ class Sites:
             if site.link is Link.RETURNING:
                 site.link = Link.GONE
 
-    def resume(self, nodes: Iterable[int]) -> None:
-        """The coordinator was started again, and these nodes are in the epoch."""
-        for node in nodes:
-            self.of(node).link, self.of(node).place = Link.RETURNING, Place.INSIDE
-
     def begin_epoch(self, members: set[str]) -> None:
         """A set-up begins with these sites; all others are outside until the next one."""
         self.invited = tuple(site for site in self if site.name in members)
@@ -495,11 +490,6 @@ class RunSetup:
     entropy: Entropy
     observer: Observer = lambda _: None
     evaluation: EvaluatedModel | None = None
-
-    @property
-    def run_plan(self) -> Plan:
-        """The plan that says who adds the noise; another one than the model's where an evaluation chooses that."""
-        return self.task.run_plan
 
     @property
     def task(self) -> Task:
@@ -662,13 +652,14 @@ class Run:
         if not site.is_inside:
             self.send_origin(site)
         n_releases, fresh = self._releases_for(site)
-        self.send(site, self._prepared(len(fresh), lambda: self._ending(n_releases, fresh)))
 
-    def _ending(self, n_releases: int, fresh: tuple[IntVector, ...]) -> Message:
-        digest, seed = self.replica.result_digest(), self.replica.structure_seed
-        if self.salvaged is None:
-            return Finished(n_releases, fresh, digest, seed)
-        return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
+        def ending() -> Message:
+            digest, seed = self.replica.result_digest(), self.replica.structure_seed
+            if self.salvaged is None:
+                return Finished(n_releases, fresh, digest, seed)
+            return Salvaged(n_releases, fresh, digest, seed, self.salvaged.code)
+
+        self.send(site, self._prepared(len(fresh), ending))
 
     def _prepared(self, n_fresh: int, make: Callable[[], Message]) -> bytes:
         """A message that brings so many releases; one of more is not kept: sites say what they hold as they like."""

@@ -146,7 +146,9 @@ class RunBoard:
         site = self._sites.get(event.site)
         if site is None:
             return
-        if event.kind is RunEventKind.LEFT and self._has_model(event.site):
+        ending = self._run if self._base.phase == RunState.FINISHING else None
+        if event.kind is RunEventKind.LEFT and ending is not None and ending.sites[event.site].has_answered:
+            # It has said that it is done, and hangs up because of that.
             self._sites[event.site] = replace(site, state=SiteState.DONE, code="")
             return
         # A node that refuses hangs up: why it refused says more than that it left.
@@ -157,11 +159,6 @@ class RunBoard:
             code = _word(event.code) if event.kind in (RunEventKind.LEFT, RunEventKind.REFUSED) else ""
             site = replace(site, state=_STATE_AFTER[event.kind], code=code)
         self._sites[event.site] = site
-
-    def _has_model(self, name: str) -> bool:
-        """Whether the site has said that it is done, and hangs up because of that."""
-        is_finishing = self._base.phase == RunState.FINISHING
-        return is_finishing and self._run is not None and self._run.sites[name].has_answered
 
     def events_since(self, number: int) -> tuple[tuple[EventReport, ...], int]:
         """The events after this number that are still kept, oldest first, and how many are not."""
