@@ -198,7 +198,6 @@ class StoredRun:
     is_salvaged: bool = False
 
 
-@dataclass
 class NodeStore:
     """The state of the runs of one node, in one folder.
 
@@ -207,22 +206,16 @@ class NodeStore:
             this user's alone; nothing has changed then.
     """
 
-    folder: Path
-    database: Database = field(init=False)
-    _counter: Counter = field(init=False)
-    _epoch: bytes = field(init=False, default=b"")
-    """Digest of the epoch that the database holds, and the purposes answered in it."""
-    _purposes: frozenset[str] = field(init=False, default=frozenset())
-    _counter_file: CounterFile = field(init=False)
-    _barred: int = field(init=False, default=-1)
-    """The last round that must not be answered again, as `load` or `open_run` found it in either file."""
-
-    def __post_init__(self) -> None:
-        if self.folder.is_dir():
-            require_private(self.folder, self.folder.stat())
-        self.database = Database(self.folder / "node.db", _SCHEMA, stored_version(_VERSION))
-        self._counter_file = CounterFile(self.folder / "counter.json")
+    def __init__(self, folder: Path) -> None:
+        if folder.is_dir():
+            require_private(folder, folder.stat())
+        self.folder, self.database = folder, Database(folder / "node.db", _SCHEMA, stored_version(_VERSION))
+        self._counter_file = CounterFile(folder / "counter.json")
         self._counter = self._counter_file.read()
+        # Digest of the epoch that the database holds, and the purposes answered in it.
+        self._epoch, self._purposes = b"", frozenset[str]()
+        # The last round that must not be answered again, as `load` or `open_run` found it in either file.
+        self._barred = -1
 
     def note_site(self, name: str) -> None:
         """Note that this is the state of the node of this name, so that no other's cost is read from it."""
