@@ -45,7 +45,7 @@ from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
-from hedgerow.server.run import MOST_UNACKNOWLEDGED, RunEvent, Sites
+from hedgerow.server.run import MOST_UNACKNOWLEDGED, Consent, Link, RunEvent, Sites
 from hedgerow.storage import Database
 from hedgerow.transport.grpc_link import DEFAULTS, require_size
 from hedgerow.transport.interface import Arrived
@@ -565,11 +565,13 @@ def test_of_missing_acknowledgements_the_end_of_most_pairs_goes_first(
 ) -> None:
     """A hostile site that failed to acknowledge several honest ones took all of them along."""
     plan = factory.make_plan()
-    sites = Sites(federate(7, plan).roster)
+    sites = Sites(federate(7, plan).roster, plan)
+    for site in sites:
+        site.link, site.consent = Link.CONNECTED, Consent.READY
     named = dict(zip("abcdefg", (site.name for site in sites), strict=True))
     for one, other in pairs:
         sites[named[one]].conduct.unacknowledged[named[other]] = MOST_UNACKNOWLEDGED
-    assert sites.agreeing(set(named.values()), plan) == {named[letter] for letter in left}
+    assert sites.agreeing() == {named[letter] for letter in left}
 
 
 def test_who_fails_to_acknowledge_a_second_site_goes_itself(federate: Builder, plan: Plan) -> None:

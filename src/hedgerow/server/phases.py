@@ -95,18 +95,13 @@ def _cohort_to_be(plan: Plan, members: frozenset[int]) -> Cohort:
 # Who takes part ----------------------------------------------------------------------------------------------------
 
 
-def agreeing(run: Run) -> set[str]:
-    """The sites that would take part in a set-up that begins now, but for what was masked before."""
-    return run.sites.agreeing(run.sites.available, run.plan)
-
-
 def members_of_next(run: Run) -> set[str]:
     """The sites that take part in a set-up that begins now; none, where they would not mask the next query there.
 
     A node masks no round in two epochs of which both sums could be opened. Where a slot of the next query was given
     up after vectors of it had come, an epoch without those who came since may do.
     """
-    members, least = agreeing(run), run.sites.least(run.plan)
+    members, least = run.sites.agreeing(), run.sites.least
     if len(members) < least:
         return members
     burnt = [slot for slot in _burnt_of_round(run) if slot.masked]
@@ -133,9 +128,9 @@ def explains_refusal(run: Run, site: SiteRecord, code: str) -> bool:
 
 def too_few(run: Run) -> AggregationError:
     """Why the run cannot go on with the sites that are there."""
-    there = agreeing(run)
-    if len(there) < run.sites.least(run.plan) or members_of_next(run):
-        return run.sites.too_few(run.plan)
+    there = run.sites.agreeing()
+    if len(there) < run.sites.least or members_of_next(run):
+        return run.sites.too_few()
     lacking = (run.sites.names(slot.cohort.members - slot.masked) for slot in _burnt_of_round(run))
     return AggregationError(
         "round-not-repeatable",
@@ -157,7 +152,7 @@ def _burnt_of_round(run: Run) -> list[BurntSlot]:
 def begin_setup(run: Run) -> None:
     """Set a new epoch up with all sites that are ready; AggregationError when there are too few."""
     members = members_of_next(run)
-    while len(members) < run.sites.least(run.plan):
+    while len(members) < run.sites.least:
         if not run.take_back():
             raise too_few(run)
         members = members_of_next(run)
@@ -416,9 +411,9 @@ def _following(run: Run) -> tuple[Following, list[SiteRecord]]:
     ready = members_of_next(run)
     comes_back = {name for name in ready - there if sites[name].conduct.lost_epochs >= MOST_LOST_EPOCHS}
     # Not `ready > there`: a site that is there, and is taken into no further epoch, keeps none out.
-    is_worth_it = bool(agreeing(run) - there) and is_short
+    is_worth_it = bool(sites.agreeing() - there) and is_short
     is_worth_it |= bool(ready - there - comes_back) and run.attempt < MAX_ATTEMPTS // 2
-    if len(ready) >= sites.least(run.plan) and (is_full or is_worth_it):
+    if len(ready) >= sites.least and (is_full or is_worth_it):
         # An epoch takes no site in: those who came later, or lost their state, join in a new one.
         return Following.EPOCH, present
     return (Following.WAIT if is_short or is_full else Following.SLOT), present

@@ -290,7 +290,8 @@ class Sites:
         invited: sites for which the parameters of the set-up were made.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, plan: Plan) -> None:
+        self._plan = plan
         self._by_node = [SiteRecord(site.name, node) for node, site in enumerate(roster.sites)]
         self._by_name = {site.name: site for site in sorted(self._by_node, key=lambda site: site.name)}
         self.draws_seed = False
@@ -373,13 +374,14 @@ class Sites:
         among = (site for site in self if site.left_out and site.conduct.may_return and site.is_there and site.is_ready)
         return min(among, key=lambda site: (site.conduct.weight, site.name), default=None)
 
-    def agreeing(self, among: set[str], plan: Plan) -> set[str]:
-        """Those of whom no two failed to acknowledge each other in two set-ups.
+    def agreeing(self) -> set[str]:
+        """The available sites of whom no two failed to acknowledge each other in two set-ups: for a new epoch.
 
         A site that is an end of several such pairs goes first. Of a pair that is left both ends go, because one of
         them has failed and no other site sees which: a hostile site that does this to an honest one goes with it, and
         can do it to no other. Where too few would be left, only the end that has cost more goes.
         """
+        among = self.available
         odds = {
             (one, other)
             for one in among
@@ -396,7 +398,7 @@ class Sites:
                 break
             rest.remove(worst)
         rest -= {site for pair in odds if rest.issuperset(pair) for site in pair}
-        if len(rest) >= self.least(plan):
+        if len(rest) >= self.least:
             return rest
         kept = set(among)
         while pairs := [pair for pair in odds if kept.issuperset(pair)]:
@@ -408,12 +410,13 @@ class Sites:
         texts = ((site.name, site.conduct.text()) for site in self)
         return "".join(f"; {name} {text}" for name, text in texts if text)
 
-    def least(self, plan: Plan) -> int:
+    @property
+    def least(self) -> int:
         """Sites without which no epoch is set up."""
-        smallest = SMALLEST_NOISED_COHORT if plan.privacy.noise == "distributed" else SMALLEST_COHORT
-        return max(plan.federation.min_sites, smallest, origin_members(len(self)) if self.draws_seed else 0)
+        smallest = SMALLEST_NOISED_COHORT if self._plan.privacy.noise == "distributed" else SMALLEST_COHORT
+        return max(self._plan.federation.min_sites, smallest, origin_members(len(self)) if self.draws_seed else 0)
 
-    def too_few(self, plan: Plan) -> AggregationError:
+    def too_few(self) -> AggregationError:
         """The error for a run that cannot begin or go on for want of sites."""
         said = "".join(f"; {site} refused: {code}" for site, code in self.refusals.items())
         said += self.said_of_them()
@@ -421,7 +424,7 @@ class Sites:
         if self.draws_seed:
             why = 'for with structure_seed = "joint" more than two thirds of the roster draw the trees\' seed'
         return AggregationError(
-            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said, least=self.least(plan), why=why
+            "too-few-sites", n_ready=len(self.available), n_sites=len(self), said=said, least=self.least, why=why
         )
 
 
@@ -546,7 +549,7 @@ class Run:
         self.plan = self.task.run_plan
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
-        self.sites = Sites(self.setup.roster)
+        self.sites = Sites(self.setup.roster, self.plan)
 
     # What happens ----------------------------------------------------------------------------------------------------
 
