@@ -75,7 +75,7 @@ class BudgetLine:
 
     def epsilon(self, delta: float) -> float:
         """What this run costs by itself."""
-        return get_accountant("gdp").epsilon(self.events, delta) if self.events else 0.0
+        return _epsilon(self.events, delta)
 
 
 @dataclass(frozen=True)

@@ -415,6 +415,15 @@ class ArrivalFolder:
 class ArrivalsOfRun:
     """The files that one run has taken in, and when; see `Node.expect`.
 
+    What a record has spent of its budget is no file: a node that starts again finds it from its rows and the releases.
+    So it must know in which exchange each file came, and have the file as it was. Both are written into the node's
+    database before an answer is computed with the rows; a file that is gone or changed ends the run for this node, for
+    rows that came again would have a whole budget again. These are acts of the owner on files, and depend on no row.
+
+    Whether two files are alike does depend on single rows: a file that holds one row more than a copy is no copy. If a
+    copy ended the run, or were left out, that row would decide about all others in the file. So its rows count, each as
+    a record of its own, and the operator is told; to refuse copies is the site's own choice.
+
     Args:
         source: the folder.
         plan: the run's.
@@ -469,7 +478,7 @@ class ArrivalsOfRun:
         return found
 
     def _look_for_copy(self, name: str, digest: bytes) -> None:
-        """Tell the operator of a file that is alike to an earlier one, or refuse it; see the head of this file."""
+        """Tell the operator of a file that is alike to an earlier one, or refuse it."""
         earlier = next((known for known, its in self._known.items() if its == digest), None)
         if earlier is None:
             return

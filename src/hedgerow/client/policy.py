@@ -196,7 +196,7 @@ def _beyond(wanted: Iterable[str], allowed: tuple[str, ...]) -> list[str]:
     return [name for name in wanted if allowed and name not in allowed]
 
 
-# Which runs the node takes part in ------------------------------------------------------------------------------------
+# What a node is given -------------------------------------------------------------------------------------------------
 
 
 def no_held_out_rows(_: Plan) -> SiteData:

@@ -397,9 +397,9 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         if session.run.n_phases != phase:
             phase = session.run.n_phases
             deadline, n_late = clock() + _timeout(session, timeouts), 0
-        if event is None and clock() < deadline:
+        if clock() < deadline:
             event = hub.receive(deadline - clock())
-        elif event is None:
+        else:
             if not n_late:
                 late_until = clock() + _LEAST_WAIT
                 late_end = late_until + _timeout(session, timeouts)

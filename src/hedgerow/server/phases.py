@@ -256,8 +256,6 @@ def _judge_setup(run: Run, setup: EpochSetup) -> None:
             run.leave_out(site, "set-ups-broken")
 
 
-# Rounds ---------------------------------------------------------------------------------------------------------------
-
 _SURELY_FEW = 2**30
 """Rows, times sites, whose sums fit 64 bits: no record adds as much as 2^24 units to an entry."""
 COLLECTIONS = {
