@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from experiments.harness import HERE, arguments
+from experiments.harness import HERE, arguments, carried_out
 from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
 from hedgerow.data.site_data import SiteData
 from hedgerow.losses.tables import SCORE_UNIT
@@ -209,9 +209,10 @@ class Attack:
         canary = self.kind("canary", self.canary, exact, settings, 1, sampling)
         # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
         twin = self.kind("twin", self.canary, exact, settings, 1, Everyone())
-        releaser = Releaser(noise, is_local=is_local)
+        releaser, total = Releaser(noise, is_local=is_local), 0.0
 
-        def step(query: Query) -> tuple[IntVector, float]:
+        def release(query: Query) -> IntVector:
+            nonlocal total
             accounts(twin.held)[:] = accounts(canary.held)
             known, own, vector = site.answer(query), canary.answer(query), twin.answer(query)
             added = own if run % 2 else np.zeros_like(own)
@@ -220,24 +221,13 @@ class Attack:
                 added = added + noise_of_site(query, "canary", 1, noise)
             released = releaser.release(query, known + added)
             gain, rate = gain_of(query, known, vector, released, is_local=is_local)
-            if rate == 1 or self.takes_all:
-                return released, gain
-            return released, float(np.logaddexp(np.log1p(-rate), np.log(rate) + gain))
+            if rate < 1 and not self.takes_all:
+                gain = float(np.logaddexp(np.log1p(-rate), np.log(rate) + gain))
+            total += gain
+            return released
 
-        return _play(plan, settings, step), releaser
-
-
-def _play(plan: Plan, settings: Settings, step: Callable[[Query], tuple[IntVector, float]]) -> float:
-    """One training: the sum of what `step` says about each query beside its release."""
-    program = program_for(plan, settings)
-    total, query = 0.0, next(program)
-    while True:
-        released, gain = step(query)
-        total += gain
-        try:
-            query = program.send(released)
-        except StopIteration:
-            return total
+        carried_out(program_for(plan, settings), release)
+        return total, releaser
 
 
 def gain_of(

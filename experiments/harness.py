@@ -25,8 +25,11 @@ from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
+from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.training.steps import Program
 from hedgerow.trees.binning import CodeArray, build_grid
+from hedgerow.trees.ensemble import Ensemble
 
 HERE = Path(__file__).resolve().parent
 CODE = (
@@ -161,6 +164,17 @@ def run_plainly(
     settings = resolve(plan)
     node = Node("one", data, plan, settings, n_threads, sampling=sampling, noise=node_noise)
     return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
+
+
+def carried_out(program: Program, release: Callable[[Query], IntVector]) -> Ensemble:
+    """The model of a program that is given what `release` makes of its queries; nothing looks whether that may be."""
+    try:
+        query = next(program)
+        while True:
+            query = program.send(release(query))
+    except StopIteration as finished:
+        ensemble: Ensemble = finished.value
+        return ensemble
 
 
 def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:

@@ -15,6 +15,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sklearn.metrics import r2_score
 from experiments import harness
 from experiments.central import Central, DPBoost, train_dpboost
 from experiments.datasets import Table, load
-from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, progress, row, rows_of, table
+from experiments.harness import HERE, Prepared, ScoreBook, algorithm_plan, carried_out, progress, row, rows_of, table
 from hedgerow.client.node import Node, SeededSampling
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import PrivacyError
@@ -39,7 +40,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.server.release import Outcome, PlainAggregation, run_program
+from hedgerow.server.release import PlainAggregation, Releaser, run_program
+from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.leaf_sums import LeafSums
 
 N_FOLDS = 5
@@ -58,7 +60,8 @@ N_SEARCHES = {"abalone": 3, "adult": 1}
 """Runs of each setting on each fold that the search looks at."""
 FIRST_SEARCH = 10_000
 """Seeds of a search; the chosen setting is run again with others."""
-N_DIVISIONS = 10
+N_DIVISIONS, FIRST_OTHER = 10, 100
+"""Of `--starts`: how many other divisions; the number of the first, and the first seed."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +161,17 @@ class Bench:
 
         return self.noted((plan.digest, fold, seed, first, hashlib.sha256(late.tobytes()).hexdigest()), run)
 
-    def _measure(self, plan: Plan, outcome: Outcome, test: NDArray[np.bool_]) -> float:
+    def _measure(self, plan: Plan, ensemble: Ensemble, test: NDArray[np.bool_]) -> float:
         rows = rows_of(self.prepared, plan, test)
-        scores = outcome.ensemble.scores(rows.codes)[0]
-        if plan.label.type == "regression":
-            return float(r2_score(rows.labels / SCORE_UNIT, np.clip(scores, -1, 1)))
-        return float(100 * np.mean((scores > 0) != (rows.labels == 1)))
+        scores, is_regression = ensemble.scores(rows.codes)[0], plan.label.type == "regression"
+        return _quality(rows.labels / (SCORE_UNIT if is_regression else 1), scores, is_regression=is_regression)
+
+
+def _quality(labels: NDArray[Any], scores: NDArray[np.float64], *, is_regression: bool) -> float:
+    """R2 of a regression, error in per cent of two classes."""
+    if is_regression:
+        return float(r2_score(labels, np.clip(scores, -1, 1)))
+    return float(100 * np.mean((scores > 0) != (labels == 1)))
 
 
 def repeated(bench: Bench, variant: Variant, epsilon: float, repeats: int, first: int = 1) -> NDArray[np.float64]:
@@ -188,23 +196,15 @@ def plan_of(table: Table, variant: Variant, epsilon: float, n_train: int, seed: 
     return algorithm_plan(table, epsilon, n_train, "s-gbdt", {**own, "model": model})
 
 
-def _run(plan: Plan, data: SiteData, seed: int, arrivals: Any, is_static: bool) -> Outcome:
+def _run(plan: Plan, data: SiteData, seed: int, arrivals: Any, is_static: bool) -> Ensemble:
     settings = resolve(plan)
     n_later = sum(rows["one"].n_records for rows in arrivals.values())
     sampling = SeededSampling(seed, np.arange(data.n_records + n_later))
     node = ArrivingNode(Node("one", data, plan, settings, 1, sampling), arrivals)
-    noise = SeededNoise(seed, exact=False)
-    if not is_static:
-        return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
-    aggregation = _StaticNoise(plan, node, np.random.default_rng(seed))
-    return run_program(plan, program_for(plan, settings), aggregation, _Silent(seed, exact=False))
-
-
-class _Silent(SeededNoise):
-    """No further noise: what it is added to is noisy already. The runs that use it promise nothing."""
-
-    def sample(self, sigma: int, length: int, purpose: str) -> NDArray[np.int64]:
-        return np.zeros(length, dtype=np.int64) if length > 2 else super().sample(sigma, length, purpose)
+    program, noise = program_for(plan, settings), SeededNoise(seed, exact=False)
+    if is_static:
+        return carried_out(program, _StaticNoise(plan, node, noise, np.random.default_rng(seed)))
+    return run_program(plan, program, PlainAggregation([node]), noise).ensemble
 
 
 class _StaticNoise:
@@ -212,22 +212,18 @@ class _StaticNoise:
 
     A leaf's value is sum / (support + lambda), which one record moves by at most g* / (1 + lambda) (Li et al. 2020,
     lemma 2). The noise is the same multiple of that sensitivity as dynamic scaling has of its own. The release is
-    written as the pair of sums whose quotient is the noisy value.
+    written as the pair of sums whose quotient is the noisy value: no records add up to it, and it promises nothing.
     """
 
-    cohort = None
-    n_nodes = 1
-    sites = None
-
-    def __init__(self, plan: Plan, node: ArrivingNode, random: np.random.Generator) -> None:
+    def __init__(self, plan: Plan, node: ArrivingNode, noise: SeededNoise, random: np.random.Generator) -> None:
         self._plan, self._node, self._random = plan, node, random
-        self._loss = resolve(plan).loss(plan)
+        self._releaser, self._loss = Releaser(noise), resolve(plan).loss(plan)
 
-    def sum_of(self, query: Query) -> IntVector:
-        """See `Aggregation.sum_of`."""
+    def __call__(self, query: Query) -> IntVector:
+        """What is released."""
         exact = self._node.answer(query)
         if not isinstance(query, LeafSums):
-            return exact
+            return self._releaser.release(query, exact)
         ridge = self._plan.model.leaf_ridge
         sums, supports = (exact.reshape(-1, 2) / self._loss.scales).T
         spread = query.noise_multiplier * SGbdt.of(self._plan).gradient_clip / (1 + ridge)
@@ -290,9 +286,10 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.starts:
-        return _starts(options.sets, options.data)
     book = ScoreBook(options.out / "sgbdt_scores.csv", ("sgbdt.py", "central.py"))
+    if options.starts:
+        print("\n".join(other_divisions({name: Prepared(load(name, options.data)) for name in options.sets}, book)))
+        return 0
     if options.filter is not None:
         prepared = Prepared(load("abalone", options.data))
         print("\n".join(compare_filter(prepared, book, options.filter or list(ROWS))))
@@ -316,15 +313,6 @@ def main(argv: list[str]) -> int:
     (options.out / "sgbdt.md").write_text(report, encoding="utf-8")
     _draw(curves, options.out / "sgbdt.png")
     return 0 if reached else 1
-
-
-def _starts(sets: list[str], data: str | None) -> int:
-    """What `--starts` prints; always 0."""
-    lines = ["# S-GBDT's linear start: mean ± standard deviation of 50 runs, each with noise of its own", ""]
-    for name in sets:
-        _other_divisions(Bench(Prepared(load(name, data))), name, lines)
-    print("\n".join(lines))
-    return 0
 
 
 def _searched(
@@ -410,24 +398,23 @@ def _tuning(bench: Bench, name: str, best: Mapping[tuple[str, float], Variant], 
     lines.append("")
 
 
-def _other_divisions(bench: Bench, name: str, lines: list[str]) -> None:
-    """The linear starts of the grid on the usual folds and on others, every run with noise of its own.
+def other_divisions(sets: Mapping[str, Prepared], book: ScoreBook) -> list[str]:
+    """What `--starts` prints: linear starts of the grid on the usual folds and on others, each run with its own noise.
 
     Settings and the start's own shares were found on the usual folds.
     """
-    head = ("linear start", "epsilon", "usual folds", f"{N_DIVISIONS} other divisions")
-    lines += [f"## {name}", "", *table(head, [])]
-    others = [Bench(bench.prepared, division=100 + number) for number in range(N_DIVISIONS)]
-    settings = [variant for variant in GRID[name] if variant.section.get("initial_score") == "linear"]
-    for variant, epsilon in product(settings, PAPER_EPSILONS[name]):
-        cells = []
-        for benches in ([bench] * N_DIVISIONS, others):
-            pairs = [(one, fold) for one in benches for fold in range(N_FOLDS)]
-            scores = np.array([one.score(variant, epsilon, fold, 100 + i) for i, (one, fold) in enumerate(pairs)])
-            cells.append(_cell(scores))
-        label = f"{variant.model['n_trees']} trees, share {variant.section['initial_score_share']:g}"
-        lines.append(row([label, f"{epsilon:g}", *cells]))
-    lines.append("")
+    lines = ["# S-GBDT's linear start: mean ± standard deviation of 50 runs, each with noise of its own", ""]
+    for name, prepared in sets.items():
+        head = ("linear start", "epsilon", "usual folds", f"{N_DIVISIONS} other divisions")
+        lines += [f"## {name}", "", *table(head, [])]
+        settings = [variant for variant in GRID[name] if variant.section.get("initial_score") == "linear"]
+        for variant, epsilon in product(settings, PAPER_EPSILONS[name]):
+            usual = repeated(Bench(prepared, book=book), variant, epsilon, N_DIVISIONS, FIRST_OTHER)
+            others = _on(prepared, book, (FIRST_OTHER, N_DIVISIONS), FIRST_OTHER, variant, epsilon)
+            label = f"{variant.model['n_trees']} trees, share {variant.section['initial_score_share']:g}"
+            lines.append(row([label, f"{epsilon:g}", _cell(usual), _cell(others)]))
+        lines.append("")
+    return lines
 
 
 def _draw(curves: Mapping[str, Mapping[str, list[float]]], path: Path) -> None:
@@ -577,22 +564,16 @@ def baseline(bench: Bench, name: str, repeats: int, lines: list[str]) -> None:
 def _dpboost(
     bench: Bench, data: Central, settings: DPBoost, epsilon: float, runs: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """As `repeated`; `runs` are how many on each fold, and the first seed."""
+    """As `repeated`; `runs` are how many on each fold, and the first seed. A run's seed decides its fold."""
+
+    def score(seed: int) -> float:
+        rows, test = np.flatnonzero(bench.folds != seed % N_FOLDS), bench.folds == seed % N_FOLDS
+        scores = train_dpboost(data, rows, settings, epsilon, np.random.default_rng(seed))[test]
+        return _quality(data.labels[test], scores, is_regression=data.is_regression)
+
     repeats, first = runs
-    return np.array([_central(bench, data, settings, epsilon, first + i) for i in range(repeats * N_FOLDS)])
-
-
-def _central(bench: Bench, data: Central, settings: DPBoost, epsilon: float, number: int) -> float:
-    """The score of one run; `number` is its seed, and decides its fold."""
-    rows, test = np.flatnonzero(bench.folds != number % N_FOLDS), bench.folds == number % N_FOLDS
-
-    def run() -> float:
-        scores = train_dpboost(data, rows, settings, epsilon, np.random.default_rng(number))[test]
-        if data.is_regression:
-            return float(r2_score(data.labels[test], np.clip(scores, -1, 1)))
-        return float(100 * np.mean((scores > 0) != (data.labels[test] == 1)))
-
-    return bench.noted(("DPBoost", settings, epsilon, number), run)
+    seeds = range(first, first + repeats * N_FOLDS)
+    return np.array([bench.noted(("DPBoost", settings, epsilon, seed), partial(score, seed)) for seed in seeds])
 
 
 # The individual filter in regular training ------------------------------------------------------------------------

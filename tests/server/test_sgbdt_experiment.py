@@ -60,6 +60,9 @@ def test_folds_are_disjoint_and_runs_are_scored() -> None:
     assert error < 35 and bench.n_runs == 1 and math.isfinite(error)
     static = bench.score(Variant("static", model, variant.section, is_static=True), 8.0, 0, 1)
     assert static != error and static < 50
+    # The pairs that it releases are beyond what the rows add up to, where lambda is as large as all rows.
+    large = Variant("static", {**model, "leaf_ridge": 20_000.0}, variant.section, is_static=True)
+    assert bench.score(large, 8.0, 0, 1) < 50
 
 
 def test_scores_that_were_written_down_are_not_run_again(tmp_path: Path) -> None:
@@ -169,8 +172,7 @@ def test_no_two_runs_of_a_column_share_their_noise(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Bench, "score", noted)
     monkeypatch.setitem(sgbdt.GRID, "adult", sgbdt.GRID["adult"][-1:])
-    lines: list[str] = []
-    sgbdt._other_divisions(Bench(Prepared(make("two_features"))), "adult", lines)
+    lines = sgbdt.other_divisions({"adult": Prepared(make("two_features"))}, ScoreBook())
     per_column = 5 * sgbdt.N_DIVISIONS
     assert len(asked) == 2 * 2 * per_column and sum("0.500 ± 0.000" in line for line in lines) == 2
     for begin in range(0, len(asked), per_column):
