@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +72,27 @@ def _score(
     outcome = run_plainly(plan, rows_of(prepared, plan, chosen), SeededNoise(seed, exact=False))
     held_out = rows_of(prepared, plan, test)
     return float(roc_auc_score(held_out.labels, outcome.ensemble.scores(held_out.codes)[0]))
+
+
+GUESSES = (0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
+"""Epsilons of the table in docs/how-to/choose-epsilon.md."""
+
+
+def main_epsilons(argv: list[str]) -> int:
+    """What an epsilon means: how often an attacker guesses right, and how many records a good model needs.
+
+    The attacker knows all records but one, sees everything that was released, and is asked whether the one was among
+    them. Exact for Gaussian noise (Dong, Roth and Su 2022, section 2): right with a chance of at most Phi(mu / 2) when
+    both answers are as likely; of those who are in, at most Phi(Phi^-1(.01) + mu) are found at 1 % of false alarms.
+    """
+    harness.arguments("epsilons", main_epsilons.__doc__, data="unused").parse_args(argv)
+    normal = NormalDist()
+    print(f"delta {DELTA:g}\n")
+    print("| epsilon | mu | guesses right | found at 1 % false alarms | records for s = 1,000 | for s = 3,000 |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for epsilon in GUESSES:
+        mu = mu_of(epsilon, DELTA)
+        right, found = normal.cdf(mu / 2), normal.cdf(normal.inv_cdf(0.01) + mu)
+        needed = " | ".join(f"{math.ceil(signal / mu / 100) * 100:,}" for signal in (1_000, 3_000))
+        print(f"| {epsilon:g} | {mu:.3f} | {right:.1%} | {found:.1%} | {needed} |")
+    return 0
