@@ -93,7 +93,7 @@ def main(address: str, count: str, manner: str, *folder: str) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
     knocker = Knocker(address, int(count), manner, *folder)
     n_alone, was_full = 0, False
-    while not stopped.wait(0.02) and n_alone < 3000:
+    while not stopped.wait(0.02) and n_alone < 45_000:
         n_alone = 0 if knocker.turn() else n_alone + 1
         if not was_full and knocker.n_opened >= knocker._count:
             was_full = True
