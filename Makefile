@@ -22,9 +22,10 @@ demo: $(VENV)/.installed
 
 # The workers have all processors: threads of XGBoost and BLAS beside them would only wait for one another. Each begins
 # with its share of the tests, in order, and takes from the others at the end. Some tests wait for processes most of
-# their time, so there is one worker more than two processors have work for.
+# their time, so there is one worker more than two processors have work for. Hundreds of processes are started, and each
+# would compile the package again if nobody might keep its bytecode.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -16,8 +16,9 @@ settings.load_profile("hedgerow")
 
 MEMORY = Path("/dev/shm")
 _ROOM_NEEDED = 4 << 30
-_SLOWEST = ("flower/test_deployment.py", "package/test_documents.py", "processes/", "hostile/test_strangers.py")
-"""They begin first: one that began last would be waited for by the other workers."""
+_SLOWEST = (("processes/", "hostile/test_strangers.py"), ("flower/test_deployment.py",), ("package/test_documents.py",))
+"""They begin first, beside each other: one that began last would be waited for by the other workers. Files of one group
+share processes, and stay with one worker."""
 
 
 def _keeps_files_in_memory() -> bool:
@@ -33,15 +34,35 @@ if _keeps_files_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let processes that begin at the same time compile each kernel once between them."""
+    does_nothing_itself = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
+    if not does_nothing_itself:
+        _module("kernels").compile_once()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files first."""
+    """Let every worker begin with some of the slowest files.
+
+    `--dist worksteal` gives each worker a block of the tests, in order, and whoever is done takes from the end of
+    another block. In one block, the slowest files would all wait for each other.
+    """
     folder = Path(__file__).parent
-
-    def rank(item: pytest.Item) -> int:
+    slow: list[list[pytest.Item]] = [[] for _ in _SLOWEST]
+    others: list[pytest.Item] = []
+    for item in items:
         name = item.path.relative_to(folder).as_posix()
-        return next((number for number, start in enumerate(_SLOWEST) if name.startswith(start)), len(_SLOWEST))
-
-    items.sort(key=rank)
+        slow_ones = (list_ for list_, starts in zip(slow, _SLOWEST, strict=True) if name.startswith(starts))
+        next(slow_ones, others).append(item)
+    n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    dealt: list[pytest.Item] = []
+    for worker in range(n_workers):
+        first = [item for number, list_ in enumerate(slow) if number % n_workers == worker for item in list_]
+        wanted = (len(items) - len(dealt)) // (n_workers - worker)
+        n_others = max(0, wanted - len(first))
+        dealt += first + others[:n_others]
+        others = others[n_others:]
+    items[:] = dealt + others
 
 
 def _module(name: str) -> ModuleType:

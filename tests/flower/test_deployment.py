@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from experiments.flower_lab import Deployment, Process, free_port, why_not
-from hedgerow.client.node import Node
+from hedgerow.cli.inputs import read_plan
+from hedgerow.client.node import Node, warm_up
 from hedgerow.codec import Integers, head
 from hedgerow.data.site_data import read_site_data
 from hedgerow.flower.envelope import Kind
@@ -80,6 +81,8 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
     started: list[Deployment] = []
 
     def start(federation: Any, *residents: str) -> Deployment:
+        # Else every process that comes first compiles the same kernels.
+        warm_up(read_plan(federation.path("plan.toml")))
         files = {site: federation.folder / f"{site}.toml" for site in federation.sites}
         deployment = Deployment(tmp_path / "flower", files, residents)
         started.append(deployment)

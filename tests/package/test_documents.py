@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hedgerow.client.node import warm_up
 from hedgerow.errors import PlanError
 from hedgerow.plan.plan import parse_plan
 
@@ -94,7 +95,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _lend_kernels(package: Path) -> None:
-    """Kernels that numba has compiled here are taken along, if their source is the same; else they are compiled."""
+    """Kernels that numba has compiled here are taken along, if their source is the same; else they are compiled.
+
+    Those of a usual run are compiled now where nobody has done so yet: every process of the walk would do it by itself.
+    """
+    warm_up(None)
     for stored in PACKAGE.rglob("__pycache__/*.nb[ci]"):
         room = stored.parent.parent
         for own in room.glob("*.py"):

@@ -148,6 +148,10 @@ def child(request: dict[str, Any]) -> int:
 
 def serve() -> None:
     """Carry out what is asked until nobody asks any more."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from kernels import compile_once
+
+    compile_once()
     warm_up(None)
     with contextlib.suppress(ImportError):
         # Where it is installed, Arrow imports it when the first table is read, which takes a second.
