@@ -94,8 +94,6 @@ def test_bounds_from_data_void_the_guarantee(numbers: tuple[np.ndarray, np.ndarr
         ({"bounds": {"x0": (-1, 1)}}, "bounds"),
         ({"bounds": {9: (-1, 1)}}, "bounds"),
         ({"categories": {"colour": ["red"]}}, "categories"),
-        ({"classes": None}, "classes"),
-        ({"n_records": None}, "n-records"),
         ({"classes": [1, 2]}, "data-label-outside"),
         ({"classes": [1]}, "data-one-class"),
         ({"epsilon": 0}, "plan-field"),
@@ -117,12 +115,23 @@ def test_what_is_missing_or_wrong_is_named(
     assert caught.value.remedy
 
 
-def test_regressor_asks_for_the_labels_bounds(numbers: tuple[np.ndarray, np.ndarray]) -> None:
-    """The range of the label is public, too; predictions stay within it."""
+@pytest.mark.parametrize("left_out", ["classes", "n_records"])
+def test_what_is_left_out_is_found_and_paid_for(numbers: tuple[np.ndarray, np.ndarray], left_out: str) -> None:
+    """Each public input that is not declared is one release more on the account, out of the same epsilon."""
+    X, y = numbers
+    model = declared(epsilon=5).set_params(**{left_out: None}).fit(X, y)
+    assert len(model.ledger_) == 21
+    assert model.privacy_report_.guarantee == "holds" and model.privacy_report_.epsilon <= 5
+    assert model.classes_.tolist() == [0, 1]
+
+
+def test_regressor_keeps_within_the_labels_bounds(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    """The range of the label is public, declared or found; predictions stay within it."""
     X, _ = numbers
     y = 3 * X[:, 0] + 10
-    with pytest.raises(UsageError, match="label_bounds"):
-        DPGBDTRegressor(bounds=[(-1, 1)] * 4).fit(X, y)
+    found = DPGBDTRegressor(bounds=[(-1, 1)] * 4, epsilon=20, n_trees=40).fit(X, y)
+    assert found.model_.plan.label.bounds == pytest.approx((7, 13), abs=0.5)
+    assert found.privacy_report_.guarantee == "holds" and found.privacy_report_.epsilon <= 20
     model = DPGBDTRegressor(bounds=[(-1, 1)] * 4, label_bounds=(7, 13), n_records=2000, epsilon=5, n_trees=40).fit(X, y)
     assert model.score(X, y) > 0.5
     assert model.predict(X).min() >= 7 and model.predict(X).max() <= 13
@@ -278,6 +287,7 @@ CLASSES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::hedgerow.estimators.base.FewRecordsWarning")
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("kind", [DPGBDTClassifier, DPLinearClassifier])
 @pytest.mark.parametrize("as_table", [False, True])

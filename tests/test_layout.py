@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "trees"},
     "evaluation": {"plan", "protocol", "losses", "privacy", "trees"},
+    "survey": {"plan", "protocol", "losses", "privacy", "trees"},
     "training": {"plan", "protocol", "losses", "privacy", "trees", "evaluation"},
     "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "training"},
     "client": {
@@ -62,6 +63,7 @@ PURE: dict[str, set[str]] = {
     # Threads divide integer sums, which do not depend on how they are divided.
     "trees": {"numpy", "numba", "concurrent"},
     "evaluation": {"numpy"},
+    "survey": {"numpy"},
     "training": {"numpy", "numba"},
     "methods": {"numpy", "numba", "concurrent"},
     "privacy": {"numpy", "numba", "scipy", "dp_accounting"},

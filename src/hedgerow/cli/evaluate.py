@@ -145,7 +145,7 @@ def to_be_evaluated(model: Model, epsilon: float, delta: float | None, noise: st
     Raises PrivacyError.
     """
     delta = model.plan.privacy.delta if delta is None else delta
-    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, len(model.ledger), noise)
+    task = EvaluationTask(model.plan, ensemble_bytes(model.ensemble), epsilon, delta, model.next_round, noise)
     return EvaluatedModel(task, model.ledger, model.report)
 
 

@@ -63,6 +63,7 @@ _MIDNIGHT = " 00:00:00"
 _LARGEST_EXACT = 2.0**53
 _LARGEST_EXPONENT = 400
 _WIDEST_IDENTIFIER = 64
+_BUCKET_DOMAIN = b"hedgerow hashed category 1\0"
 _PLAINEST: dict[type, Any] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
@@ -111,6 +112,28 @@ def category_indices(column: Any, categories: Sequence[str], place: Place, unfit
     _report_unreadable(texts, typed, place, unfit)
     indices: NDArray[np.int16] = table[texts.codes]
     return indices
+
+
+def bucket_indices(column: Any, n_buckets: int, place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
+    """The column as int16 [n]: the bucket of each value's canonical text, by a public hash of it, or `MISSING`.
+
+    A value's bucket depends on that value and the number of buckets alone, so there is no list to be read off the data.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    missing = _flags(_is_missing(texts.distinct))
+    canonical = _canonical(texts.distinct).to_pylist()
+    buckets = [
+        MISSING if absent or text is None else bucket_of(text, n_buckets)
+        for text, absent in zip(canonical, missing.tolist(), strict=True)
+    ]
+    _report_unreadable(texts, typed, place, unfit)
+    return np.array(buckets or [MISSING], dtype=np.int16)[texts.codes]
+
+
+def bucket_of(text: str, n_buckets: int) -> int:
+    """The bucket of a text, 0 to n_buckets - 1: the first 8 bytes of a SHA-256, modulo the number of buckets."""
+    return int.from_bytes(hashlib.sha256(_BUCKET_DOMAIN + text.encode()).digest()[:8], "big") % n_buckets
 
 
 def identifiers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.str_]:

@@ -196,6 +196,8 @@ def concatenate(records: Iterable[Records]) -> Records:
 
 
 def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit) -> FeatureColumn:
+    if feature.is_hashed and feature.buckets is not None:
+        return encoders.bucket_indices(column, feature.buckets, place, unfit)
     if feature.is_categorical:
         return encoders.category_indices(column, feature.categories, place, unfit)
     # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.

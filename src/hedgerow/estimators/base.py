@@ -1,7 +1,8 @@
 """What the private estimators share: reading X and y, the plan that the parameters make, the run over sites.
 
 `X` is either a matrix of numbers (binned in one pass, without a copy) or a table of named columns. Its schema is
-declared, never read off it, but where the caller asks for that.
+declared, or found by a survey whose releases are noised and charged (`hedgerow.survey`); it is never read off `X`, but
+where the caller asks for that. The type of a whole column, as its library has it, is taken to be public.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import math
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,16 +27,25 @@ from hedgerow.data.faults import Place
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, UsageError
+from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyReport
+from hedgerow.survey.program import Findings, Questions
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.readings import Range
 from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
 
 FROM_DATA = "data"
+PRIVATE = "private"
+HASH_BUCKETS = 32
+"""Of a column of text without declared categories."""
+BOOLEANS = ("false", "true")
 LARGEST_BOUND = 3e38
 """Single precision ends a little above; a plan allows no bounds beyond."""
 
@@ -47,7 +58,8 @@ class Declaration:
     """What a caller declares about the columns of `X`.
 
     Attributes:
-        bounds: (min, max) per feature in order, or by name or position; "data" to read them off `X`; None for none.
+        bounds: (min, max) per feature in order, or by name or position, "private" among them for what a survey is to
+            find; "private" for all; "data" to read them off `X`; None for none.
         categories: by name or position of a feature, its categories.
     """
 
@@ -56,7 +68,33 @@ class Declaration:
 
     @property
     def from_data(self) -> bool:
-        return isinstance(self.bounds, str) and self.bounds == FROM_DATA
+        return _is_word(self.bounds, FROM_DATA)
+
+    def surveyed(self, table: Table, names: Sequence[str]) -> tuple[str, ...]:
+        """The columns of numbers whose bounds are to be found; raises UsageError as `declared_features`."""
+        if self.from_data:
+            return ()
+        bounds = self.bounds_of(names)
+        return tuple(
+            name
+            for index, name in enumerate(names)
+            if bounds.get(name) == PRIVATE and kind_of_column(column(table, name, index)) == "number"
+        )
+
+    def bounds_of(self, names: Sequence[str]) -> dict[str, Any]:
+        """By name, of the features without categories: (min, max), or "private"; raises UsageError."""
+        categories = _by_name(self.categories, names, "categories")
+        if self.bounds is None:
+            raise UsageError("bounds-missing")
+        if _is_word(self.bounds, PRIVATE):
+            return {name: PRIVATE for name in names if name not in categories}
+        if isinstance(self.bounds, str):
+            raise UsageError("bounds-unknown", bounds=self.bounds)
+        return _bounds_by_name(self.bounds, names, categories)
+
+
+def _is_word(value: Any, word: str) -> bool:
+    return isinstance(value, str) and value == word
 
 
 def is_dataframe(X: Any) -> bool:
@@ -108,29 +146,51 @@ def column(table: Table, name: str, index: int) -> Any:
     return table[name] if isinstance(table, Mapping) else table[:, index]
 
 
-def declared_features(table: Table, names: Sequence[str], declaration: Declaration) -> list[dict[str, Any]]:
+def declared_features(
+    table: Table, names: Sequence[str], declaration: Declaration, found: Mapping[str, Range]
+) -> list[dict[str, Any]]:
     """The plan's [[features]] tables.
+
+    Args: found: what a survey found of the columns that it was asked for.
 
     Raises:
         UsageError: bounds or categories are missing, of another length, or for features that do not exist.
     """
     categories = _by_name(declaration.categories, names, "categories")
-    if declaration.bounds is None:
-        raise UsageError("bounds-missing")
-    if isinstance(declaration.bounds, str) and not declaration.from_data:
-        raise UsageError("bounds-unknown", bounds=declaration.bounds)
-    bounds = {} if declaration.from_data else _bounds_by_name(declaration.bounds, names, categories)
+    bounds = {} if declaration.from_data else declaration.bounds_of(names)
     features = []
     for index, name in enumerate(names):
         if name in categories:
             feature: dict[str, Any] = {"name": name, "type": "categorical", "categories": _plain(categories[name])}
         elif declaration.from_data:
             feature = _read_off(column(table, name, index), name)
+        elif bounds[name] == PRIVATE:
+            feature = _without_declaration(name, kind_of_column(column(table, name, index)), found)
         else:
             low, high = bounds[name]
             feature = {"name": name, "type": "numeric", "min": low, "max": high}
         features.append(feature)
     return features
+
+
+def _without_declaration(name: str, kind: str, found: Mapping[str, Range]) -> dict[str, Any]:
+    """A feature of which nothing is declared: by its type, and by what a survey found of numbers."""
+    if kind == "text":
+        return {"name": name, "type": "hashed", "buckets": HASH_BUCKETS}
+    if kind == "truth":
+        return {"name": name, "type": "categorical", "categories": list(BOOLEANS)}
+    low, high = found[name].bounds
+    return {"name": name, "type": "numeric", "min": low, "max": high, "integer": found[name].is_whole}
+
+
+def kind_of_column(values: Any) -> str:
+    """ "number", "truth" or "text", by a column's type alone. A numpy array of objects has none: it is of numbers."""
+    kind = getattr(values, "dtype", None)
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        return "number"
+    if getattr(kind, "kind", "") == "b" or str(kind) == "Boolean":
+        return "truth"
+    return "number" if _is_numeric(kind) else "text"
 
 
 def encode_table(table: Table, plan: Plan, grid: Grid) -> CodeArray:
@@ -192,7 +252,7 @@ def _by_name(given: Mapping[Any, Any] | None, names: Sequence[str], parameter: s
     return found
 
 
-def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(bounds, Mapping):
         by_name = _by_name(bounds, names, "bounds")
     else:
@@ -207,7 +267,10 @@ def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, 
     return {name: _pair(by_name[name], name) for name in names if name not in categories}
 
 
-def _pair(value: Any, name: str) -> tuple[float, float]:
+def _pair(value: Any, name: str) -> Any:
+    """(min, max), or "private" as it is."""
+    if _is_word(value, PRIVATE):
+        return PRIVATE
     try:
         low, high = (float(bound) for bound in value)
     except (TypeError, ValueError):
@@ -234,6 +297,64 @@ _MODEL_PARAMETERS = (
 _AS_MATRIX: dict[str, Any] = {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
 """Numbers in single or double precision as they are, missing ones included; whole numbers in double precision, as if a
 fraction stood somewhere among them."""
+
+
+_TRIAL_LABEL = {"type": "binary", "classes": ["0", "1"]}
+FEW_RECORDS = 2000.0
+"""Below so many records times epsilon, bounds that are found by noise have cost accuracy (docs/privacy.md)."""
+
+
+class FewRecordsWarning(UserWarning):
+    """There are few records for what a survey was asked at this epsilon; say more by hand."""
+
+
+def warn_of_few_records(questions: Questions, findings: Findings, columns: Sequence[str]) -> None:
+    """Warn by what was released: few records for epsilon, or a column of which nothing stood out of the noise."""
+    unseen = [name for name, own in zip(columns, findings.ranges, strict=True) if not own.is_seen]
+    if findings.label is not None and not findings.label.is_seen:
+        unseen.append("the label")
+    reasons = []
+    if (questions.surveyed or questions.label) and findings.n_records * questions.epsilon < FEW_RECORDS:
+        reasons.append(
+            f"About {findings.n_records:,} records at epsilon {questions.epsilon:g} are few for bounds and classes "
+            f"found by noisy counts: the product should be {FEW_RECORDS:,.0f} or more."
+        )
+    if unseen:
+        reasons.append(f"Nothing stands out of the noise in {', '.join(unseen[:8])}; the bounds there are a guess.")
+    if reasons:
+        remedy = "Give bounds=[(min, max), ...], classes or label_bounds by hand where you know them."
+        warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=4)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What is known before training.
+
+    Attributes:
+        structure_seed: of the trees.
+        noise: where noise comes from, for the survey and for the training.
+        rows: of each site.
+        findings: what a survey found; of little meaning where none was needed.
+        ledger: the survey's releases.
+        found: by name, the ranges of the columns that were asked for.
+        n_records: as declared or found.
+    """
+
+    structure_seed: int
+    noise: NoiseSource
+    rows: Rows
+    findings: Findings
+    ledger: Ledger
+    found: Mapping[str, Range]
+    n_records: Any = 1
+
+
+def _raw_columns(table: Table, names: Sequence[str], wanted: Sequence[str]) -> list[NDArray[Any]]:
+    """The columns that a survey reads: views of a matrix, else numbers as a plan's features become them."""
+    cells = [(name, column(table, name, index)) for index, name in enumerate(names) if name in set(wanted)]
+    if not isinstance(table, Mapping):
+        return [own for _, own in cells]
+    return [numbers(own, Place("X", name, 0)) for name, own in cells]
 
 
 class PrivateTrees(BaseEstimator):
@@ -289,35 +410,71 @@ class PrivateTrees(BaseEstimator):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def _train(self, table: Table, y: NDArray[Any], label: Mapping[str, Any], sites: Any) -> None:
-        names = self._feature_names()
+    def _begin(self, table: Table, y: NDArray[Any], asked: str, sites: Any) -> Start:
+        """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
+
+        Args:
+            y: the labels.
+            asked: what to find of them, as `Questions.label`; texts are as `texts_of_cells` gives them.
+            sites: as in `fit`.
+        """
+        names, declaration = self._feature_names(), Declaration(self.bounds, self.categories)
         structure_seed, noise = self._randomness()
-        plan = self._plan(table, names, {"name": _free_name("label", names), **label}, len(y), structure_seed)
+        rows = rows_of_sites(sites, len(y))
+        columns = declaration.surveyed(table, names)
+        start = Start(structure_seed, noise, rows, Findings(1), Ledger(), dict.fromkeys(columns, Range(0.0, 1.0)))
+        label = {"name": _free_name("label", names), **_TRIAL_LABEL}
+        trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(len(y)) or 1))
+        questions = Questions(
+            epsilon=trial.privacy.epsilon,
+            delta=trial.privacy.delta,
+            accountant=trial.privacy.accountant,
+            n_columns=len(columns),
+            n_records=self._declared_n_records(len(y)),
+            label=asked,
+        )
+        if questions.is_empty:
+            return replace(start, n_records=trial.privacy.n_records)
+        raw = _raw_columns(table, names, columns) + ([] if asked in ("", "texts") else [y])
+        raw_sites = {name: RawSite(raw, y if asked == "texts" else None, own, len(y)) for name, own in rows.items()}
+        surveyed = survey_sites(questions, raw_sites, noise)
+        findings = surveyed.findings
+        warn_of_few_records(questions, findings, columns)
+        found = dict(zip(columns, findings.ranges, strict=True))
+        return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
+
+    def _train(self, table: Table, y: NDArray[Any], label: Mapping[str, Any], start: Start) -> None:
+        names = self._feature_names()
+        plan = self._plan(table, names, {"name": _free_name("label", names), **label}, start)
         labels = self._encoded(y, plan)
+        kept = self._kept(labels)
         with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
-            site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, sites)
-            self.model_ = train(plan, site_data, noise=noise, n_threads=n_threads)
+            site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, start.rows, kept)
+            self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads)
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
 
-    def _plan(
-        self, table: Table, names: Sequence[str], label: Mapping[str, Any], n_rows: int, structure_seed: int
-    ) -> Plan:
+    def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        """Which rows are trained on; None for all."""
+        return None
+
+    def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: Start) -> Plan:
         declaration = Declaration(self.bounds, self.categories)
         return Plan.from_dict(
             {
                 "version": PLAN_VERSION,
                 "name": type(self).__name__,
-                **self._model_sections(structure_seed),
+                **self._model_sections(start.structure_seed),
                 "privacy": {
                     "epsilon": plain(self.epsilon),
                     "delta": DEFAULT_DELTA if self.delta is None else plain(self.delta),
                     "accountant": self.accountant,
-                    "n_records": self._declared_n_records(n_rows),
+                    "n_records": start.n_records,
                     "bounds_from_data": declaration.from_data,
                 },
                 "label": label,
-                "features": declared_features(table, names, declaration),
+                "features": declared_features(table, names, declaration, start.found),
+                "prepared": prepared_tables(start.ledger),
             }
         )
 
@@ -327,11 +484,15 @@ class PrivateTrees(BaseEstimator):
         return {"model": {**model, "structure_seed": structure_seed}}
 
     def _declared_n_records(self, n_rows: int) -> Any:
+        """As it is declared, or read off the data where the caller asks for that; None to find it."""
         if self.n_records is not None:
             return plain(self.n_records)
-        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
-            return n_rows
-        raise UsageError("n-records")
+        return n_rows if self._reads_data else None
+
+    @property
+    def _reads_data(self) -> bool:
+        """Whether what is not declared is read off the data, which voids the guarantee."""
+        return Declaration(self.bounds, self.categories).from_data
 
     def _randomness(self) -> tuple[int, NoiseSource]:
         """The seed of the structure, and the noise: the operating system's, unless `random_state` is given."""
@@ -350,29 +511,48 @@ class PrivateTrees(BaseEstimator):
         return encode_table(self._table(X), self.model_.plan, self.model_.ensemble.grid)
 
 
-def split_sites(codes: CodeArray, labels: NDArray[np.int32], sites: Any) -> dict[str, SiteData]:
+Rows = Mapping[str, NDArray[np.intp] | None]
+"""By a site's name, which rows it has: intp [n]; None for all of them."""
+
+
+def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]:
     """Each site's rows, by the site's name.
 
-    Args:
-        codes: [n_features, n].
-        labels: int32 [n].
-        sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
+    Args: sites: the name of each row's site [n]; None for one site that holds all rows. 1 and 1.0 name one site.
 
     Raises:
         DataError: when `sites` has another length, or a row's site is missing.
     """
     if sites is None:
-        return {"site": SiteData(codes, labels)}
+        return {"site": None}
     shape = getattr(sites, "shape", (len(sites),))
-    if shape != (len(labels),):
-        raise DataError("data-sites-shape", shape=shape, n_labels=len(labels))
+    if shape != (n_rows,):
+        raise DataError("data-sites-shape", shape=shape, n_labels=n_rows)
     # Each name by itself: beside one text, numpy would make two sites of 1 and 1.0.
     names = texts_of_cells(sites, Place("sites", "sites", 0))
     if None in names:
         raise DataError("data-site-missing")
     distinct, number = np.unique(np.array(names, dtype=object), return_inverse=True)
-    rows = [np.flatnonzero(number == index) for index in range(len(distinct))]
-    return {str(name): SiteData(codes[:, own], labels[own]) for name, own in zip(distinct, rows, strict=True)}
+    return {str(name): np.flatnonzero(number == index) for index, name in enumerate(distinct)}
+
+
+def split_sites(
+    codes: CodeArray, labels: NDArray[np.int32], rows: Rows, kept: NDArray[np.bool_] | None = None
+) -> dict[str, SiteData]:
+    """Each site's rows, by the site's name.
+
+    Args:
+        codes: [n_features, n].
+        labels: int32 [n].
+        rows: of each site, see `rows_of_sites`.
+        kept: bool [n], the rows that are used; None for all.
+    """
+    found = {}
+    for name, own in rows.items():
+        if kept is not None:
+            own = np.flatnonzero(kept) if own is None else own[kept[own]]
+        found[name] = SiteData(codes, labels) if own is None else SiteData(codes[:, own], labels[own])
+    return found
 
 
 def is_missing(value: Any) -> bool:

@@ -1,14 +1,13 @@
 """Private boosted trees behind scikit-learn's interface.
 
-    model = DPGBDTClassifier(
-        epsilon=1, delta=1e-6, bounds=[(0, 100), (18, 90)], classes=["no", "yes"], n_records=10_000
-    )
-    model.fit(X, y, sites=hospital_of_each_row)
+    model = DPGBDTClassifier(epsilon=1).fit(X, y, sites=hospital_of_each_row)
     print(model.privacy_report_.text())
 
 They run the real protocol in this process: each site is a node that sees its own rows only. What a plan calls public
-(bounds, categories, classes, the number of records) is a parameter here, because reading it off private data would
-leak it; ``bounds="data"`` reads it off nevertheless, and the report then says that the guarantee is void.
+(bounds, classes, the number of records) may be declared: ``bounds=[(0, 100), (18, 90)], classes=["no", "yes"],
+n_records=10_000``. What is not, is found by noisy counts, which cost a small share of the same epsilon and stand in
+the report; ``bounds="data"`` reads it off the data instead, and the report then says that the guarantee is void. The
+type of a whole column (numbers, texts) is taken to be public, as its name is.
 """
 
 from __future__ import annotations
@@ -26,10 +25,19 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from hedgerow.data.columns import category_indices, texts_of_cells
+from hedgerow.data.columns import numbers as numbers_of
 from hedgerow.data.faults import Place, shown
 from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
-from hedgerow.estimators.base import FROM_DATA, PrivateTrees, finite_range, is_missing, keep_parameters, within_floats
+from hedgerow.estimators.base import (
+    PRIVATE,
+    PrivateTrees,
+    Start,
+    finite_range,
+    is_missing,
+    keep_parameters,
+    within_floats,
+)
 from hedgerow.plan.fields import as_text
 from hedgerow.plan.plan import Plan
 
@@ -44,12 +52,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         n_candidates: split candidates per feature.
         split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
         accountant: "gdp" (exact) or "rdp".
-        bounds: (min, max) per feature in order, or a dictionary by name or position; values beyond are clamped. Public.
+        bounds: "private" finds them by noisy counts, for about 5 % of the budget. Or (min, max) per feature in order,
+            or a dictionary by name or position, "private" for some of them; values beyond are clamped. Public.
             "data" reads bounds, categories and classes off the data, which voids the guarantee.
-        categories: dictionary from a feature's name or position to the list of its public categories.
-        classes: the public list of classes; None reads them off y, which is allowed with bounds="data" only.
-        n_records: the public or declared number of records; None takes len(X), which is
-            allowed with bounds="data" only.
+        categories: dictionary from a feature's name or position to the list of its public categories. A column of text
+            without is hashed into 32 public buckets, which costs nothing.
+        classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
+            by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
+        n_records: the public or declared number of records; None counts them, with noise.
         random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
             again, for experiments; anyone who knows it can remove the noise, so the report calls the guarantee void.
         n_jobs: threads; None means 1, -1 all.
@@ -75,7 +85,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         batch_size: int | str = 1,
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
-        bounds: Any = None,
+        bounds: Any = PRIVATE,
         categories: Mapping[Any, Sequence[Any]] | None = None,
         classes: Sequence[Any] | None = None,
         n_records: int | None = None,
@@ -108,26 +118,54 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         table, y = self._table_and_label(X, y)
         y = np.asarray(y)
         check_classification_targets(y)
-        classes = self._declared_classes(y, kind)
+        start = self._begin(table, *self._asked(y, kind), sites)
+        classes = self._known_classes(y, kind, start)
         texts = [as_text(value) for value in classes.tolist()]
         self.classes_ = classes
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
         labels: Any = y if cells is None else cells
-        self._train(table, labels, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, sites)
+        self._train(table, labels, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, start)
         return self
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
-        return _class_indices(y, self.classes_)
+        return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
+
+    def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        # Whether a row is of a class that was found depends on that row and on what was released.
+        return labels >= 0 if self._finds_classes else None
+
+    @property
+    def _finds_classes(self) -> bool:
+        return self.classes is None and not self._reads_data
+
+    def _asked(self, y: NDArray[Any], kind: str) -> tuple[NDArray[Any], str]:
+        """The labels as a survey reads them, and what it is to find of them; declared classes are checked here."""
+        if not self._finds_classes:
+            self._declared_classes(y, kind)
+            return y, ""
+        if kind == "number":
+            return numbers_of(y, Place("y", "y", 0)), "values"
+        if kind == "text":
+            return np.array(texts_of_cells(y, Place("y", "y", 0)), dtype=object), "texts"
+        raise UsageError("classes-missing", kind=kind or "value")
+
+    def _known_classes(self, y: NDArray[Any], kind: str, start: Start) -> NDArray[Any]:
+        """The classes, declared or found, sorted."""
+        if not self._finds_classes:
+            return self._declared_classes(y, kind)
+        found = start.findings.classes
+        if len(found) < 2:
+            raise DataError("data-one-class-private", n_classes=len(found))
+        classes = np.array(found)
+        return classes.astype(y.dtype) if kind == "number" and y.dtype.kind in "biuf" else classes
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
-        if self.classes is not None:
+        if self.classes is None:
+            classes = np.unique(y)
+        else:
             classes, declared = _read_classes(self.classes)
             if kind and declared != kind:
                 raise UsageError("classes-type", declared=declared, kind=kind)
-        elif isinstance(self.bounds, str) and self.bounds == FROM_DATA:
-            classes = np.unique(y)
-        else:
-            raise UsageError("classes-missing")
         if len(classes) < 2:
             raise DataError(
                 "data-one-class" if self.classes is None else "data-one-class-declared", n_classes=len(classes)
@@ -157,8 +195,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
 
     Parameters are those of `DPGBDTClassifier`, but for `classes`:
         loss: "squared_error", or "poisson" for counts from 0 to a maximum: it models the logarithm of their mean.
-        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None reads it
-            off y, which is allowed with bounds="data" only.
+        label_bounds: the public (min, max) of y; labels beyond are clamped, and so are predictions. None finds it as
+            bounds are found.
     """
 
     _y_is_numeric = True
@@ -179,7 +217,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         batch_size: int | str = 1,
         learning_rate: float | str = "auto",
         accountant: str = "gdp",
-        bounds: Any = None,
+        bounds: Any = PRIVATE,
         categories: Mapping[Any, Sequence[Any]] | None = None,
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,
@@ -200,12 +238,14 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         values = np.asarray(y, dtype=np.float64)
         if not np.isfinite(values).all():
             raise DataError("data-label-not-finite")
-        self._train(table, values, self._label(values), sites)
+        is_known = self.label_bounds is not None or self._reads_data
+        start = self._begin(table, values, "" if is_known else "bounds", sites)
+        self._train(table, values, self._label(values, start), start)
         return self
 
-    def _label(self, y: NDArray[np.float64]) -> dict[str, Any]:
+    def _label(self, y: NDArray[np.float64], start: Start) -> dict[str, Any]:
         """The plan's [label], but for its name."""
-        low, high = self._declared_label_bounds(y)
+        low, high = self._known_label_bounds(y, start)
         loss = getattr(self, "loss", "squared_error")
         if loss == "poisson":
             # Read off the labels, the least of them is not the least that counts.
@@ -215,13 +255,11 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         return scaled_label(y, plan.label)
 
-    def _declared_label_bounds(self, y: NDArray[np.float64]) -> tuple[float, float]:
+    def _known_label_bounds(self, y: NDArray[np.float64], start: Start) -> tuple[float, float]:
         if self.label_bounds is not None:
             low, high = self.label_bounds
             return float(low), float(high)
-        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
-            return finite_range(y)
-        raise UsageError("label-bounds")
+        return finite_range(y) if start.findings.label is None else start.findings.label.bounds
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predicted values, float64 [n]."""
@@ -292,12 +330,15 @@ def _kind_of(value: Any) -> str | None:
     return None
 
 
-def _class_indices(y: Any, classes: NDArray[Any]) -> NDArray[np.int32]:
-    """The index of each label in `classes`; each is looked up by itself, by the rules of `client.columns`."""
+def _class_indices(y: Any, classes: NDArray[Any], *, may_be_others: bool = False) -> NDArray[np.int32]:
+    """The index of each label in `classes`; each is looked up by itself, by the rules of `hedgerow.data.columns`.
+
+    A label of none is below 0 where there may be others, else an error.
+    """
     texts = texts_of_cells(classes, Place("classes", "classes", 0))
     indices = category_indices(y, [str(text) for text in texts], Place("y", "y", 0))
     outside = indices < 0
-    if np.any(outside):
+    if np.any(outside) and not may_be_others:
         first = int(np.argmax(outside))
         raise DataError("data-label-undeclared", first=first, value=shown(y[first]))
     return indices.astype(np.int32)

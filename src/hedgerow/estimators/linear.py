@@ -1,10 +1,9 @@
 """Private linear models behind scikit-learn's interface: boosted AdaSSP, over the same sites, noise and report.
 
-    model = DPLinearClassifier(epsilon=1, bounds=[(0, 100), (18, 90)], classes=["no", "yes"], n_records=10_000)
-    model.fit(X, y, sites=hospital_of_each_row)
+    model = DPLinearClassifier(epsilon=1).fit(X, y, sites=hospital_of_each_row)
 
 Numeric features count as the number of their public grid cell (half linear, half logarithmic) or its middle, categories
-as one column each. Bounds, categories, classes and the number of records are public and declared, as for trees.
+as one column each. Bounds, categories, classes and the number of records are declared or found, as for trees.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hedgerow.errors import UsageError
-from hedgerow.estimators.base import keep_parameters, plain
+from hedgerow.estimators.base import PRIVATE, Start, keep_parameters, plain
 from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
 
 _OWN_PARAMETERS = ("loss", "rounds", "scale", "row_norm", "gram_share", "ridge", "learning_rate")
@@ -52,7 +51,7 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         ridge: float = 0.5,
         learning_rate: float = 1.0,
         accountant: str = "gdp",
-        bounds: Any = None,
+        bounds: Any = PRIVATE,
         categories: Mapping[Any, Sequence[Any]] | None = None,
         classes: Sequence[Any] | None = None,
         n_records: int | None = None,
@@ -75,10 +74,10 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         super().fit(X, y, sites)
         return self
 
-    def _train(self, table: Any, y: Any, label: Mapping[str, Any], sites: Any) -> None:
+    def _train(self, table: Any, y: Any, label: Mapping[str, Any], start: Start) -> None:
         if label["type"] == "multiclass":
             raise UsageError("classes-binary", count=len(label["classes"]))
-        super()._train(table, y, label, sites)
+        super()._train(table, y, label, start)
 
 
 class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
@@ -100,7 +99,7 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         ridge: float = 0.5,
         learning_rate: float = 1.0,
         accountant: str = "gdp",
-        bounds: Any = None,
+        bounds: Any = PRIVATE,
         categories: Mapping[Any, Sequence[Any]] | None = None,
         label_bounds: tuple[float, float] | None = None,
         n_records: int | None = None,

@@ -74,7 +74,7 @@ def evaluate_federated(
     check_sites(plan, len(sites))
     nodes = [EvaluationNode(name, sites[name], plan, n_threads, noise) for name in sorted(sites)]
     context = evaluation_context(plan, epsilon, delta, noise)
-    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=len(model.ledger))
+    program = evaluate_ensemble(plan, model.ensemble, epsilon, delta, first_round=model.next_round)
     aggregation = build_aggregation(plan, nodes, N_EXCHANGES, noise)
     outcome = run_evaluation(plan, program, aggregation, noise, model.ledger, context)
     report = report_of(outcome.ledger, model.report.with_evaluation(outcome.cost))

@@ -12,6 +12,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive
@@ -80,7 +81,8 @@ class Forecast:
         bits_per_number: of a masked vector, over the fewest sites that the plan asks for; more sites may need 64.
         bytes_per_node: what one node sends, without the envelope of a transport.
         queries: (kind, number of exchanges, largest length of the vector) of each kind of query.
-        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants.
+        epsilon_gdp, epsilon_rdp: what all releases together cost at the plan's delta, by these accountants; those that
+            the plan was prepared by count with them.
         epsilon_promised: the same by the plan's own accountant.
     """
 
@@ -106,7 +108,7 @@ def forecast(plan: Plan) -> Forecast:
     numbers = sum(query.length for query in queries)
     is_local = plan.privacy.noise == "local"
     widths = [width_of(query, plan) for query in queries]
-    events = [noise_of(query, is_local=is_local).event for query in queries]
+    events = [*prepared_events(plan), *(noise_of(query, is_local=is_local).event for query in queries)]
     lengths: dict[str, list[int]] = {}
     for query in queries:
         lengths.setdefault(query.purpose.kind, []).append(query.length)

@@ -21,6 +21,7 @@ from hedgerow.plan.fields import read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
+from hedgerow.privacy.prepared import prepared_events
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -72,8 +73,8 @@ class TrainingTask:
         return program_for(self.plan, self.settings)
 
     def planned_releases(self) -> list[Event]:
-        """What a whole run releases, at its most expensive."""
-        return self.settings.planned_releases(self.plan)
+        """What a whole run releases, at its most expensive, after what its plan's own parts have cost."""
+        return [*prepared_events(self.plan), *self.settings.planned_releases(self.plan)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.reports import Salvage
 from hedgerow.trees.binning import CodeArray
@@ -78,6 +79,11 @@ class Model:
     sites: tuple[str, ...] = ()
     created_with: str = __version__
     salvaged: Salvage | None = None
+
+    @property
+    def next_round(self) -> int:
+        """The number of the next release on its account, counted from the first of its training."""
+        return len(self.ledger) - len(self.plan.prepared)
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
@@ -295,7 +301,8 @@ def _from_content(content: dict[str, Any], *, exact: bool) -> Model:
             raise ModelError("model-report-untrue", fault=what) from fault
         raise ModelError("model-invalid", fault=what) from fault
     ensemble = ensemble_from_dict(content.get("ensemble", {}), plan)
-    if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in ledger):
+    trained = ledger.releases[len(plan.prepared) :]
+    if ensemble.n_trees and all(release.kind in EVALUATION_KINDS for release in trained):
         raise ModelError("model-invalid", fault="it has trees, and its ledger no release that they could be made from")
     salvaged = _salvage_of(content.get("salvaged"), ledger)
     return Model(plan, ensemble, ledger, report, tuple(sites), created_with, salvaged)
@@ -346,7 +353,11 @@ def _report_of(stored: Any, plan: Plan, ledger: Ledger, *, exact: bool) -> Priva
             "model-invalid",
             fault=f"its privacy report speaks of {stored.get('n_releases')} releases and its ledger of {len(ledger)}",
         )
-    if [release.round for release in ledger] != list(range(len(ledger))):
+    before = prepared_ledger(plan).releases
+    if ledger.releases[: len(before)] != before:
+        raise ModelError("model-invalid", fault="its ledger does not begin with what its plan was prepared by")
+    own = ledger.releases[len(before) :]
+    if [release.round for release in own] != list(range(len(own))):
         raise ModelError(
             "model-invalid",
             fault="its ledger's releases are not numbered from 0 to the last: some are missing, or out of order",

@@ -35,13 +35,13 @@ from hedgerow.plan.fields import (
     require_plain,
     text,
 )
-from hedgerow.plan.registry import label_kinds, rules_by_method, section_of, sections
+from hedgerow.plan.registry import PlanRules, label_kinds, rules_by_method, section_of, sections
 
 PLAN_VERSION = 1
 DEFAULT_ALGORITHM = "boosting"
 MAX_CATEGORIES = 250
-MAX_STRUCTURE_SEED = 2**63 - 1
 """A category is one code of an unsigned byte; a few codes are kept for unknown and missing values."""
+MAX_STRUCTURE_SEED = 2**63 - 1
 LEAST_SECONDS = 1.0
 """Of every timeout: with less, a party that waits gives up before anyone can answer."""
 
@@ -56,25 +56,40 @@ def _algorithm(value: Any, path: str) -> Any:
     return one_of(*rules_by_method())(value, path)
 
 
+def bucket_names(n_buckets: int) -> tuple[str, ...]:
+    """What the categories of a hashed feature are called."""
+    return tuple(f"bucket {number}" for number in range(n_buckets))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One column: numeric with public bounds, or categorical with public categories.
+    """One column: numeric with public bounds, categorical with public categories, or hashed text.
 
     Values outside [min, max] are clamped to the nearest cell; categories that are not listed share one code of their
-    own, and so do missing values.
+    own, and so do missing values. A hashed column has no list of values: each falls into one of `buckets` by a public
+    hash of its text alone, and the buckets are its categories.
     """
 
     name: str = checked(text)
-    type: str = checked(one_of("numeric", "categorical"))
+    type: str = checked(one_of("numeric", "categorical", "hashed"))
+    buckets: int | None = checked(integer(2, MAX_CATEGORIES), None)
     min: float | None = checked(number(-3e38, 3e38), None)
     max: float | None = checked(number(-3e38, 3e38), None)
     integer: bool = checked(boolean, False)
     spacing: str = checked(one_of("auto", "uniform", "log"), "auto")
     categories: tuple[str, ...] = checked(distinct_texts, ())
 
+    def __post_init__(self) -> None:
+        if self.is_hashed and self.buckets is not None and not self.categories:
+            object.__setattr__(self, "categories", bucket_names(self.buckets))
+
     @property
     def is_categorical(self) -> bool:
-        return self.type == "categorical"
+        return self.type != "numeric"
+
+    @property
+    def is_hashed(self) -> bool:
+        return self.type == "hashed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +198,40 @@ class Federation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A noisy sum that was released before the run, and that parts of the plan were read off: bounds, the number of
+    records, classes (`hedgerow.survey`). It is on the account of whatever is made by the plan.
+
+    Attributes:
+        kind, subject: of its query.
+        length: entries of the vector.
+        sensitivity_squared: squared L2 sensitivity in integer units.
+        sigma: standard deviation of the noise, in integer units; 0 without noise. With noise of the sites that of one
+            share, with local noise that of one record.
+        noise: "server", "distributed" or "local".
+        sites, colluders, shares: with noise of the sites, the cohort that it was agreed among; else 0.
+        seeded, approximate: whether the noise came from a seed, or was a rounded floating-point Gaussian.
+    """
+
+    kind: str = checked(text)
+    subject: str = checked(text)
+    length: int = checked(integer(1, 10**9))
+    sensitivity_squared: int = checked(integer(1, 2**120))
+    sigma: int = checked(integer(0, 2**53))
+    noise: str = checked(one_of("server", "distributed", "local"), "server")
+    sites: int = checked(integer(0, 100_000), 0)
+    colluders: int = checked(integer(0, 100_000), 0)
+    shares: int = checked(integer(0, 100_000), 0)
+    seeded: bool = checked(boolean, False)
+    approximate: bool = checked(boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A validated plan. Build one with `parse_plan` or `Plan.from_dict`; both check every field and every pair.
 
-    `own` is the section of its method, None for one without.
+    `own` is the section of its method, None for one without. `prepared` are the releases that its public parts came
+    from, in their order: what was spent before the run, out of the same epsilon.
     """
 
     name: str
@@ -196,6 +241,7 @@ class Plan:
     model: Model = dataclasses.field(default_factory=Model)
     federation: Federation = dataclasses.field(default_factory=Federation)
     own: Any = None
+    prepared: tuple[Prepared, ...] = ()
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
@@ -222,6 +268,7 @@ class Plan:
             label=read_section(Label, table.get("label", {}), "label"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
+            prepared=_prepared(table.get("prepared", [])),
         )
         plan = dataclasses.replace(plan, own=_own_section(table, plan.model))
         if plan.federation.echo is None:
@@ -247,7 +294,9 @@ class Plan:
             del table["model"]["algorithm"]
         if self.own is not None:
             table[section_of(self.model.algorithm)] = _plain(self.own)
-        table["features"] = [_plain(feature) for feature in self.features]
+        table["features"] = [_plain_feature(feature) for feature in self.features]
+        if self.prepared:
+            table["prepared"] = [_plain(release) for release in self.prepared]
         return table
 
     @cached_property
@@ -392,6 +441,20 @@ def _plain(section: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
+def _plain_feature(feature: Feature) -> dict[str, Any]:
+    table = _plain(feature)
+    if feature.is_hashed:
+        # They follow from the number of buckets.
+        del table["categories"]
+    return table
+
+
+def _prepared(tables: Any) -> tuple[Prepared, ...]:
+    if not isinstance(tables, list | tuple):
+        raise refuse("prepared", tables, "[[prepared]] tables, as a survey writes them")
+    return tuple(read_section(Prepared, item, f"prepared[{i}]") for i, item in enumerate(tables))
+
+
 def _check_top_level(table: Mapping[str, Any]) -> None:
     version = table.get("version", None)
     if version is None:
@@ -400,7 +463,7 @@ def _check_top_level(table: Mapping[str, Any]) -> None:
         raise PlanError("plan-newer-version", version=version, newest=PLAN_VERSION)
     if version != PLAN_VERSION or isinstance(version, bool):
         raise refuse("version", version, str(PLAN_VERSION))
-    known = {"version", "name", "model", "privacy", "label", "features", "federation", *sections()}
+    known = {"version", "name", "model", "privacy", "label", "features", "federation", "prepared", *sections()}
     for name in table:
         if name not in known:
             raise PlanError("plan-unknown-section", name=name, sections=", ".join(sorted(known)))
@@ -443,6 +506,7 @@ def check_consistency(plan: Plan) -> None:
     label_kinds()[plan.label.type].check(plan.label)
     _check_privacy(plan)
     rules = rules_by_method()[plan.model.algorithm]
+    _check_prepared(plan, rules)
     if plan.privacy.accountant == "pure" and not rules.is_pure:
         raise refuse("privacy.accountant", "pure", '"gdp" or "rdp" with an algorithm whose noise is Gaussian')
     if rules.labels is not None and plan.label.type not in rules.labels:
@@ -461,6 +525,19 @@ def check_consistency(plan: Plan) -> None:
         raise refuse("model.batch_size", batch, f"at most model.n_trees = {trees}")
 
 
+def _check_prepared(plan: Plan, rules: PlanRules) -> None:
+    if not plan.prepared:
+        return
+    if not rules.counts_prepared:
+        raise refuse("prepared", f"{len(plan.prepared)} releases", f'none with "{plan.model.algorithm}"')
+    if plan.privacy.accountant == "pure":
+        raise refuse("privacy.accountant", "pure", '"gdp", "rdp" or "pld" in a plan with [[prepared]] releases')
+    for index, release in enumerate(plan.prepared):
+        is_shared = release.noise == "distributed"
+        if (release.shares > 0) != is_shared or release.shares > release.sites - release.colluders:
+            raise refuse(f"prepared[{index}].shares", release.shares, "a cohort with noise of the sites, and only then")
+
+
 def _check_timeouts(federation: Federation) -> None:
     for name in ("join_timeout", "round_timeout", "idle_timeout"):
         seconds = getattr(federation, name)
@@ -473,6 +550,13 @@ def _check_timeouts(federation: Federation) -> None:
 
 
 def _check_feature(feature: Feature, path: str) -> None:
+    if feature.is_hashed:
+        if feature.buckets is None:
+            raise refuse(f"{path}.buckets", None, f"a number of buckets from 2 to {MAX_CATEGORIES}")
+        if feature.categories != bucket_names(feature.buckets):
+            raise refuse(f"{path}.categories", list(feature.categories), "no categories on a hashed feature")
+    elif feature.buckets is not None:
+        raise refuse(f"{path}.buckets", feature.buckets, 'no buckets but with type = "hashed"')
     if feature.is_categorical:
         if not feature.categories:
             raise PlanError("plan-missing-categories", path=path)

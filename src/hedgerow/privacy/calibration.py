@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from hedgerow.errors import PrivacyError
 from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.cost import cost_of
 from hedgerow.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteGaussianSumEvent,
@@ -56,7 +57,9 @@ class NoiseDemand:
             raise PrivacyError("demand-out-of-range", demand=self)
 
 
-def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float, accountant: str = "gdp") -> float:
+def calibrate_noise_multiplier(
+    epsilon: float, delta: float, total_weight: float, accountant: str = "gdp", spent: Sequence[Event] = ()
+) -> float:
     """The smallest noise multiplier, rounded up, that keeps (epsilon, delta).
 
     The releases are Gaussian with sum of (sensitivity / sd)² = total_weight / noise_multiplier²; k releases of equal
@@ -67,6 +70,7 @@ def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float
         delta: in (0, 1).
         total_weight: finite, > 0.
         accountant: ``gdp`` or ``rdp``.
+        spent: releases made before, which count towards the same promise.
 
     Raises:
         PrivacyError: on an argument out of range, or if the result did not keep the promise when accounted for again.
@@ -79,9 +83,9 @@ def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float
     root = math.sqrt(total_weight)
 
     def keeps(noise_multiplier: float) -> bool:
-        return judge.epsilon([GaussianEvent(noise_multiplier / root)], delta) <= epsilon
+        return judge.epsilon([*spent, GaussianEvent(noise_multiplier / root)], delta) <= epsilon
 
-    exact = root / mu_of(epsilon, delta)
+    exact = root / _mu_left(mu_of(epsilon, delta), spent)
     # The exact accountant's answer is where every other accountant's search starts: none of them needs less.
     noise_multiplier = _smallest(keeps, start=exact, precision=_PRECISION)
     if not keeps(noise_multiplier):
@@ -89,10 +93,23 @@ def calibrate_noise_multiplier(epsilon: float, delta: float, total_weight: float
     return noise_multiplier
 
 
+def _mu_left(mu: float, spent: Sequence[Event]) -> float:
+    """What earlier releases leave of mu; a sliver of it where they leave nothing, which then fails by its account."""
+    if not spent:
+        return mu
+    return math.sqrt(max(mu * mu - cost_of(spent).gdp_weight, (mu * 1e-9) ** 2))
+
+
 def calibrate_sigmas(
-    epsilon: float, delta: float, demands: Sequence[NoiseDemand], accountant: str = "gdp"
+    epsilon: float,
+    delta: float,
+    demands: Sequence[NoiseDemand],
+    accountant: str = "gdp",
+    spent: Sequence[Event] = (),
 ) -> tuple[int, ...]:
     """The integer noise, in grid units, of each demand, such that all of them together keep (epsilon, delta).
+
+    `spent` are releases made before, which count towards the same promise.
 
     Every sigma is rounded up, and the price of the grid is included; `releases_of` gives the events to record.
 
@@ -100,14 +117,14 @@ def calibrate_sigmas(
         PrivacyError: as `calibrate_noise_multiplier`; also if the grid is too coarse for the promise.
     """
     total_weight = math.fsum(demand.count * demand.weight for demand in demands)
-    noise_multiplier = calibrate_noise_multiplier(epsilon, delta, total_weight, accountant)
+    noise_multiplier = calibrate_noise_multiplier(epsilon, delta, total_weight, accountant, spent)
     judge = get_accountant(accountant)
 
     def sigmas_of(multiplier: float) -> tuple[int, ...]:
         return tuple(integer_sigma(multiplier, demand.sensitivity_squared, demand.weight) for demand in demands)
 
     def keeps(multiplier: float) -> bool:
-        return judge.epsilon(releases_of(sigmas_of(multiplier), demands), delta) <= epsilon
+        return judge.epsilon([*spent, *releases_of(sigmas_of(multiplier), demands)], delta) <= epsilon
 
     # Below this precision the multiplier no longer changes a sigma by more than the grid does.
     noise_multiplier = _smallest(keeps, start=noise_multiplier, precision=1e-9)

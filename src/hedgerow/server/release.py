@@ -25,6 +25,7 @@ from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.events import UnnoisedEvent
 from hedgerow.privacy.ledger import Ledger, Release
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, unread_report_of
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.reports import Salvage
@@ -251,7 +252,7 @@ def run_program(
         AggregationError: see `require_plausible`; there is no model either.
     """
     _check_noise_mode(plan, aggregation)
-    releaser = Releaser(noise, is_local=plan.privacy.noise == "local")
+    releaser = Releaser(noise, is_local=plan.privacy.noise == "local", ledger=prepared_ledger(plan))
     ensemble = _carried_out(plan, program, aggregation, releaser, progress)
     return Outcome(plan, ensemble, releaser.ledger, checked_report(plan, releaser.ledger, noise))
 

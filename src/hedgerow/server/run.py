@@ -15,6 +15,7 @@ from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
+from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.protocol.messages import (
     EvaluationInvitation,
     Finished,
@@ -547,6 +548,8 @@ class Run:
     def __post_init__(self) -> None:
         self.task = self.setup.task
         self.plan = self.task.run_plan
+        if isinstance(self.task, TrainingTask):
+            self.ledger = prepared_ledger(self.plan)
         self.replica = Replica(self.task)
         self.checks: ReleaseChecks = checks_of(self.task)
         self.sites = Sites(self.setup.roster, self.plan)

@@ -17,6 +17,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.prepared import prepared_events
 from hedgerow.trees.binning import build_grid
 
 Number = TypeVar("Number", int, float, float | None)
@@ -194,12 +195,13 @@ def _noise_multiplier(plan: Plan, settings: Settings) -> float:
     """
     privacy = plan.privacy
     weight = _tree_weight(plan, settings) + _paid_histograms(plan, settings) * len(plan.features)
-    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant)
+    spent = prepared_events(plan)
+    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant, spent)
     judge = get_accountant(privacy.accountant)
 
     def keeps(margin: float) -> bool:
         releases = _most_expensive_releases(plan, settings, exact * (1 + margin))
-        return judge.epsilon(releases, privacy.delta) <= privacy.epsilon
+        return judge.epsilon([*spent, *releases], privacy.delta) <= privacy.epsilon
 
     # A large epsilon or a small delta leaves so little noise that the grid costs more than the least margin.
     low, margin = 0.0, CALIBRATION_MARGIN

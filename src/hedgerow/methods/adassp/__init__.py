@@ -62,4 +62,5 @@ METHOD = Method(
     check=check,
     parts=_parts,
     has_leaves=False,
+    counts_prepared=True,
 )

@@ -13,6 +13,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import NoiseDemand, calibrate_sigmas
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
 from hedgerow.privacy.gdp import mu_of
+from hedgerow.privacy.prepared import prepared_events
 from hedgerow.training.settings import ROUNDING, Settings, decided
 from hedgerow.trees.binning import build_grid
 
@@ -121,7 +122,8 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
 def _calibrated(plan: Plan, settings: AdasspSettings) -> AdasspSettings:
     demands = _demands(plan, settings)
     privacy = plan.privacy
-    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant)
+    spent = prepared_events(plan)
+    sigmas = calibrate_sigmas(privacy.epsilon, privacy.delta, demands, privacy.accountant, spent)
     gram, cross = (
         sigma / math.sqrt(demand.sensitivity_squared) * (1 + 2 * ROUNDING)
         for sigma, demand in zip(sigmas, demands, strict=True)

@@ -12,4 +12,4 @@ def _parts() -> Parts:
     return Parts(resolve_boosting, boosting)
 
 
-METHOD = Method(parts=_parts)
+METHOD = Method(parts=_parts, counts_prepared=True)

@@ -1,0 +1,1 @@
+"""A survey: what a plan has to say of columns (bounds, classes, how many records), found by noisy sums and paid for."""

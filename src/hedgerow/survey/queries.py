@@ -1,0 +1,313 @@
+"""What a record adds to a survey: counts over public bins of its raw cells.
+
+    query        a record adds                                                            squared norm, in units
+    RecordCount  one                                                                      1
+    OctaveCounts per column one to an octave, and a half to the count of non-whole values 5/4 per column
+    ZoomCounts   per column one to one of 128 even bins of a range that was released      1 per column
+    ValueCounts  one to a whole number from -128 to 1023                                  1
+    NameVotes    one for or against each bit of its text, in the bucket of that text      128
+
+A missing cell adds nothing. A cell's place depends on that cell alone, so adding or removing one record changes the
+answer by that record's own contribution, and by the whole of it: the norms above are exact. `rows_per_unit` multiplies
+them where a unit of privacy has several rows. docs/privacy.md, section "A survey of the columns".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.losses.tables import RECORD_NORM
+from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
+
+UNIT = RECORD_NORM
+"""What one record adds to one count: so fine that noise on the grid costs nothing to speak of."""
+HALF_UNIT = UNIT // 2
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -40, 39
+"""Octave k holds magnitudes from 2**k to below 2**(k + 1). Smaller ones count as zero, larger ones as the highest."""
+N_SIGNED = HIGHEST_OCTAVE - LOWEST_OCTAVE + 1
+ZERO = N_SIGNED
+"""The bin of zero: those before it are of negative numbers, the largest magnitude first."""
+N_OCTAVES = 2 * N_SIGNED + 1
+N_ZOOM = 128
+LOWEST_VALUE, HIGHEST_VALUE = -128, 1023
+N_VALUES = HIGHEST_VALUE - LOWEST_VALUE + 1
+N_BUCKETS = 512
+N_BYTES = 16
+"""The longest text, in UTF-8, that `NameVotes` can spell."""
+N_BITS = 8 * N_BYTES
+_NAME_DOMAIN = b"hedgerow survey of names 1\0"
+
+Reals = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RawSite:
+    """A site's rows as a survey sees them.
+
+    Attributes:
+        columns: numbers, float [n_all] each, NaN where missing; a label that is a number is among them.
+        texts: the label as text [n_all], None where missing; or None where it is no text.
+        rows: intp [n], which of them are this site's; None for all.
+    """
+
+    columns: Sequence[NDArray[np.floating]]
+    texts: NDArray[np.object_] | None = None
+    rows: NDArray[np.intp] | None = None
+    n_all: int = 0
+
+    @property
+    def n_records(self) -> int:
+        return self.n_all if self.rows is None else len(self.rows)
+
+    def column(self, index: int) -> Reals:
+        """One column without its missing cells: float64 [at most n]."""
+        cells = self.columns[index]
+        own = np.asarray(cells if self.rows is None else cells[self.rows], dtype=np.float64)
+        return np.asarray(own[~np.isnan(own)])
+
+    def label_texts(self) -> list[str]:
+        """The texts of the label that are there."""
+        if self.texts is None:
+            raise ValueError("these rows have no text for a label")
+        own = self.texts if self.rows is None else self.texts[self.rows]
+        return [text for text in own.tolist() if text is not None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SurveyQuery(Query):
+    """A question about raw cells; a record's contribution is counted in `UNIT`."""
+
+    def norm_squared(self) -> int:
+        """The largest squared norm of one record's contribution, in squared integer units."""
+        raise NotImplementedError
+
+    def expected_length(self) -> int:
+        """The entries of an answer, by the query's other numbers."""
+        raise NotImplementedError
+
+    def totals(self, released: Reals) -> Reals:
+        """Sums of entries to each of which one record adds at most one `UNIT` together."""
+        raise NotImplementedError
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: counts, of no more records than there can be."""
+        totals = self.totals(released)
+        per_total = -(-self.length // len(totals))
+        if released.min() < -facts.reach(1):
+            yield "a count is below zero"
+        if totals.max() > facts.n_rows * UNIT + facts.reach(per_total):
+            yield "a total is larger than the rows allow"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordCount(SurveyQuery):
+    """The number of records: int64 [1]. A record adds `UNIT`."""
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        return np.array([site.n_records * UNIT], dtype=np.int64)
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return UNIT * UNIT
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return 1
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return released
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OctaveCounts(SurveyQuery):
+    """Per column the records in each signed octave, then those of no whole number: int64 [n_columns (N_OCTAVES + 1)].
+
+    In each column a record adds `UNIT` to one octave, and `UNIT / 2` if its cell is not whole; nothing if it is
+    missing. So its squared norm is at most 5/4 UNIT**2 per column.
+
+    Attributes:
+        columns: their indices in `RawSite.columns`.
+    """
+
+    columns: tuple[int, ...]
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        parts = []
+        for index in self.columns:
+            cells = site.column(index)
+            parts.append(np.bincount(octaves_of(cells), minlength=N_OCTAVES) * UNIT)
+            parts.append(np.array([np.count_nonzero(cells != np.floor(cells)) * HALF_UNIT]))
+        return np.concatenate(parts).astype(np.int64)
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return len(self.columns) * (UNIT * UNIT + HALF_UNIT * HALF_UNIT)
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return len(self.columns) * (N_OCTAVES + 1)
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return np.asarray(released.reshape(len(self.columns), -1)[:, :N_OCTAVES].sum(axis=1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ZoomCounts(SurveyQuery):
+    """Per column the records in each of 128 even bins between two released bounds: int64 [n_columns N_ZOOM].
+
+    In each column a record adds `UNIT` to one bin, or nothing where its cell is outside the bounds or missing.
+
+    Attributes:
+        columns: their indices in `RawSite.columns`.
+        ranges: (low, high) of each, low < high, both finite.
+    """
+
+    columns: tuple[int, ...]
+    ranges: tuple[tuple[float, float], ...]
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        parts = []
+        for index, (low, high) in zip(self.columns, self.ranges, strict=True):
+            cells = site.column(index)
+            inside = cells[(cells >= low) & (cells < high)]
+            # Each operation is rounded as IEEE 754 says, so the same cell has the same bin on every machine.
+            bins = np.minimum(((inside - low) / (high - low) * N_ZOOM).astype(np.int64), N_ZOOM - 1)
+            parts.append(np.bincount(bins, minlength=N_ZOOM) * UNIT)
+        return np.concatenate(parts).astype(np.int64)
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return len(self.columns) * UNIT * UNIT
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return len(self.columns) * N_ZOOM
+
+    def left_open(self) -> bytes:
+        """See `Query.left_open`: the ranges come from noise and arithmetic on it."""
+        return np.array(self.ranges, dtype="<f8").tobytes()
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return np.asarray(released.reshape(len(self.columns), -1).sum(axis=1))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ValueCounts(SurveyQuery):
+    """The records with each whole number from -128 to 1023 in one column: int64 [N_VALUES].
+
+    A record adds `UNIT` to one of them, or nothing where its cell is another number or missing.
+
+    Attributes:
+        column: its index in `RawSite.columns`.
+    """
+
+    column: int
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        cells = site.column(self.column)
+        listed = cells[(cells >= LOWEST_VALUE) & (cells <= HIGHEST_VALUE) & (cells == np.floor(cells))]
+        counts = np.bincount(listed.astype(np.int64) - LOWEST_VALUE, minlength=N_VALUES)
+        return np.asarray(counts * UNIT, dtype=np.int64)
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return UNIT * UNIT
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return N_VALUES
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`."""
+        return np.asarray(released.sum(keepdims=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NameVotes(SurveyQuery):
+    """Votes on the bits of the label's texts, by public bucket of the text: int64 [N_BUCKETS N_BITS].
+
+    A record adds, in the one bucket of its text, `UNIT` to each bit that is 1 in the text's UTF-8 bytes (filled up with
+    zeros) and takes `UNIT` from each that is 0: a squared norm of N_BITS UNIT**2. A text beyond N_BYTES, or none, adds
+    nothing. Where one text has most of a bucket, the signs of the sums spell it, whatever the text is: the names come
+    from the sums, and no list of names is ever looked up in the data.
+    """
+
+    def answer(self, site: RawSite) -> IntVector:
+        """See `Query.answer`."""
+        votes = np.zeros((N_BUCKETS, N_BITS), dtype=np.int64)
+        for text, count in Counter(site.label_texts()).items():
+            bits = bits_of(text)
+            if bits is not None:
+                votes[bucket_of(text)] += (2 * bits - 1) * (count * UNIT)
+        return votes.ravel()
+
+    def norm_squared(self) -> int:
+        """See `SurveyQuery.norm_squared`."""
+        return N_BITS * UNIT * UNIT
+
+    def expected_length(self) -> int:
+        """See `SurveyQuery.expected_length`."""
+        return N_BUCKETS * N_BITS
+
+    def totals(self, released: Reals) -> Reals:
+        """See `SurveyQuery.totals`: a vote may be against."""
+        return np.asarray(np.abs(released).max(keepdims=True))
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        """See `Query.faults`: votes are of both signs."""
+        if self.totals(released).max() > facts.n_rows * UNIT + facts.reach(1):
+            yield "a vote is larger than the rows allow"
+
+
+def octaves_of(cells: Reals) -> NDArray[np.int64]:
+    """The signed octave of each number, 0 to N_OCTAVES - 1: int64 [n]; infinities are in the outermost ones.
+
+    Args: cells: float64 [n], none of them NaN.
+    """
+    exponents = np.frexp(cells)[1].astype(np.int64) - 1
+    exponents = np.where(np.isinf(cells), HIGHEST_OCTAVE, np.minimum(exponents, HIGHEST_OCTAVE))
+    places = exponents - LOWEST_OCTAVE + 1
+    is_zero = (cells == 0) | (exponents < LOWEST_OCTAVE)
+    return np.asarray(np.where(is_zero, ZERO, np.where(cells < 0, ZERO - places, ZERO + places)), dtype=np.int64)
+
+
+def bucket_of(text: str) -> int:
+    """The public bucket of a label's text: 0 to N_BUCKETS - 1."""
+    return int.from_bytes(hashlib.sha256(_NAME_DOMAIN + _encoded(text)).digest()[:8], "big") % N_BUCKETS
+
+
+def bits_of(text: str) -> NDArray[np.int64] | None:
+    """The bits of a text, filled up with zeros: int64 [N_BITS]; None for a text that is too long, or empty."""
+    content = _encoded(text)
+    if not 0 < len(content) <= N_BYTES:
+        return None
+    padded = np.frombuffer(content.ljust(N_BYTES, b"\0"), dtype=np.uint8)
+    return np.unpackbits(padded).astype(np.int64)
+
+
+def text_of(bits: NDArray[np.bool_]) -> str | None:
+    """The text that bits spell; None where they spell none that could be shown as it is."""
+    content = np.packbits(bits).tobytes().rstrip(b"\0")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text and text.isprintable() and text == text.strip() else None
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
