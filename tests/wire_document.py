@@ -188,8 +188,9 @@ def _section(record: type[Record]) -> Iterator[str]:
     kinds = ", ".join(str(kind) for kind in kinds_of(record))
     text, _, attributes = inspect.cleandoc(record.__doc__ or "").partition("\n\nAttributes:\n")
     meanings = _meanings(attributes)
-    yield f"### {record.__name__}" + (f" ({kinds})" if kinds else "") + "\n"
-    yield text + "\n"
+    # The kinds stand below the heading: links go to a heading by its whole text.
+    yield f"### {record.__name__}\n"
+    yield (f"Kind {kinds}. " if kinds else "") + text + "\n"
     rows = [f"| `{name}` | {_words(form)} | {meanings.get(name, '')} |" for name, form in layout(record)]
     yield "\n".join(["| field | form | |", "|---|---|---|", *rows]) + "\n"
 

@@ -247,8 +247,10 @@ class Plan:
     def from_dict(cls, table: Mapping[str, Any], *, is_stored: bool = False) -> Plan:
         """Build a plan from plain values, as `tomllib` and `json` give them.
 
-        Args: is_stored: it is a finished model's, or of a run that has begun. Versions before had no least timeouts,
-            and such a plan can be corrected no more.
+        Args:
+            table: the plan's values.
+            is_stored: it is a finished model's, or of a run that has begun. Versions before had no least timeouts, and
+                such a plan can be corrected no more.
 
         Raises:
             PlanError: naming the first offending field and the fix.
