@@ -171,6 +171,13 @@ def model(factory: ModuleType) -> Model:
     return train(plan, sites, noise=SeededNoise(1))
 
 
+@pytest.fixture(scope="module")
+def written(model: Model) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Its file as JSON, and the paths of all values in it."""
+    content = json.loads(model.to_bytes())
+    return content, list(places_in(content))
+
+
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths of all values in a value of JSON."""
     yield path
@@ -220,11 +227,11 @@ def test_deep_or_long_json_is_refused_by_name(model: Model, text: str) -> None:
 @settings(max_examples=300)
 @given(data=st.data())
 def test_no_model_file_ends_a_command_without_a_name(
-    model: Model, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    written: tuple[Any, list[tuple[Any, ...]]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """A model comes from others too; its checksum keeps nobody from writing what they like."""
-    content = json.loads(model.to_bytes())
-    place = data.draw(st.sampled_from(list(places_in(content))))
+    content, places = written
+    place = data.draw(st.sampled_from(places))
     spoilt = spoilt_at(content, place, data.draw(st.sampled_from(JSON_VALUES)))
     path = tmp_path_factory.getbasetemp() / "model.json"
     path.write_text(json.dumps(spoilt))
