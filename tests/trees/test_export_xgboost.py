@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.errors import ModelError
-from hedgerow.models.export import codes_of_matrix, largest_difference, made_up_records, to_xgboost
+from hedgerow.models.export import ALMOST_ZERO, codes_of_matrix, largest_difference, made_up_records, to_xgboost
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees
@@ -190,3 +190,38 @@ def test_names_that_xgboost_forbids_are_exchanged(factory: ModuleType, model_of:
     model = model_of(factory.make_plan("binary", features=features))
     assert len(set(booster_of(model).feature_names)) == 3
     assert difference_of(model) <= TOLERANCE
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+@pytest.mark.parametrize("label", ["binary", "multiclass"])
+def test_converters_do_not_take_classes_for_a_number(
+    factory: ModuleType, model_of: Any, label: str, with_weights: bool
+) -> None:
+    """onnxmltools takes a booster whose covers are all whole for a regression, and forgets the sigmoid."""
+    model = model_of(factory.make_plan(label))
+    if not with_weights:
+        model = replace(model, ensemble=replace(model.ensemble, leaf_weights=None))
+    covers: list[float] = []
+
+    def read(node: Any) -> None:
+        covers.append(node["cover"])
+        for child in node.get("children", ()):
+            read(child)
+
+    for tree in booster_of(model).get_dump(dump_format="json", with_stats=True):
+        read(json.loads(tree))
+    assert not all(cover == int(cover) for cover in covers)
+
+
+def test_a_first_tree_of_one_leaf_changes_nothing(factory: ModuleType, model_of: Any) -> None:
+    """onnxmltools adds base_score to the log-odds of a booster that begins with a leaf of 0, so ours never does."""
+    model = model_of(factory.make_plan("binary"))
+    values = model.ensemble.fitted.values.copy()
+    values[0] = 0
+    model = with_values(model, values)
+    booster = booster_of(model)
+    assert json.loads(booster.get_dump(dump_format="json")[0])["leaf"] != 0
+    records = made_up_records(model.plan, model.ensemble.grid, 300, np.random.default_rng(1))
+    margins = booster.predict(matrix_of(booster, records), output_margin=True)
+    expected = model.decision_scores_codes(codes_of_matrix(model.ensemble.grid, records))
+    assert np.abs(margins - expected).max() <= ALMOST_ZERO

@@ -20,7 +20,10 @@ single precision adds them without rounding, so log-odds agree exactly and proba
 exponential. Regressions are scaled to the label's units and agree to about 1e-7 of its range per 100 trees.
 
 Nodes through which all records go one way, and splits between equal leaves, are left out. `sum_hessian` holds the
-released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf.
+released leaf weights where the model has them (SHAP's path-dependent explainer reads them), else one per leaf; all are
+divided by one power of two, so that not all of them are whole numbers. Converters (onnxmltools 1.16) take a booster
+whose weights are all whole for a regression, and write one that gives log-odds plus base_score for probabilities. They
+also add base_score to the log-odds where the first tree is a single leaf of 0; such a leaf is `ALMOST_ZERO` instead.
 
 Source: XGBoost's JSON schema, doc/model.schema, and src/tree/tree_model.cc, src/common/categorical.h (2.1, 3.2).
 
@@ -50,6 +53,8 @@ XGBOOST_VERSION = [2, 1, 0]
 NO_PARENT = 2**31 - 1
 EXACT_UNITS = 2**24
 """Integers below this are exact in single precision."""
+ALMOST_ZERO = 2.0**-100
+"""Lost in a sum with any multiple of 2**-16, and by itself a probability of a half."""
 FAR_MIDDLE = 4.0
 """A middle of the label's range further from zero than this many half ranges is added last."""
 _FORBIDDEN = str.maketrans({"[": "(", "]": ")", "<": "﹤"})
@@ -168,7 +173,21 @@ def _all_trees(ensemble: Ensemble, objective: Objective) -> tuple[list[dict[str,
         constant = Leaf(SCORE_UNIT, 1.0)
         trees.append(_tree_to_dict(ensemble, constant, len(trees), objective.middle / SCORE_UNIT))
         tree_info.append(0)
+    _make_weights_fractions(trees)
+    if objective.name == "binary:logistic" and trees and trees[0]["split_conditions"] == [0.0]:
+        trees[0]["split_conditions"] = [single_as_decimal(np.float32(ALMOST_ZERO))]
     return trees, tree_info
+
+
+def _make_weights_fractions(trees: list[dict[str, Any]]) -> None:
+    """Divide the weights of all nodes by one power of two, so that the smallest one is below a half.
+
+    Their proportions stay what they are, to the last bit. See the module's text for what whole numbers are taken for.
+    """
+    smallest = min((weight for tree in trees for weight in tree["sum_hessian"]), default=1.0)
+    divisor = 2.0 ** (int(smallest).bit_length() + 1)
+    for tree in trees:
+        tree["sum_hessian"] = [weight / divisor for weight in tree["sum_hessian"]]
 
 
 def _tree_to_dict(ensemble: Ensemble, root: Node, number: int, unit: float) -> dict[str, Any]:
