@@ -180,6 +180,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "dp_accounting": ("dp-accounting", "pld"),
     "flwr": ("flwr", "flower"),
     "matplotlib": ("matplotlib", "plots"),
+    "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),
     "prometheus_client": ("prometheus_client", "metrics"),
     "ray": ("Ray", "simulation"),

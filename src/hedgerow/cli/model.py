@@ -42,15 +42,26 @@ def plot(arguments: argparse.Namespace) -> None:
     note(f"Wrote {out}.")
 
 
+_ENDINGS = {"xgboost": "xgboost.json", "onnx": "onnx", "ebm": "ebm.json"}
+_READERS = {
+    "xgboost": "xgboost.Booster().load_model({path!r})",
+    "onnx": "onnxruntime.InferenceSession({path!r})",
+    "ebm": "interpret.glassbox.{machine}()._from_json({path!r})",
+}
+
+
 def export(arguments: argparse.Namespace) -> None:
-    """Write XGBoost's JSON."""
-    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.xgboost.json")
+    """Write a model in another program's format."""
+    ending = _ENDINGS[arguments.to]
+    out = check_can_write(arguments.out or f"{arguments.model.removesuffix('.json')}.{ending}")
     model = Model.load(arguments.model)
-    model.export_xgboost(out)
+    {"xgboost": model.export_xgboost, "onnx": model.export_onnx, "ebm": model.export_ebm}[arguments.to](out)
     if arguments.json:
         print_json({"model": arguments.model, "format": arguments.to, "out": str(out)})
         return
-    note(f"Wrote {out}; load it with xgboost.Booster().load_model({str(out)!r}).")
+    machine = "ExplainableBoostingRegressor" if model.plan.label.is_numeric else "ExplainableBoostingClassifier"
+    reader = _READERS[arguments.to].format(path=str(out), machine=machine)
+    note(f"Wrote {out}; load it with {reader}.")
 
 
 Rows = list[list[Any]]

@@ -244,8 +244,10 @@ def _add_model(commands: Any) -> None:
     add("--json", **_JSON)
     add = _command(commands, "export", "hedgerow.cli.model:export", "write a model for another program")
     add("model", metavar="MODEL")
-    add("--to", choices=["xgboost"], default="xgboost", help="whose format (%(default)s)")
-    add("--out", metavar="FILE", help="file to write; XGBoost wants .json (model.xgboost.json for model.json)")
+    text = "xgboost: its JSON; onnx: a graph for onnxruntime; ebm: InterpretML's JSON, of additive models (%(default)s)"
+    add("--to", choices=["xgboost", "onnx", "ebm"], default="xgboost", help=text)
+    text = "file to write; XGBoost wants .json (for model.json: model.xgboost.json, model.onnx or model.ebm.json)"
+    add("--out", metavar="FILE", help=text)
     add("--json", **_JSON)
 
 

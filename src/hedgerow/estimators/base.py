@@ -29,7 +29,8 @@ from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import train
-from hedgerow.models.model import Model
+from hedgerow.models.model import Explanation, Model
+from hedgerow.models.plots import plot_shapes
 from hedgerow.plan.plan import PLAN_VERSION, Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -40,6 +41,7 @@ from hedgerow.survey.queries import RawSite
 from hedgerow.survey.readings import Range
 from hedgerow.threads import threads_of_jobs, use_threads
 from hedgerow.trees.binning import CodeArray, Grid, build_grid
+from hedgerow.trees.importances import importances
 
 FROM_DATA = "data"
 PRIVATE = "private"
@@ -504,7 +506,47 @@ class PrivateTrees(BaseEstimator):
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return seed, SeededNoise(seed)
 
+    # What is taken away ---------------------------------------------------------------------------------------------
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Each feature's share of the importances, float64 [n_features]: from the model alone, so it costs no privacy.
+
+        They add up to 1, or are all 0 where no feature moves a prediction; see `hedgerow.trees.importances`.
+        """
+        values = importances(self._fitted().ensemble).values
+        total = values.sum()
+        return np.asarray(values / total if total > 0 else values)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model file, which `Model.load` and the command `hedgerow` read; see `Model.save`."""
+        self._fitted().save(os.fspath(path))
+
+    def to_xgboost(self) -> dict[str, Any]:
+        """The model as XGBoost's JSON; see `Model.to_xgboost`."""
+        return self._fitted().to_xgboost()
+
+    def to_onnx(self) -> Any:
+        """The model as an `onnx.ModelProto`, with labels as in `classes_` where they are whole numbers or text."""
+        model = self._fitted()
+        classes = getattr(self, "classes_", None)
+        if classes is None or classes.dtype.kind not in "iu":
+            return model.to_onnx()
+        return model.to_onnx([int(value) for value in classes])
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw what each feature adds to the score into a file; see `hedgerow.models.plots.plot_shapes`."""
+        plot_shapes(self._fitted(), os.fspath(path))
+
+    def _fitted(self) -> Model:
+        check_is_fitted(self, "model_")
+        return self.model_
+
     # Predicting ----------------------------------------------------------------------------------------------------
+
+    def explain(self, X: Any) -> Explanation:
+        """What each feature adds to each prediction: exact Shapley values; see `Model.explain`."""
+        return self._fitted().explain_codes(self._codes(X))
 
     def _codes(self, X: Any) -> CodeArray:
         check_is_fitted(self, "model_")

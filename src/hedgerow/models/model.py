@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import html
 import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from hedgerow.privacy.prepared import prepared_ledger
 from hedgerow.privacy.report import EVALUATION_KINDS, PrivacyContext, PrivacyReport, check_claims, unread_report_of
 from hedgerow.protocol.reports import Salvage
 from hedgerow.trees.binning import CodeArray
+from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 
 Columns = Mapping[str, Any]
@@ -52,6 +54,24 @@ _GAUSSIAN = (
 
 # JSON has no infinity, and a plan without privacy has an infinite epsilon.
 _INFINITE = "infinite"
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Predictions taken apart: exact Shapley values, which with the base add up to the margin.
+
+    The margin is the log-odds of the last of two classes, the log-weight of each of several, a number in units of the
+    label before it is held to its bounds, the logarithm of a mean count, or an averaged share.
+
+    Attributes:
+        base: the margin of a record of which nothing is known; float64 [n_classes] with three classes or more.
+        values: float64 [n, n_features], or [n, n_features, n_classes].
+        feature_names: in the plan's order.
+    """
+
+    base: float | NDArray[np.float64]
+    values: NDArray[np.float64]
+    feature_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +104,31 @@ class Model:
     def next_round(self) -> int:
         """The number of the next release on its account, counted from the first of its training."""
         return len(self.ledger) - len(self.plan.prepared)
+
+    def __repr__(self) -> str:
+        """What it is and what it promises, in a few lines."""
+        return "\n".join([f"Model of {self.plan.name!r}", *(f"  {name:9} {text}" for name, text in self._summary())])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._summary())
+        return f"<table><caption>Model of {html.escape(self.plan.name)}</caption>{rows}</table>"
+
+    def _summary(self) -> list[tuple[str, str]]:
+        label, ensemble = self.plan.label, self.ensemble
+        if label.is_numeric:
+            low, high = label.bounds
+            values = f"{low:g} to {high:g}"
+        else:
+            values = f"{len(label.classes)} classes"
+        depth = 0 if ensemble.fitted is None else ensemble.fitted.trees.depth
+        salvaged = [] if self.salvaged is None else [("salvaged", self.salvaged.text())]
+        return [
+            ("predicts", f"{label.name} ({label.type}, {values}) from {len(self.plan.features)} features"),
+            ("trees", f"{ensemble.n_trees} of depth {depth}, from {len(self.ledger)} releases"),
+            ("privacy", f"epsilon {self.report.epsilon:.4g}, delta {self.report.delta:g}: {self.report.guarantee}"),
+            *salvaged,
+        ]
 
     def to_bytes(self) -> bytes:
         """The model file: the same bytes for the same plan, releases and sites, whichever site held which row."""
@@ -183,6 +228,25 @@ class Model:
         scores = self.ensemble.scores(codes)
         return scores[0] if self.ensemble.n_outputs == 1 else np.ascontiguousarray(scores.T)
 
+    def explain(self, columns: Columns) -> Explanation:
+        """What each feature adds to each record's prediction; see `hedgerow.trees.contributions`.
+
+        Raises:
+            DataError: as `encode`.
+        """
+        return self.explain_codes(self.encode(columns))
+
+    def explain_codes(self, codes: CodeArray) -> Explanation:
+        """As `explain`, from grid codes [n_features, n]."""
+        found = contributions(self.ensemble, codes)
+        objective = self.ensemble.link.objective(self.plan.label)
+        half, middle = (1.0, 0.0) if objective is None else (objective.half, objective.middle)
+        base, values = middle + half * found.base, half * found.values
+        names = self.plan.feature_names
+        if self.ensemble.n_outputs == 1:
+            return Explanation(float(base[0]), values[0], names)
+        return Explanation(base, np.ascontiguousarray(values.transpose(1, 2, 0)), names)
+
     def to_xgboost(self) -> dict[str, Any]:
         """The model as XGBoost's JSON; see `hedgerow.models.export` for what it expects of its input.
 
@@ -207,6 +271,47 @@ class Model:
             from hedgerow.models.export import check_xgboost_file
 
             check_xgboost_file(self, Path(path))
+
+    def to_ebm(self) -> dict[str, Any]:
+        """An additive model as InterpretML's JSON; see `hedgerow.models.ebm` for how it is read.
+
+        Raises:
+            ModelError: code "export-unsupported", when a tree asks for several features, or classes are averaged.
+        """
+        from hedgerow.models.ebm import to_ebm
+
+        return to_ebm(self.plan, self.ensemble)
+
+    def export_ebm(self, path: str | Path) -> None:
+        """Write an additive model as InterpretML's JSON.
+
+        Raises:
+            ModelError: as `to_ebm`.
+            EnvironmentFault: the file cannot be written.
+        """
+        write_atomically(Path(path), json.dumps(self.to_ebm(), allow_nan=False).encode())
+
+    def to_onnx(self, classes: Sequence[int] | None = None) -> Any:
+        """The model as an `onnx.ModelProto`; see `hedgerow.models.onnx_export` for its inputs and outputs.
+
+        Args:
+            classes: whole numbers in place of the plan's classes, in their order; None for their names.
+
+        Raises:
+            ModelError: code "export-unsupported", for a loss of another package.
+            EnvironmentFault: code "missing-extra", when onnx is not installed.
+        """
+        from hedgerow.models.onnx_export import to_onnx
+
+        return to_onnx(self.plan, self.ensemble, classes)
+
+    def export_onnx(self, path: str | Path) -> None:
+        """Write the model as ONNX, for `onnxruntime.InferenceSession(path)`.
+
+        Raises:
+            ModelError, EnvironmentFault: as `to_onnx`; the latter also when the file cannot be written.
+        """
+        write_atomically(Path(path), self.to_onnx().SerializeToString())
 
     def with_sites(self, sites: tuple[str, ...]) -> Model:
         """The same model, naming who took part."""

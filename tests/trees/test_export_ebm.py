@@ -1,0 +1,116 @@
+"""InterpretML's own reader must predict what an additive model predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.errors import ModelError
+from hedgerow.models.ebm import _cut
+from hedgerow.models.export import codes_of_matrix, made_up_records
+from hedgerow.models.model import Model
+from hedgerow.plan.plan import Plan
+
+pytest.importorskip("interpret")
+from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:JSON formats are in beta"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:interpret.*"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:interpret.*"),
+]
+ADDITIVE = {"n_trees": 30, "max_depth": 3, "interaction": "cyclical", "interaction_size": 1}
+
+
+@pytest.fixture(scope="module")
+def model_of(factory: ModuleType) -> Any:
+    """Train a plan on random rows and make a `Model` of the outcome."""
+
+    def build(plan: Plan, seed: int = 0, n: int = 60) -> Model:
+        outcome = factory.train(plan, [factory.make_data(plan, n, seed)])
+        return Model(plan, outcome.ensemble, outcome.ledger, outcome.report)
+
+    return build
+
+
+def machine_of(model: Model, folder: Path) -> Any:
+    """The exported model, as InterpretML reads the file."""
+    path = folder / "model.ebm.json"
+    model.export_ebm(path)
+    machine = ExplainableBoostingRegressor() if model.plan.label.is_numeric else ExplainableBoostingClassifier()
+    machine._from_json(str(path))
+    return machine
+
+
+def rows_of(plan: Plan, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Records of `made_up_records` as InterpretML takes them: an array of objects."""
+    rows = matrix.astype(object)
+    for place, feature in enumerate(plan.features):
+        if feature.is_categorical:
+            names = [*feature.categories, "something else", None]
+            column = matrix[:, place]
+            rows[:, place] = [names[-1 if np.isnan(code) else int(code)] for code in column]
+    return rows
+
+
+@pytest.mark.parametrize("label", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("method", ["boosting", "adassp"])
+def test_interpret_predicts_the_same(
+    factory: ModuleType, model_of: Any, tmp_path: Path, label: str, method: str
+) -> None:
+    """Categories, missing and unlisted ones, values on edges and beyond bounds; a linear model is additive, too."""
+    if method == "adassp" and label not in ("binary", "regression"):
+        pytest.skip("a linear model is of two classes or a number")
+    plan = factory.make_plan(label, ADDITIVE)
+    if method == "adassp":
+        kept = {key: plan.to_dict()[key] for key in ("version", "name", "features", "label", "privacy")}
+        plan = Plan.from_dict({**kept, "model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}})
+    model = model_of(plan, n=300)
+    machine = machine_of(model, tmp_path)
+    matrix = made_up_records(plan, model.ensemble.grid, 400, np.random.default_rng(2))
+    codes = codes_of_matrix(model.ensemble.grid, matrix)
+    rows = rows_of(plan, matrix)
+    if plan.label.is_numeric:
+        low, high = plan.label.bounds
+        smallest = 0.0 if label == "count" else low
+        found = np.clip(machine.predict(rows), smallest, high)
+        assert np.abs(found - model.predict_codes(codes)).max() <= 1e-6 * (high - low)
+        return
+    assert np.abs(machine.predict_proba(rows) - model.predict_proba_codes(codes)).max() <= 1e-6
+    assert machine.predict(rows).tolist() == model.predict_codes(codes).tolist()
+
+
+def test_its_explanations_are_read(factory: ModuleType, model_of: Any, tmp_path: Path) -> None:
+    """What the file is for: the machine's own pictures of terms, and its local explanations, which are ours."""
+    model = model_of(factory.make_plan("binary", ADDITIVE))
+    machine = machine_of(model, tmp_path)
+    assert machine.term_importances().shape == (4,)
+    matrix = made_up_records(model.plan, model.ensemble.grid, 20, np.random.default_rng(2))
+    found = machine.eval_terms(rows_of(model.plan, matrix))
+    ours = model.explain_codes(codes_of_matrix(model.ensemble.grid, matrix)).values
+    assert np.abs(found - ours).max() <= 1e-6
+    assert len(machine.explain_global().data(0)["scores"]) > 1
+
+
+def test_doubles_fall_into_our_cells() -> None:
+    """A cut is the least double that single precision takes for the edge or more."""
+    for edge in np.array([0.1, -0.1, 1.0, 2.5, 3e7, -1e-30, 1e30], dtype=np.float32):
+        cut = _cut(edge)
+        assert np.float32(cut) >= edge and np.float32(np.nextafter(cut, -np.inf)) < edge
+
+
+def test_models_that_are_not_additive_are_refused(factory: ModuleType, model_of: Any) -> None:
+    """Trees of several features, and averaged shares of classes, each by a sentence of its own."""
+    model = model_of(factory.make_plan("binary", {**ADDITIVE, "interaction_size": "all"}))
+    values = np.random.default_rng(0).integers(-(2**15), 2**15, model.ensemble.fitted.values.shape).astype(np.int32)
+    model = replace(model, ensemble=replace(model.ensemble, fitted=replace(model.ensemble.fitted, values=values)))
+    with pytest.raises(ModelError, match="one table per feature") as caught:
+        model.to_ebm()
+    assert caught.value.code == "export-unsupported"
+    with pytest.raises(ModelError, match="averaged class shares"):
+        model_of(factory.make_plan("binary", {**ADDITIVE, "weight_update": "averaging"})).to_ebm()
