@@ -226,9 +226,13 @@ def _zooms(exchanges: _Exchanges, ranges: list[Range]) -> Generator[SurveyQuery,
         counts = in_records((yield query), UNIT).reshape(-1, N_ZOOM)
         deviation, again = deviation_of(query), []
         for index, own, seen in zip(columns, before, counts, strict=True):
-            ranges[index] = zoomed(own, seen, deviation)
-            if wants_zoom(own, ranges[index]):
+            closer = zoomed(own, seen, deviation)
+            # A feature's bounds may be wide, but not narrow; those of a label scale the noise.
+            if wants_zoom(own, closer):
                 again.append(index)
+            elif index != label:
+                continue
+            ranges[index] = closer
         columns = again
 
 

@@ -47,6 +47,10 @@ CLEAR_VOTES = 2.0
 """Votes of a text are clear, in the mean, above so many standard deviations; those of noise alone have 0.8."""
 ZOOMS_ON = 0.25
 """Another zoom is worth it where the last one left less than this share of the range."""
+NEARLY_ALL = 0.98
+"""Share of the records of a column that a zoom has to keep between its bounds."""
+CLEAR_MASS = 40.0
+"""A zoom is believed where a column has at least so many standard deviations of its noise in records."""
 NARROWEST = 2.0**-20
 """No range is zoomed into below this share of its bounds: single precision ends soon."""
 
@@ -59,12 +63,14 @@ class Range:
         low, high: bounds, low < high.
         is_whole: whether its values are whole numbers.
         is_seen: whether any value stood out of the noise.
+        mass: about how many records were seen between the bounds.
     """
 
     low: float
     high: float
     is_whole: bool = False
     is_seen: bool = True
+    mass: float = 0.0
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -138,7 +144,7 @@ def range_of_octaves(counts: Counts, n_parts: float, deviation: float, n_records
     if is_whole:
         # The outer end of negative octaves is not among their values, and the upper bound of the others is left out.
         low, high = low + (low < 0 and first < 0), high + (high <= 0)
-    return Range(low, high, is_whole) if low < high else Range(low - 1, high, is_whole)
+    return Range(low if low < high else low - 1, high, is_whole, mass=float(counts[seen].sum()))
 
 
 def _edge(place: int, *, outer: bool) -> float:
@@ -153,16 +159,28 @@ def is_away_from_zero(found: Range) -> bool:
 
 
 def zoomed(found: Range, counts: Counts, deviation: float) -> Range:
-    """The range of the bins that are seen in a zoom into it; the same range where none is.
+    """The shortest range of bins that holds nearly all that was seen before, and a bin beside it at either end.
 
-    Args: counts: float64 [N_ZOOM], noisy.
+    Bins that stand out would not do: a column that spreads thinly beside one frequent value (an imputed one) would be
+    cut to that value. The same range where no bins hold so many, or where the noise could make them.
+
+    Args:
+        counts: float64 [N_ZOOM], noisy.
+        deviation: of the noise of a count.
     """
-    seen = np.flatnonzero(marked(counts, deviation, np.full(N_ZOOM, STANDS_OUT)))
-    if not len(seen):
+    if found.mass < CLEAR_MASS * deviation:
         return found
-    width = (found.high - found.low) / N_ZOOM
-    low, high = found.low + width * int(seen[0]), found.low + width * (int(seen[-1]) + 1)
-    return replace(found, low=low, high=high) if low < high else found
+    sums = np.concatenate([[0.0], np.cumsum(counts)])
+    wanted = NEARLY_ALL * found.mass - STANDS_OUT * deviation
+    for width in range(1, N_ZOOM + 1):
+        held = sums[width:] - sums[:-width]
+        if held.max() >= wanted:
+            first = int(held.argmax())
+            size = (found.high - found.low) / N_ZOOM
+            low = found.low + size * max(0, first - 1)
+            high = found.low + size * min(N_ZOOM, first + width + 1)
+            return replace(found, low=low, high=high) if low < high else found
+    return found
 
 
 def wants_zoom(before: Range, after: Range) -> bool:
