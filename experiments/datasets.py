@@ -85,7 +85,7 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
         raise DataError(f"There is no data set {name!r}.", remedy=f"Known are: {', '.join(known)}.")
     schema = tomllib.loads((SCHEMAS / f"{name}.toml").read_text(encoding="utf-8"))
     features = tuple(schema["features"])
-    frame = _read(Path(folder or os.environ.get("HEDGEROW_DATA") or "../shared/data"), schema)
+    frame = _read(folder_of(folder), schema)
     complete = ~(frame[[feature["name"] for feature in features]].isin(["?", ""]).any(axis=1))
     frame = frame[complete].reset_index(drop=True)
     columns = tuple(_column(frame[feature["name"]], feature) for feature in features)
@@ -98,6 +98,11 @@ def load(name: str, folder: str | None = None, preparation: str = "declared") ->
         return Table(name, features, columns, label.to_numpy(float), section)
     classes = label.isin(schema["positive"]).to_numpy().astype(np.int64)
     return Table(name, features, columns, classes, {**BINARY, "name": schema["label"]})
+
+
+def folder_of(named: str | None) -> Path:
+    """Where the data are: as named, else HEDGEROW_DATA, else ../shared/data beside the checkout."""
+    return Path(named or os.environ.get("HEDGEROW_DATA") or "../shared/data")
 
 
 def _as_the_authors(

@@ -1,0 +1,236 @@
+"""What a survey finds of known distributions, what it costs, and what it must not depend on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, Model
+from hedgerow.errors import DataError, PlanError, PrivacyError, UsageError
+from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.local.survey import Surveyed, survey_sites
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.privacy.prepared import prepared_ledger, prepared_tables
+from hedgerow.survey.program import Questions
+from hedgerow.survey.queries import RawSite
+
+N = 20_000
+
+
+def surveyed(columns: list[NDArray[Any]], seed: int = 0, **about: Any) -> Surveyed:
+    """A survey of one site at epsilon 1."""
+    questions = Questions(**{"epsilon": 1.0, "delta": 1e-6, "n_columns": len(columns), **about})
+    return survey_sites(questions, {"site": RawSite(columns, None, None, len(columns[0]))}, SeededNoise(seed))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_bounds_of_known_columns_are_found(seed: int) -> None:
+    """Orders of magnitude, signs, whole numbers and far-away ranges, each from 20,000 records at epsilon 1."""
+    draw = np.random.default_rng(seed)
+    columns = [
+        draw.normal(size=N),
+        draw.integers(0, 2, N).astype(float),
+        draw.integers(1950, 2020, N).astype(float),
+        1e6 + draw.normal(size=N),
+        np.zeros(N),
+        np.full(N, np.nan),
+        -draw.uniform(8, 16, N),
+    ]
+    found = surveyed(columns, seed).findings
+    assert 19_000 < found.n_records < 21_000
+    bounds = [own.bounds for own in found.ranges]
+    assert bounds[0] in [(-2.0, 2.0), (-4.0, 4.0), (-2.0, 4.0), (-4.0, 2.0)]
+    assert bounds[1] == (0.0, 1.0) and found.ranges[1].is_whole
+    assert bounds[2] == pytest.approx((1950, 2019), abs=12) and found.ranges[2].is_whole
+    assert bounds[3] == pytest.approx((1e6 - 3, 1e6 + 3), abs=3)
+    assert bounds[4] == (0.0, 1.0)
+    assert bounds[5] == (0.0, 2.0**17) and not found.ranges[5].is_seen
+    assert bounds[6] == pytest.approx((-16, -8), abs=0.01)
+
+
+def test_one_value_far_out_is_not_found() -> None:
+    """A single record decides nothing: the bounds are the same with it and without."""
+    column = np.random.default_rng(3).uniform(1, 100, N)
+    with_outlier = np.append(column, 1e9)
+    assert surveyed([with_outlier]).findings.ranges == surveyed([column]).findings.ranges
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    """Noise is drawn by purpose, so an experiment can be repeated."""
+    column = np.random.default_rng(4).lognormal(3, 1, N)
+    first, again, other = (surveyed([column], seed) for seed in (7, 7, 8))
+    assert first.findings == again.findings and first.ledger == again.ledger
+    assert first.findings.n_records != other.findings.n_records
+
+
+def frame_of(n: int, seed: int = 1) -> tuple[pd.DataFrame, NDArray[np.str_]]:
+    """Two numbers, a truth and a text, and classes that are texts."""
+    draw = np.random.default_rng(seed)
+    rows = pd.DataFrame(
+        {
+            "age": draw.integers(18, 90, n),
+            "income": draw.lognormal(10, 1, n),
+            "open": draw.random(n) < 0.4,
+            "colour": draw.choice(["red", "green", "blue"], n),
+        }
+    )
+    score = (rows["age"] - 50) / 20 + rows["open"] + 2 * (rows["colour"] == "red") + draw.normal(size=n)
+    return rows, np.where(score > 1, "yes", "no")
+
+
+def test_a_fit_without_any_declaration_keeps_its_promise() -> None:
+    """Mixed types, classes of text: one ledger, one report, and never above the epsilon that was asked for."""
+    rows, y = frame_of(N)
+    model = DPGBDTClassifier(epsilon=1, n_trees=40).fit(rows, y)
+    report = model.privacy_report_
+    assert report.guarantee == "holds"
+    assert 0.99 < report.epsilon <= 1 and report.epsilon_requested == 1
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.score(rows, y) > 0.75
+    kinds = [release.kind for release in model.ledger_]
+    assert kinds[:2] == ["RecordCount", "OctaveCounts"] and kinds.count("NameVotes") == 1
+    assert len(model.model_.plan.prepared) == len(kinds) - 40
+    features = {feature.name: feature for feature in model.model_.plan.features}
+    assert features["colour"].is_hashed and features["open"].categories == ("false", "true")
+
+
+@pytest.mark.parametrize("accountant", ["gdp", "rdp"])
+@pytest.mark.parametrize("kind", [DPGBDTClassifier, DPLinearClassifier])
+def test_every_accountant_counts_both(kind: type[Any], accountant: str) -> None:
+    """The training is calibrated to what the survey left, by the plan's own accountant."""
+    draw = np.random.default_rng(2)
+    X = draw.normal(size=(6000, 3))
+    y = (X[:, 0] > 0).astype(int)
+    model = kind(epsilon=2, accountant=accountant, random_state=1).fit(X, y)
+    events = list(model.ledger_.events())
+    total = get_accountant(accountant).epsilon(events, 1e-6)
+    assert 1.98 < total <= 2 and total == model.privacy_report_.epsilon
+    share = sum(1 / event.noise_multiplier**2 for event in events[: len(model.model_.plan.prepared)])
+    whole = sum(event.count / event.noise_multiplier**2 for event in events)
+    assert share / whole < 0.071
+
+
+def test_nothing_is_spent_where_all_is_declared() -> None:
+    """What is known costs nothing."""
+    X = np.random.default_rng(2).normal(size=(500, 2))
+    declared: dict[str, Any] = {"bounds": [(-3, 3)] * 2, "n_records": 500, "n_trees": 5}
+    model = DPGBDTClassifier(classes=[0, 1], **declared).fit(X, (X[:, 0] > 0).astype(int))
+    assert len(model.ledger_) == 5 and not model.model_.plan.prepared
+    assert "prepared" not in model.model_.plan.to_dict()
+    assert len(DPGBDTRegressor(label_bounds=(-3, 3), **declared).fit(X, X[:, 0]).ledger_) == 5
+
+
+def test_only_what_is_called_private_is_asked_for() -> None:
+    """One column of several: the others' bounds are as declared, and the counts are of one column."""
+    X = np.random.default_rng(2).normal(size=(5000, 3))
+    model = DPGBDTClassifier(
+        bounds=[(-3, 3), "private", (-2, 2)], classes=[0, 1], n_records=5000, n_trees=5, epsilon=2
+    ).fit(X, (X[:, 0] > 0).astype(int))
+    (release,) = [release for release in model.ledger_ if release.kind == "OctaveCounts"]
+    assert release.length == 162
+    assert [feature.min for feature in model.model_.plan.features][::2] == [-3, -2]
+
+
+def test_sites_do_not_matter() -> None:
+    """One site, three, and one per 500 rows give the same model file, byte by byte."""
+    rows, y = frame_of(4000)
+    partitions = [None, np.arange(len(y)) % 3, np.arange(len(y)) // 500]
+    files = [
+        DPGBDTClassifier(epsilon=8, n_trees=5, random_state=3).fit(rows, y, sites=sites).model_.to_bytes()
+        for sites in partitions
+    ]
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_model_file_keeps_what_it_was_prepared_by(tmp_path: Any) -> None:
+    """Loaded again it has the same account; one whose ledger lacks the survey is refused."""
+    X = np.random.default_rng(2).normal(size=(3000, 2))
+    made = DPGBDTClassifier(epsilon=4, n_trees=5).fit(X, (X[:, 0] > 0).astype(int)).model_
+    made.save(tmp_path / "model.json")
+    loaded = Model.load(tmp_path / "model.json")
+    assert loaded.ledger == made.ledger and loaded.report.epsilon == made.report.epsilon
+    assert loaded.plan.digest == made.plan.digest and loaded.next_round == 5
+    before = prepared_ledger(loaded.plan)
+    assert prepared_tables(before) == loaded.plan.to_dict()["prepared"] or len(before) == len(loaded.plan.prepared)
+
+
+def test_few_records_are_warned_of() -> None:
+    """By what was released only, and by a category that can be filtered."""
+    X = np.random.default_rng(2).normal(size=(300, 2))
+    with pytest.warns(FewRecordsWarning, match="bounds="):
+        DPGBDTRegressor(epsilon=1, n_trees=5, random_state=0).fit(X, X[:, 0])
+
+
+def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
+    """Dates are none that a survey knows; a single class that stands out is no task."""
+    X = np.random.default_rng(2).normal(size=(3000, 1))
+    dates = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")[(X[:, 0] > 0).astype(int)]
+    with pytest.raises(UsageError, match="classes") as asked:
+        DPGBDTClassifier(bounds=[(-3, 3)], n_records=3000).fit(X, dates)
+    assert asked.value.code == "classes" and "dates" in asked.value.what
+    with pytest.raises(DataError, match="stands out") as refused:
+        DPGBDTClassifier(bounds=[(-3, 3)], n_records=3000).fit(X, 5000 + (X[:, 0] > 0))
+    assert refused.value.code == "data-one-class"
+
+
+def test_pure_promises_are_refused_by_name() -> None:
+    """A survey's noise is Gaussian."""
+    with pytest.raises(PrivacyError) as refused:
+        Questions(epsilon=1.0, delta=1e-6, accountant="pure")
+    assert refused.value.code == "survey-pure"
+    with pytest.raises(PlanError):
+        DPGBDTClassifier(accountant="pure").fit(np.zeros((4, 1)), [0, 1, 0, 1])
+
+
+def test_without_noise_everything_is_found() -> None:
+    """At an infinite epsilon the report says that nothing is promised, as ever."""
+    X = np.random.default_rng(2).integers(3, 9, (200, 2)).astype(float)
+    model = DPGBDTClassifier(epsilon=math.inf, n_trees=5).fit(X, (X[:, 0] > 5).astype(int))
+    assert model.privacy_report_.guarantee == "void"
+    assert [(own.min, own.max) for own in model.model_.plan.features] == [(2.0, 15.0)] * 2
+
+
+PLAN: dict[str, Any] = {
+    "version": 1,
+    "privacy": {"epsilon": 1.0, "delta": 1e-6, "n_records": 100},
+    "label": {"name": "y", "type": "binary", "classes": ["0", "1"]},
+    "features": [{"name": "word", "type": "hashed", "buckets": 8}],
+}
+RELEASE = {"kind": "RecordCount", "subject": "survey, records", "length": 1, "sensitivity_squared": 4, "sigma": 50}
+
+
+def test_a_plan_says_what_was_spent_before_it() -> None:
+    """Its digest covers the releases; a plan without any is written as before."""
+    plain, prepared = Plan.from_dict(PLAN), Plan.from_dict({**PLAN, "prepared": [RELEASE]})
+    assert "prepared" not in plain.to_dict() and plain.digest != prepared.digest
+    assert Plan.from_dict(prepared.to_dict()) == prepared
+    (release,) = prepared_ledger(prepared)
+    assert (release.purpose, release.sigma, release.sensitivity) == ("0/RecordCount/survey, records", 50, 2)
+    assert Plan.from_dict({**PLAN, "prepared": prepared_tables([release])}) == prepared
+    with pytest.raises(PlanError, match="prepared"):
+        Plan.from_dict({**PLAN, "prepared": [RELEASE], "model": {"algorithm": "s-gbdt"}, "s_gbdt": {}})
+    with pytest.raises(PlanError, match="sigma"):
+        Plan.from_dict({**PLAN, "prepared": [{**RELEASE, "sigma": -1}]})
+
+
+def test_hashed_columns_have_buckets_in_place_of_categories() -> None:
+    """A plan holds their number only; a cell's bucket depends on that cell alone."""
+    from hedgerow.data.units import records_from_columns
+
+    plan = Plan.from_dict(PLAN)
+    assert "categories" not in plan.to_dict()["features"][0] and len(plan.features[0].categories) == 8
+    cells = ["red", " red", 3, "3.0", None, "nan", "true", True]
+    together = records_from_columns({"word": cells}, plan, with_label=False).features[0]
+    alone = [records_from_columns({"word": [cell]}, plan, with_label=False).features[0][0] for cell in cells]
+    assert together.tolist() == alone
+    assert alone[0] == alone[1] and alone[2] == alone[3] and alone[6] == alone[7] and alone[4] == alone[5] == -2
+    for wrong in ({"buckets": None}, {"categories": ["a"]}, {"min": 0.0}):
+        with pytest.raises(PlanError):
+            Plan.from_dict({**PLAN, "features": [{**PLAN["features"][0], **wrong}]})

@@ -1,0 +1,175 @@
+"""What one record adds to a survey is never more than its query says, whatever the record holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.errors import RemoteProtocolError
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.protocol.queries import Query
+from hedgerow.survey.program import Questions, planned_survey, survey
+from hedgerow.survey.queries import (
+    HALF_UNIT,
+    N_BYTES,
+    N_OCTAVES,
+    UNIT,
+    ZERO,
+    NameVotes,
+    OctaveCounts,
+    RawSite,
+    RecordCount,
+    SurveyQuery,
+    ValueCounts,
+    ZoomCounts,
+    bits_of,
+    bucket_of,
+    octaves_of,
+    text_of,
+)
+
+CELLS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -5e-324, 1.7e308, 2.0**-40, 2.0**40, 3.5, 1023.0]),
+    st.integers(-200, 1100).map(float),
+)
+TEXTS = st.one_of(st.none(), st.text(max_size=20), st.sampled_from(["yes", "no", " ", "\0", "\ud800", "x" * 17]))
+N_COLUMNS = 3
+
+
+def queries() -> list[SurveyQuery]:
+    """One query of each kind over three columns, as the program makes them."""
+    columns = tuple(range(N_COLUMNS))
+    kinds = [
+        filled(RecordCount),
+        filled(OctaveCounts, columns=columns),
+        filled(ZoomCounts, columns=columns, ranges=((-8.0, 8.0), (0.0, 1e-12), (-1e12, 1e12))),
+        filled(ValueCounts, column=0),
+        filled(NameVotes),
+    ]
+    return kinds
+
+
+def filled(kind: type[SurveyQuery], **about: object) -> SurveyQuery:
+    """A query with the numbers that follow from it."""
+    blank = {"length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 1.0}
+    query = kind(purpose=kind.purpose_of(0, "test"), **blank, **about)  # type: ignore[arg-type]
+    return dataclasses.replace(query, length=query.expected_length(), sensitivity_squared=query.norm_squared())
+
+
+def site_of(rows: list[tuple[tuple[float, ...], str | None]]) -> RawSite:
+    """Rows of three numbers and a text."""
+    cells = np.array([row for row, _ in rows], dtype=np.float64).reshape(-1, N_COLUMNS)
+    texts = np.array([text for _, text in rows] + [None], dtype=object)[:-1]
+    return RawSite(tuple(cells.T), texts, None, len(rows))
+
+
+ROW = st.tuples(st.tuples(*[CELLS] * N_COLUMNS), TEXTS)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(ROW, max_size=4), more=ROW, place=st.integers(0, 4))
+def test_one_record_more_changes_no_answer_by_more_than_the_query_says(
+    rows: list[tuple[tuple[float, ...], str | None]], more: tuple[tuple[float, ...], str | None], place: int
+) -> None:
+    """The noise is made for exactly this: any record, among any others, anywhere in the table."""
+    longer = [*rows[:place], more, *rows[place:]]
+    for query in queries():
+        before, after = query.answer(site_of(rows)), query.answer(site_of(longer))
+        assert before.dtype == after.dtype == np.int64 and before.shape == after.shape == (query.length,)
+        change = (after - before).tolist()
+        assert sum(entry * entry for entry in change) <= query.sensitivity_squared
+        assert max(map(abs, change)) <= query.bound
+        # A record's part does not depend on the others.
+        assert change == query.answer(site_of([more])).tolist()
+
+
+def test_the_sensitivities_are_reached() -> None:
+    """What is said of each query is no more than what some record does."""
+    site = site_of([((0.5, 1e-13, 0.5), "n")])
+    norms = [int((query.answer(site) ** 2).sum()) for query in queries()]
+    assert norms[:3] == [query.sensitivity_squared for query in queries()[:3]]
+    assert norms[4] == queries()[4].sensitivity_squared
+    assert int((queries()[3].answer(site_of([((7.0, 0.0, 0.0), None)])) ** 2).sum()) == UNIT * UNIT
+
+
+@settings(deadline=None)
+@given(rows=st.lists(ROW, max_size=6), cut=st.integers(0, 6))
+def test_who_holds_which_row_does_not_matter(rows: list[tuple[tuple[float, ...], str | None]], cut: int) -> None:
+    """Answers of sites add up to the answer over all rows."""
+    for query in queries():
+        parts = query.answer(site_of(rows[:cut])) + query.answer(site_of(rows[cut:]))
+        assert np.array_equal(parts, query.answer(site_of(rows)))
+        some = RawSite(site_of(rows).columns, site_of(rows).texts, np.arange(min(cut, len(rows))), len(rows))
+        assert np.array_equal(query.answer(some), query.answer(site_of(rows[:cut])))
+
+
+def test_octaves_are_powers_of_two() -> None:
+    """Each magnitude is in the octave that begins at or below it, of its sign; what is tiny counts as zero."""
+    cells = np.array([1.0, 1.999, 2.0, -1.0, -2.0, 0.0, 5e-324, np.inf, -np.inf, 2.0**300])
+    found = (octaves_of(cells) - ZERO).tolist()
+    assert found == [41, 41, 42, -41, -42, 0, 0, 80, -80, 80]
+    assert octaves_of(np.array([-np.inf, np.inf])).tolist() == [0, N_OCTAVES - 1]
+
+
+def test_missing_cells_add_nothing() -> None:
+    """Nor do infinite values count as parts of a whole."""
+    query = filled(OctaveCounts, columns=(0, 1, 2))
+    answer = query.answer(site_of([((np.nan, np.inf, 0.5), None)])).reshape(3, -1)
+    assert answer[0].sum() == 0
+    assert answer[1, -1] == 0 and answer[1].sum() == UNIT
+    assert answer[2, -1] == HALF_UNIT
+
+
+@given(st.text(min_size=1, max_size=N_BYTES))
+def test_texts_are_spelt_by_their_bits(text: str) -> None:
+    """What can be shown comes back, and nothing that cannot."""
+    bits = bits_of(text)
+    if bits is not None and text.isprintable() and text == text.strip():
+        assert text_of(bits > 0) in (text, None if "\ud800" <= max(text) else text)
+    assert 0 <= bucket_of(text) < 512
+
+
+@pytest.mark.parametrize("lie", [{"sensitivity_squared": 1}, {"bound": 1}, {"length": 3}])
+def test_a_site_believes_no_sensitivity_but_its_own(lie: dict[str, int]) -> None:
+    """A query that claims less than a unit's contribution would have too little noise; it gets no answer."""
+    from hedgerow.survey.site import SurveyNode
+
+    node = SurveyNode("north", site_of([]), rows_per_unit=1)
+    query = filled(ValueCounts, column=0)
+    assert node.answer(query).shape == (query.length,)
+    with pytest.raises(RemoteProtocolError) as refused:
+        node.answer(dataclasses.replace(query, **lie))
+    assert refused.value.code == "survey-query-refused"
+    with pytest.raises(RemoteProtocolError):
+        SurveyNode("north", site_of([]), rows_per_unit=2).answer(query)
+
+
+def test_nothing_but_a_survey_is_answered() -> None:
+    """A raw row is for these counts only."""
+    from hedgerow.survey.site import SurveyNode
+
+    query = Query(
+        purpose=RecordCount.purpose_of(0, "x"), length=1, bound=1, sensitivity_squared=1, noise_multiplier=1.0
+    )
+    with pytest.raises(RemoteProtocolError):
+        SurveyNode("north", site_of([])).answer(query)
+
+
+def test_a_planned_survey_names_every_release() -> None:
+    """A budget that is reserved for the plan is enough for whatever the survey then asks."""
+    questions = Questions(epsilon=1.0, delta=1e-6, n_columns=2, label="values", rows_per_unit=3)
+    program, asked = survey(questions), []
+    query = next(program)
+    with pytest.raises(StopIteration):
+        while True:
+            asked.append(query)
+            assert query.sensitivity_squared == query.norm_squared() * 9
+            assert integer_sigma(query.noise_multiplier, query.sensitivity_squared) > UNIT
+            query = program.send(np.zeros(query.length, dtype=np.int64))
+    assert [type(query) for query in asked] == [RecordCount, OctaveCounts, ValueCounts]
+    assert len(planned_survey(questions)) == 6
