@@ -244,7 +244,7 @@ class Model:
         base, values = middle + half * found.base, half * found.values
         names = self.plan.feature_names
         if self.ensemble.n_outputs == 1:
-            return Explanation(float(base[0]), values[0], names)
+            return Explanation(float(base[0]), np.ascontiguousarray(values[0]), names)
         return Explanation(base, np.ascontiguousarray(values.transpose(1, 2, 0)), names)
 
     def to_xgboost(self) -> dict[str, Any]:

@@ -68,15 +68,17 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
         codes: [n_features, n], grid codes.
     """
     n_features, n = codes.shape
-    found = Contributions(np.zeros(ensemble.n_outputs), np.zeros((ensemble.n_outputs, n, n_features)))
+    base = np.zeros(ensemble.n_outputs)
+    # Features in rows here: each leaf adds to few of them, for all records.
+    by_feature = np.zeros((ensemble.n_outputs, n_features, n))
     for output in range(ensemble.n_outputs):
         # What trees on one feature say of its codes; added up, one look-up serves all of them.
         tables = {feature: np.zeros(grid.n_codes) for feature, grid in enumerate(ensemble.grid.features)}
-        values = found.values[output]
+        values = by_feature[output]
         for tree in range(ensemble.n_trees):
             paths = list(_paths(ensemble, pruned_tree(ensemble, tree, output)))
             mean = math.fsum(path.value * math.prod(path.shares.values()) for path in paths)
-            found.base[output] += mean
+            base[output] += mean
             asked = {feature for path in paths for feature in path.shares}
             if len(asked) == 1:
                 (feature,) = asked
@@ -87,8 +89,8 @@ def contributions(ensemble: Ensemble, codes: CodeArray) -> Contributions:
                 for path in paths:
                     _add_path(values, path, codes)
         for feature, table in tables.items():
-            values[:, feature] += table[codes[feature]]
-    return found
+            values[feature] += table[codes[feature]]
+    return Contributions(base, by_feature.transpose(0, 2, 1))
 
 
 def _paths(ensemble: Ensemble, root: Node) -> Iterator[_Path]:
@@ -127,10 +129,10 @@ def _add_path(values: Floats, path: _Path, codes: CodeArray) -> None:
     features = list(path.shares)
     pattern = np.zeros(codes.shape[1], dtype=np.int64)
     for place, feature in enumerate(features):
-        pattern |= path.allowed[feature][codes[feature]].astype(np.int64) << place
+        pattern += path.allowed[feature].astype(np.int64).take(codes[feature]) << place
     table = path.value * _shapley_values(tuple(path.shares.values()))
     for place, feature in enumerate(features):
-        values[:, feature] += table[place][pattern]
+        values[feature] += table[place].take(pattern)
 
 
 def _shapley_values(shares: tuple[float, ...]) -> Floats:
