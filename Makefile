@@ -1,16 +1,17 @@
-# Targets: demo, test, lint, bench, compose, flower-compose, proto. Each makes its own .venv when pyproject.toml has changed
+# Targets: demo, test, lint, docs, bench, compose, flower-compose, proto. Each makes its own .venv when pyproject.toml has changed
 # since the last time.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 3
 
-.PHONY: help demo test lint bench compose flower-compose proto clean
+.PHONY: help demo test lint docs bench compose flower-compose proto clean
 
 help:
 	@echo "make demo    train a private model over six sites on real data, in under three minutes"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy --strict"
+	@echo "make docs    the documentation site in build/site, every notebook run"
 	@echo "make bench   speed against XGBoost"
 	@echo "make compose run docker-compose.yml, and compare its model with a local run's"
 	@echo "make flower-compose   the same for deploy/flower-compose.yml, over Flower"
@@ -30,6 +31,10 @@ test: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# A warning is an error, and so is a notebook that stops.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 HEDGEROW_RUN_NOTEBOOKS=true $(BIN)/python -m mkdocs build --quiet
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m experiments speed
@@ -57,6 +62,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
