@@ -47,14 +47,16 @@ from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
+    PinnedRoster,
     PrivateIdentity,
     Role,
+    build_roster,
     create_identity,
     new_identity,
     read_private,
+    read_roster,
 )
 from hedgerow.transport.interface import Hub, HubEvent, Traffic
-from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 
 SETTINGS = LinkSettings(http_proxy=False)
 SEED = 1

@@ -23,8 +23,7 @@ from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.simulation import file_of_partition, make_federation
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.identities import read_private
-from hedgerow.transport.roster_file import read_roster
+from hedgerow.transport.identities import read_private, read_roster
 
 _PATIENCE = 3600.0
 _GREETINGS = 2

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hedgerow.errors import EnvironmentFault
-from hedgerow.flower.keys import make_certificates, make_node_key
+from hedgerow.flower.simulation import make_certificates, make_node_key
 
 CONNECTION = "deployment"
 APP = Path(__file__).resolve().parent.parent

@@ -38,9 +38,8 @@ from hedgerow.errors import EnvironmentFault, HedgerowError
 from hedgerow.plan.plan import Plan
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private
+from hedgerow.transport.identities import PRIVATE_SUFFIX, read_private, read_roster
 from hedgerow.transport.interface import Arrived, Disconnected, Joined
-from hedgerow.transport.roster_file import read_roster
 
 PARTS = ("adult", "many", "weather", "wire", "flower")
 MODEL = {"n_trees": 100, "max_depth": 4}

@@ -22,27 +22,28 @@ import numpy as np
 from experiments.harness import verdict
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto import shamir
-from hedgerow.crypto.aead import OVERHEAD_BYTES
-from hedgerow.crypto.agreement import KEY_BYTES
 from hedgerow.crypto.identity import Identity, forget_verified
-from hedgerow.crypto.prg import DTYPES, add_keystreams
+from hedgerow.crypto.primitives import DTYPES, KEY_BYTES, OVERHEAD_BYTES, add_keystreams
 from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.guarantees import MAX_NODES, Wishes, derive
-from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.masks import LEAST_COLLUDERS
 from hedgerow.secagg.messages import (
     Acknowledgement,
+    EpochParameters,
     KeyBundle,
+    Kind,
+    NoiseMode,
     NonceDelivery,
     NonceReveal,
     ReadyList,
+    Roster,
     ShareDelivery,
+    Site,
     VectorSpec,
     signed_list,
 )
-from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
+from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.session import EpochSession, default_wishes
 from hedgerow.secagg.view import EpochRecord
 from hedgerow.server.phases import most_slots

@@ -56,9 +56,7 @@ from hedgerow.codec import (
     with_hash,
     without_hash,
 )
-from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.messages import Answer, SignedList
-from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.messages import Answer, Kind, Roster, SignedList, Site
 from hedgerow.secagg.transitions import Refusal
 from tests.wire_document import ROOMS, kinds_of, render
 

@@ -16,13 +16,12 @@ from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
 from hedgerow.secagg.aggregator import AggregatorState
-from hedgerow.secagg.encoding import HASHES, KEYS
-from hedgerow.secagg.encoding import Kind as SecaggKind
-from hedgerow.secagg.enrolment import EnrolmentState
+from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import RoundContext
+from hedgerow.secagg.messages import HASHES, KEYS, EpochParameters, Roster, Site
+from hedgerow.secagg.messages import Kind as SecaggKind
 from hedgerow.secagg.participant import OpenSlot, ParticipantEpoch, ParticipantState, ParticipantStep
-from hedgerow.secagg.roster import EpochParameters, Roster, Site
 from hedgerow.secagg.view import EpochRecord, StoredView
 
 INTRODUCTION = f"""# The wire
@@ -109,7 +108,7 @@ ROOMS = (
         "Secure aggregation: stored states",
         "They never travel. A stored state has the SHA-256 of its bytes after it.",
         (
-            EnrolmentState,
+            Enrolment,
             ParticipantEpoch,
             ParticipantStep,
             OpenSlot,

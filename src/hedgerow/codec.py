@@ -497,7 +497,10 @@ BlobByNode = Annotated[Mapping[int, bytes], Table(Unsigned(2), Blob())]
 
 
 class Record:
-    """A frozen dataclass whose fields have forms; it stands inside messages."""
+    """A frozen dataclass whose fields have forms; it stands inside messages.
+
+    Fields that are not compared come last, and are neither written nor read: they follow from the others.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -569,7 +572,8 @@ def layout(record: type[Record]) -> tuple[tuple[str, Form], ...]:
     """
     if record not in _LAYOUTS:
         hints = get_type_hints(record, include_extras=True)
-        _LAYOUTS[record] = tuple((name, _form_of(hints[name])) for name in record.__dataclass_fields__)
+        fields = record.__dataclass_fields__.items()
+        _LAYOUTS[record] = tuple((name, _form_of(hints[name])) for name, field in fields if field.compare)
     return _LAYOUTS[record]
 
 

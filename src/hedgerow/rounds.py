@@ -12,11 +12,10 @@ from hedgerow.errors import PlanError
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import QueryNoise, noise_of
 from hedgerow.protocol.queries import Query
-from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Guarantees
-from hedgerow.secagg.integers import MAX_BOUND, WIDTHS, Integers, width_for
-from hedgerow.secagg.messages import NoiseSpec, VectorSpec
-from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.masks import MAX_BOUND, WIDTHS, Integers, width_for
+from hedgerow.secagg.messages import NoiseMode, NoiseSpec, VectorSpec
+from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Refusal
 
 VECTOR_ID = "sum"

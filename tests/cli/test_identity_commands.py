@@ -10,8 +10,7 @@ import pytest
 
 from hedgerow.cli.main import main
 from hedgerow.errors import UsageError
-from hedgerow.transport.identities import read_private
-from hedgerow.transport.roster_file import read_roster
+from hedgerow.transport.identities import read_private, read_roster
 
 
 class Desk:

@@ -16,11 +16,9 @@ from rich.console import Console
 from hedgerow.cli.main import main
 from hedgerow.cli.monitor import MonitorView, clock_time, described, span
 from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.identities import read_private
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
+from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected, Disconnected
-from hedgerow.transport.roster_file import read_roster
 
 EVENTS = tuple(EventReport(number, 60.0 * number, "joined", 0, f"site-{number}") for number in range(1, 31))
 REPORT = RunReport(

@@ -87,8 +87,7 @@ def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
 @needs_flower
 def test_a_node_answers_what_it_cannot_use_with_a_code_word() -> None:
     """Another version, no request, no site: the coordinator gets one word, and no text that could quote a file."""
-    from hedgerow.flower.app import content_for
-    from hedgerow.flower.grid import RECORD
+    from hedgerow.flower.app import RECORD, content_for
 
     def refusal(app: str, **content: Any) -> object:
         context = SimpleNamespace(node_config={}, run_config={})

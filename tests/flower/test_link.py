@@ -30,16 +30,15 @@ from hedgerow.flower import socket as node_socket
 from hedgerow.flower.envelope import KEY_BYTES, Envelope, Kind, LinkKeys, messages_in, parse, public_key, sealed, sign
 from hedgerow.flower.files import read_coordinator_file, read_site_file
 from hedgerow.flower.hub import Clock, Fetched, FlowerHub, Patience
-from hedgerow.flower.link import LinkStore
+from hedgerow.flower.site import LinkStore
 from hedgerow.flower.socket import NodeSocket, ask
 from hedgerow.local.training import train
 from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
-from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
+from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity
 from hedgerow.transport.interface import Joined, Left
-from hedgerow.transport.roster_file import build_roster
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
 FIRST_NODE = 7000

@@ -23,8 +23,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.fields import MOST_VALUES, require_plain, shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
-from hedgerow.transport.identities import Role, create_identity, read_private, read_public
-from hedgerow.transport.roster_file import build_roster, parse_roster
+from hedgerow.transport.identities import Role, build_roster, create_identity, parse_roster, read_private, read_public
 
 POLICY = 'version = 1\ndata_set = "wards"\nmax_epsilon = 3.0\ndelta = 1e-6\nmin_sites = 3\nfeatures = ["age"]\n'
 DEEP = 20_000

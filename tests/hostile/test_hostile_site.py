@@ -41,8 +41,7 @@ from hedgerow.protocol.messages import (
     encode,
 )
 from hedgerow.secagg import masks, participant
-from hedgerow.secagg.encoding import Kind
-from hedgerow.secagg.messages import Acknowledgement, RoundSpec, ShareMessage
+from hedgerow.secagg.messages import Acknowledgement, Kind, RoundSpec, ShareMessage
 from hedgerow.secagg.transitions import Code
 from hedgerow.server.release import Outcome, Releaser
 from hedgerow.server.run import MOST_UNACKNOWLEDGED, Consent, Link, RunEvent, Sites

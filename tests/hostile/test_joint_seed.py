@@ -24,10 +24,9 @@ from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.messages import MessageKind, Payload, RoundRequest, decode, encode
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
+from hedgerow.secagg.messages import EpochParameters, Kind, NodePolicy, Roster
 from hedgerow.secagg.participant import NodeContext
-from hedgerow.secagg.roster import EpochParameters, NodePolicy, Roster
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.secagg.view import EpochView, nonce_seed
 from hedgerow.server.coordinator import RunSession

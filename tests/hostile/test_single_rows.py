@@ -31,7 +31,7 @@ from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Hello, Invitation, Message, Ready, Refused, Welcome, decode, encode
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
-from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.messages import Roster, Site
 from hedgerow.server.release import Releaser
 from hedgerow.transport.identities import read_private
 from hedgerow.trees.leaf_sums import LeafSums

@@ -16,9 +16,8 @@ from hedgerow.plan.plan import parse_plan
 from hedgerow.protocol.stream import WireCode
 from hedgerow.secagg.transitions import Code
 from hedgerow.transport.connections import STRANGERS
-from hedgerow.transport.grpc_hub import SITE_CONNECTIONS
-from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS
-from hedgerow.transport.roster_file import MAX_SITES
+from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, SITE_CONNECTIONS
+from hedgerow.transport.identities import MAX_SITES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ MODULES = {"scikit-learn": "sklearn", "dp-accounting": "dp_accounting", "grpcio"
 ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
     "matplotlib": "from hedgerow.models.plots import pyplot_module; pyplot_module()",
-    "flwr": "import hedgerow.flower.grid",
+    "flwr": "import hedgerow.flower.app",
     "prometheus_client": "import hedgerow.transport.metrics",
     "xgboost": "from hedgerow.models.export import check_xgboost_file; check_xgboost_file(None, None)",
     "onnx": "from hedgerow.models.onnx_export import onnx_module; onnx_module()",

@@ -6,9 +6,18 @@ import queue
 import threading
 from typing import Any
 
-from hedgerow.transport.engines import Engine
 from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.interface import Arrived, Connected, Disconnected, HubEvent, Joined, Left, Traffic, UplinkEvent
+from hedgerow.transport.interface import (
+    Arrived,
+    Connected,
+    Disconnected,
+    Engine,
+    HubEvent,
+    Joined,
+    Left,
+    Traffic,
+    UplinkEvent,
+)
 
 HUBS: dict[int, ToyHub] = {}
 _LOCK = threading.Lock()

@@ -64,9 +64,8 @@ from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import Releaser
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import read_private
+from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected
-from hedgerow.transport.roster_file import read_roster
 
 N_SITES, N_RECORDS, N_TREES = 5, 300, 10
 SITES = tuple(f"site-{count:03}" for count in range(N_SITES))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hedgerow.errors import PlanError
 from hedgerow.methods.dp_xgboost.trees import SplitSelection
 from hedgerow.rounds import HEADROOM, TAIL_DEVIATIONS, expected_round, require_words
-from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.messages import NoiseMode, VectorSpec
 from hedgerow.secagg.transitions import Code, Refusal
 
 MODEL = b"m" * 32

@@ -25,8 +25,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.messages import MessageKind, NodeState, Payload, decode
-from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, UnmaskRequest, manifest_hash
-from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.messages import Answer, Header, Manifest, MaskedVector, Roster, Site, UnmaskRequest, manifest_hash
 from hedgerow.server.coordinator import RunSession, run_coordinator
 from hedgerow.server.journal import Journal
 from hedgerow.server.release import EvaluatedModel, Outcome

@@ -30,7 +30,7 @@ from hedgerow.privacy.report import PrivacyContext, report_of
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.roster import EpochParameters, NoiseMode
+from hedgerow.secagg.messages import EpochParameters, NoiseMode
 from hedgerow.secagg.transitions import Refusal
 from hedgerow.server.release import Releaser
 from hedgerow.training.presets import apply_preset, preset_named

@@ -34,8 +34,7 @@ from hedgerow.server.run import RunEvent, RunSetup
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import Role, new_identity
-from hedgerow.transport.roster_file import build_roster
+from hedgerow.transport.identities import Role, build_roster, new_identity
 
 if TYPE_CHECKING:
     from conftest import Builder, Federation

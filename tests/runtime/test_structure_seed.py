@@ -17,7 +17,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import Finished, Message, MessageKind, Payload, RoundRequest, decode, encode
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster, Site
+from hedgerow.secagg.messages import EpochParameters, NoiseMode, Roster, Site
 from hedgerow.secagg.view import EpochRecord
 from tests.memory_network import MemoryHub
 

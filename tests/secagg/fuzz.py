@@ -21,12 +21,10 @@ from hedgerow.codec import with_hash, without_hash
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg import messages
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.roster import EpochParameters, Roster
+from hedgerow.secagg.messages import EpochParameters, Kind, Roster
+from hedgerow.secagg.participant import ExpectedRound, Participant
 from hedgerow.secagg.transitions import Abandoned, OwnMistake, Refusal
 from tests.secagg.lab import Lab, SetUp, seeded_entropy, set_up
 

@@ -15,21 +15,24 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
     Advertisement,
+    EpochParameters,
+    Kind,
     Manifest,
+    NodePolicy,
+    NoiseMode,
     NonceDelivery,
+    Roster,
+    Site,
     UnmaskRequest,
     VectorSpec,
     header_hash,
     signed_list,
 )
-from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
+from hedgerow.secagg.participant import ExpectedRound, NodeContext, Participant
 from hedgerow.secagg.session import EpochSession
 from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, Step
 

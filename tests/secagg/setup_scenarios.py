@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hedgerow.codec import MAGIC, VERSION, head
 from hedgerow.crypto.identity import Identity
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
     Acknowledgement,
     KeyBundle,
+    Kind,
     NonceDelivery,
     NonceReveal,
     ReadyList,

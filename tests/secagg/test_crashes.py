@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hedgerow.crypto.aead import unseal
-from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.primitives import PrimitiveFault, unseal
 from hedgerow.crypto.shamir import SHARE_BYTES
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import Enrolment

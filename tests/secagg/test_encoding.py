@@ -12,9 +12,7 @@ import pytest
 import hedgerow.secagg
 from hedgerow.codec import CodecFault
 from hedgerow.crypto.identity import Identity
-from hedgerow.secagg.encoding import HASHES, KEYS
-from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
-from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.messages import HASHES, KEYS, NoiseMode, NoiseSpec, RoundSpec, VectorSpec
 from hedgerow.secagg.transitions import Code, Refusal
 
 

@@ -11,8 +11,7 @@ import itertools
 import pytest
 
 from hedgerow.secagg.guarantees import Wishes, derive
-from hedgerow.secagg.messages import SEED_SHARE, SLOT_KEY_SHARE, WITHHELD, Answer
-from hedgerow.secagg.roster import NodePolicy
+from hedgerow.secagg.messages import SEED_SHARE, SLOT_KEY_SHARE, WITHHELD, Answer, NodePolicy
 from hedgerow.secagg.transitions import Refusal
 from tests.secagg.lab import Lab
 

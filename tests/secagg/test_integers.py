@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.secagg.integers import decode, encode, require_width, require_within, width_for, wrapped
+from hedgerow.secagg.masks import decode, encode, require_width, require_within, width_for, wrapped
 from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
@@ -21,9 +19,13 @@ from hedgerow.secagg.messages import (
     Echo,
     EchoCertificate,
     Header,
+    Kind,
     Manifest,
+    NodePolicy,
+    NoiseMode,
     NoiseSpec,
     ReadyList,
+    Roster,
     RoundSpec,
     ShareDelivery,
     UnmaskRequest,
@@ -32,7 +34,7 @@ from hedgerow.secagg.messages import (
     manifest_hash,
     signed_list,
 )
-from hedgerow.secagg.roster import NodePolicy, NoiseMode, Roster
+from hedgerow.secagg.participant import ExpectedRound
 from hedgerow.secagg.transitions import Code
 from tests.secagg.lab import (
     Lab,

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from hedgerow.errors import PrivacyError
 from hedgerow.secagg.guarantees import Wishes, default_colluders, derive
-from hedgerow.secagg.integers import (
-    draw_shares,
-    share_variance,
-)
-from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.masks import draw_shares, share_variance
+from hedgerow.secagg.messages import NoiseMode, VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
 from tests.secagg.lab import seeded_entropy
 

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hedgerow.secagg.guarantees import Wishes
-from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.roster import NodePolicy, NoiseMode
+from hedgerow.secagg.messages import NodePolicy, NoiseMode, VectorSpec
 from hedgerow.secagg.session import Drops, EpochSession
 from hedgerow.secagg.transitions import Abandoned, Code, Refusal
 from tests.secagg.lab import seeded_entropy

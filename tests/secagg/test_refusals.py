@@ -15,16 +15,16 @@ import pytest
 
 from hedgerow.errors import entries
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.integers import require_within
+from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.messages import (
     Answer,
     EchoCertificate,
+    NoiseMode,
     NoiseSpec,
     header_hash,
     manifest_hash,
 )
 from hedgerow.secagg.participant import Participant
-from hedgerow.secagg.roster import NoiseMode
 from hedgerow.secagg.transitions import (
     ANYWHERE,
     TRANSITIONS,

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import hedgerow.secagg
-from hedgerow.crypto.agreement import SecretKey
 from hedgerow.crypto.identity import Identity
-from hedgerow.secagg.checks import ExpectedRound
+from hedgerow.crypto.primitives import SecretKey
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.keys import SlotChain
 from hedgerow.secagg.masks import MaskingKeys
-from hedgerow.secagg.participant import Participant
+from hedgerow.secagg.participant import ExpectedRound, Participant
 from hedgerow.secagg.transitions import Abandoned, Code, OwnMistake, Refusal, refuse
 from tests.secagg.lab import Lab, seeded_entropy
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hedgerow.crypto import shamir
-from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.primitives import PrimitiveFault
 
 P = 2**256 + 297
 

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from hedgerow.crypto.agreement import KEY_BYTES
-from hedgerow.secagg.encoding import Kind
+from hedgerow.crypto.primitives import KEY_BYTES
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.messages import (
     Advertisement,
     KeyBundle,
+    Kind,
     NonceDelivery,
     hash_of_slot_keys,
     signed_list,

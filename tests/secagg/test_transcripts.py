@@ -16,12 +16,10 @@ from hashlib import sha256
 import numpy as np
 
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.guarantees import Wishes
 from hedgerow.secagg.keys import next_state_key
-from hedgerow.secagg.messages import VectorSpec
-from hedgerow.secagg.participant import locked
-from hedgerow.secagg.roster import NoiseMode
+from hedgerow.secagg.messages import NoiseMode, VectorSpec
+from hedgerow.secagg.participant import ExpectedRound, locked
 from hedgerow.secagg.session import EpochSession
 from tests.secagg.lab import seeded_entropy, set_up, sparse_lab
 

@@ -20,9 +20,8 @@ from hedgerow.protocol.stream import Admittance, Farewell, Introduction, unwrapp
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
 from hedgerow.transport.grpc_link import JOIN, LinkSettings, grpc
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity
 from hedgerow.transport.interface import HubEvent, UplinkEvent
-from hedgerow.transport.roster_file import PinnedRoster, build_roster
 
 QUICK = LinkSettings(
     ping_seconds=0.2, silence_seconds=3600.0, handshake_seconds=600.0, hello_seconds=600.0, closing_seconds=600.0,

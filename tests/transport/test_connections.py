@@ -22,12 +22,10 @@ from hedgerow.protocol.reports import WatchRequest
 from hedgerow.protocol.stream import wrapped
 from hedgerow.transport import connections
 from hedgerow.transport.connections import Door, peer_of, places
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, GrpcHub, HubAddress, Monitors
 from hedgerow.transport.grpc_link import JOIN, WATCH, grpc
-from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
-from hedgerow.transport.identities import Role, new_identity
+from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Joined
-from hedgerow.transport.roster_file import build_roster
 
 EventOf = Callable[..., Any]
 

@@ -13,9 +13,8 @@ import pytest
 
 from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import WireCode, WireRefusal
-from hedgerow.transport.identities import Role, new_identity
+from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
-from hedgerow.transport.roster_file import build_roster
 
 EventOf = Callable[..., Any]
 
@@ -192,7 +191,6 @@ def test_a_process_with_an_open_hub_can_end(tmp_path: Path) -> None:
     """Neither the loop's thread nor gRPC's keeps a process alive that forgot to close, and nothing is printed."""
     code = (
         "from hedgerow.transport.identities import *\n"
-        "from hedgerow.transport.roster_file import build_roster\n"
         "from hedgerow.transport.grpc_hub import GrpcHub, HubAddress\n"
         "from hedgerow.transport.grpc_uplink import GrpcUplink\n"
         "hub, site = new_identity('c', Role.COORDINATOR, bytes(32)), new_identity('s', Role.SITE, bytes([1]) * 32)\n"

@@ -25,13 +25,12 @@ from hedgerow.protocol.reports import (
     report_bytes,
 )
 from hedgerow.protocol.stream import Farewell, WireCode, WireRefusal, read_as, wrapped
-from hedgerow.transport import grpc_monitor
-from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
+from hedgerow.transport import grpc_hub
+from hedgerow.transport.grpc_hub import GrpcHub, HubAddress, Monitors
 from hedgerow.transport.grpc_link import WATCH, grpc
-from hedgerow.transport.grpc_monitor import GrpcWatch, Monitors
-from hedgerow.transport.identities import PrivateIdentity, Role, new_identity
+from hedgerow.transport.grpc_uplink import GrpcWatch
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, Role, build_roster, new_identity, parse_roster
 from hedgerow.transport.interface import Connected, Disconnected, Joined
-from hedgerow.transport.roster_file import PinnedRoster, build_roster, parse_roster
 
 PATIENCE = 300.0
 REPORT = RunReport(
@@ -195,12 +194,12 @@ def test_odd_requests_are_refused_by_name(what: str, scene: Scene) -> None:
 def test_there_is_room_for_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One monitor cannot take all places, nor all monitors together more than there are; a place is free again."""
     request = wrapped(WatchRequest(scene.roster.digest()).to_bytes())
-    monkeypatch.setattr(grpc_monitor, "MAX_PER_IDENTITY", 2)
+    monkeypatch.setattr(grpc_hub, "MAX_PER_IDENTITY", 2)
     calls = [scene.call(scene.watcher, request) for _ in range(2)]
     wait_until(lambda: scene.monitors._watching.total() == 2)
     assert scene.refusal(scene.watcher, request) == "too-many-monitors"
-    monkeypatch.setattr(grpc_monitor, "MAX_PER_IDENTITY", 9)
-    monkeypatch.setattr(grpc_monitor, "MAX_MONITORS", 2)
+    monkeypatch.setattr(grpc_hub, "MAX_PER_IDENTITY", 9)
+    monkeypatch.setattr(grpc_hub, "MAX_MONITORS", 2)
     assert scene.refusal(scene.watcher, request) == "too-many-monitors"
     calls[0].cancel()
     wait_until(lambda: scene.monitors._watching.total() == 1)

@@ -13,17 +13,15 @@ from typing import Any
 import pytest
 
 from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-from hedgerow.transport.identities import Role, create_identity
+from hedgerow.transport.identities import Role, build_roster, create_identity
 from hedgerow.transport.interface import Arrived, Joined, Left
-from hedgerow.transport.roster_file import build_roster
 
 NODE = """
 import random, sys
 from pathlib import Path
 from hedgerow.transport.grpc_link import LinkSettings
 from hedgerow.transport.grpc_uplink import GrpcUplink
-from hedgerow.transport.identities import read_private
-from hedgerow.transport.roster_file import read_roster
+from hedgerow.transport.identities import read_private, read_roster
 folder, port = Path(sys.argv[1]), sys.argv[2]
 settings = LinkSettings(ping_seconds=0.2, silence_seconds=3600.0, backoff_seconds=0.05, http_proxy=False)
 identity, roster = read_private(folder / "north.private.json"), read_roster(folder / "roster.toml")

@@ -18,9 +18,8 @@ from hedgerow.errors import EnvironmentFault, entries
 from hedgerow.protocol.messages import Hello
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction, WireCode, WireRefusal, wrapped
 from hedgerow.transport import grpc_uplink
-from hedgerow.transport.identities import Role, new_identity
+from hedgerow.transport.identities import Role, build_roster, new_identity
 from hedgerow.transport.interface import Arrived, Connected, Disconnected, Joined, Left
-from hedgerow.transport.roster_file import build_roster
 
 EventOf = Callable[..., Any]
 LIMIT = 1 << 20

@@ -15,22 +15,25 @@ from hypothesis import strategies as st
 from hedgerow.cli.inputs import signing_roster
 from hedgerow.crypto.identity import Identity
 from hedgerow.errors import EnvironmentFault, HedgerowError, RemoteProtocolError, UsageError
-from hedgerow.secagg.roster import Roster, Site
+from hedgerow.secagg.messages import Roster, Site
 from hedgerow.transport.identities import (
+    PinnedRoster,
     PrivateIdentity,
     PublicIdentity,
     Role,
+    build_roster,
     check_name,
     create_identity,
     fields_of,
     new_identity,
     parse_public,
+    parse_roster,
     public_lines,
     read_private,
     read_public,
+    read_roster,
     spoken,
 )
-from hedgerow.transport.roster_file import PinnedRoster, build_roster, parse_roster, read_roster
 
 HUB = new_identity("hub", Role.COORDINATOR, bytes(32))
 NORTH = new_identity("north", Role.SITE, bytes([1]) * 32)

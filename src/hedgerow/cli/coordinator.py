@@ -29,11 +29,9 @@ from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.grpc_monitor import Monitors
-from hedgerow.transport.identities import PrivateIdentity, read_private
-from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
-from hedgerow.transport.roster_file import PinnedRoster, read_roster
+from hedgerow.transport.grpc_hub import Monitors
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
+from hedgerow.transport.interface import ENGINES, CountingHub, Hub, Repeats, times
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.crypto.identity import Identity
 from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.secagg.roster import Roster, Site
-from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.roster_file import PinnedRoster
+from hedgerow.secagg.messages import Roster, Site
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
 
 _PICTURES = (".png", ".svg", ".pdf")
 

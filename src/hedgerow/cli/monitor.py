@@ -34,10 +34,9 @@ from hedgerow.protocol.reports import (
     Update,
 )
 from hedgerow.protocol.stream import WireCode, WireRefusal, known
-from hedgerow.transport.grpc_monitor import GrpcWatch, WatchEvent
-from hedgerow.transport.identities import read_private
+from hedgerow.transport.grpc_uplink import GrpcWatch, WatchEvent
+from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import Connected, Disconnected
-from hedgerow.transport.roster_file import read_roster
 
 _REFRESH_SECONDS = 0.25
 _PATIENCE_ONCE = 60.0

@@ -40,10 +40,8 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import WireCode, WireRefusal, known
 from hedgerow.threads import available_threads, use_threads
-from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.identities import read_private
-from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
-from hedgerow.transport.roster_file import read_roster
+from hedgerow.transport.identities import read_private, read_roster
+from hedgerow.transport.interface import ENGINES, Connected, Disconnected, Repeats, times
 from hedgerow.trees.ensemble import Ensemble
 
 _OLD_BOOK = "budget.db"

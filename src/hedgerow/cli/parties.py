@@ -11,14 +11,16 @@ from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.errors import UsageError
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
+    PinnedRoster,
     PublicIdentity,
     Role,
+    build_roster,
     create_identity,
     read_private,
     read_public,
+    read_roster,
     write_new,
 )
-from hedgerow.transport.roster_file import PinnedRoster, build_roster, read_roster
 
 _PLACES = {
     Role.SITE: "List the sites' files first, without an option.",

@@ -20,7 +20,7 @@ from hedgerow.errors import PolicyRefusal
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.events import Event, event_from_dict, scoped
-from hedgerow.secagg.roster import MAX_ATTEMPTS
+from hedgerow.secagg.messages import MAX_ATTEMPTS
 from hedgerow.storage import Database, Statement
 
 _SCHEMA = """

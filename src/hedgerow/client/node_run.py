@@ -35,13 +35,11 @@ from hedgerow.rounds import (
     round_in,
     rows_of,
 )
-from hedgerow.secagg.encoding import Kind
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.guarantees import origin_members
-from hedgerow.secagg.integers import LEAST_COLLUDERS, draw_shares
-from hedgerow.secagg.messages import RoundSpec
+from hedgerow.secagg.masks import LEAST_COLLUDERS, draw_shares
+from hedgerow.secagg.messages import MAX_ATTEMPTS, EpochParameters, Kind, NoiseMode, Roster, RoundSpec
 from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.transitions import Code, State, Step, refuse
 from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.trees.plausibility import SumFacts

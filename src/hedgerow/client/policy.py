@@ -58,7 +58,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.messages import EvaluationInvitation, Invitation
 from hedgerow.protocol.queries import Query
-from hedgerow.secagg.roster import NodePolicy, Roster
+from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.training.settings import Settings
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from hedgerow.crypto.faults import PrimitiveFault, require_length, with_either_top_bit
+from hedgerow.crypto.primitives import PrimitiveFault, require_length, with_either_top_bit
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64

@@ -7,9 +7,9 @@ stay cheap, and Horner's rule needs only one reduction a share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from hedgerow.crypto.faults import PrimitiveFault, require_length
+from hedgerow.crypto.primitives import Entropy, PrimitiveFault, require_length
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -17,8 +17,6 @@ SHARE_BYTES = 33
 MAX_COORDINATE = 65_535
 # 384 random bits reduced modulo p are within 2^-127 of uniform, and need no rejection loop.
 _COEFFICIENT_BYTES = 48
-
-Entropy = Callable[[int], bytes]
 
 
 def _check_coordinates(coordinates: Sequence[int]) -> None:

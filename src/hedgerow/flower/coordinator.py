@@ -24,9 +24,8 @@ from hedgerow.server.coordinator import RunSession
 from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.run import invitation_to
 from hedgerow.server.status import RunBoard
-from hedgerow.transport.identities import PrivateIdentity, read_private
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
 from hedgerow.transport.interface import Hub
-from hedgerow.transport.roster_file import PinnedRoster, read_roster
 
 _KIND_AT = 4
 _MAY_WAIT = {MessageKind.WELCOME, MessageKind.ABANDONED}
@@ -137,8 +136,7 @@ def watched(
         yield
         return
     # The monitors' streams are gRPC's: only a coordinator that is watched needs the extra.
-    from hedgerow.transport.grpc_hub import HubAddress, MonitorServer
-    from hedgerow.transport.grpc_monitor import Monitors
+    from hedgerow.transport.grpc_hub import HubAddress, Monitors, MonitorServer
 
     monitors = Monitors(keys[1])
     server = MonitorServer(*keys, HubAddress(*address_of(file.monitor, "monitor")), monitors)

@@ -18,11 +18,8 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U32, Blob, Bytes, Choice, CodecFault, Encoded, Hash, Many, Text
-from hedgerow.crypto.aead import seal, unseal
-from hedgerow.crypto.agreement import SecretKey
-from hedgerow.crypto.faults import PrimitiveFault
 from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, verify
-from hedgerow.crypto.kdf import hkdf
+from hedgerow.crypto.primitives import PrimitiveFault, SecretKey, hkdf, seal, unseal
 from hedgerow.protocol.stream import WireCode, WireRefusal, refused
 
 LINK_BYTES = KEY_BYTES = HASH_BYTES

@@ -29,9 +29,8 @@ from hedgerow.flower.envelope import (
     sign,
 )
 from hedgerow.protocol.stream import WireCode, WireRefusal
-from hedgerow.transport.identities import PrivateIdentity
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, require_pinned
 from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
-from hedgerow.transport.roster_file import PinnedRoster, require_pinned
 
 _log = logging.getLogger(__name__)
 _NO_HASH = bytes(32)

@@ -16,7 +16,7 @@ from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.queries import Query
 from hedgerow.rounds import require_words
 from hedgerow.secagg.guarantees import Guarantees, derive
-from hedgerow.secagg.integers import LEAST_COLLUDERS
+from hedgerow.secagg.masks import LEAST_COLLUDERS
 from hedgerow.secagg.session import default_wishes
 from hedgerow.training.settings import Settings
 

@@ -26,9 +26,8 @@ from hedgerow.privacy.calibration import QueryNoise
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.protocol.queries import IntVector, NoiseCohort, Query
 from hedgerow.rounds import VECTOR_ID, clipped, mode_of, round_in
-from hedgerow.secagg.integers import LEAST_COLLUDERS, Integers, draw_shares
-from hedgerow.secagg.messages import RoundSpec
-from hedgerow.secagg.roster import NodePolicy, NoiseMode
+from hedgerow.secagg.masks import LEAST_COLLUDERS, Integers, draw_shares
+from hedgerow.secagg.messages import NodePolicy, NoiseMode, RoundSpec
 from hedgerow.secagg.session import NO_MODEL, Drops, EpochSession, default_wishes
 from hedgerow.secagg.transitions import Entropy
 from hedgerow.server.phases import check_words, cohort_of

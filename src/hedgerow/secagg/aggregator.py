@@ -15,11 +15,9 @@ import numpy as np
 
 from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice, Encoded, with_hash
 from hedgerow.crypto.identity import Identity
-from hedgerow.crypto.prg import DTYPES, Words
-from hedgerow.secagg.checks import check_vectors
-from hedgerow.secagg.encoding import Kind, check_signature, read_state, split_signed
+from hedgerow.crypto.primitives import DTYPES, Words
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.masks import Release, shares_in, sum_of, unmask
+from hedgerow.secagg.masks import Release, check_vectors, shares_in, sum_of, unmask
 from hedgerow.secagg.messages import (
     SEED_SHARE,
     SLOT_KEY_SHARE,
@@ -28,14 +26,18 @@ from hedgerow.secagg.messages import (
     Echo,
     EchoCertificate,
     Header,
+    Kind,
     Manifest,
     MaskedVector,
     RoundSpec,
     UnmaskRequest,
+    check_signature,
     context_of,
     header_hash,
     manifest_hash,
+    read_state,
     sealed_hash,
+    split_signed,
 )
 from hedgerow.secagg.transitions import (
     Code,
@@ -192,7 +194,7 @@ class Aggregator:
     def release(self) -> tuple[Aggregator, Release]:
         """Returns the final state and the exact sums over the survivors (noise is the caller's where it is central).
 
-        Whether a sum is within its bound is not asked here, see `integers.require_within`.
+        Whether a sum is within its bound is not asked here, see `masks.require_within`.
 
         Raises Abandoned: TOO_FEW_ANSWERS (this state may receive more and try again), SECRET_UNRECOVERABLE.
         """

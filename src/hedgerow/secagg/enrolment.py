@@ -17,28 +17,29 @@ from hashlib import sha256
 from typing import Annotated
 
 from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Encoded, Hash, digest, with_hash
-from hedgerow.crypto.aead import OVERHEAD_BYTES, seal, unseal
-from hedgerow.crypto.agreement import SecretKey
-from hedgerow.crypto.faults import PrimitiveFault
+from hedgerow.crypto.primitives import OVERHEAD_BYTES, PrimitiveFault, SecretKey, seal, unseal
 from hedgerow.crypto.shamir import SHARE_BYTES, parse_share, split
-from hedgerow.secagg.encoding import Kind, check_signature, read_state
 from hedgerow.secagg.guarantees import derive
 from hedgerow.secagg.keys import SlotChain, channel_secret, nonce_commitment, setup_share_key, slot_channel
 from hedgerow.secagg.messages import (
+    MAX_ATTEMPTS,
     Acknowledgement,
     Advertisement,
+    EpochParameters,
     KeyBundle,
+    Kind,
     NonceDelivery,
     NonceReveal,
     ReadyList,
+    Roster,
     ShareDelivery,
     ShareMessage,
+    check_signature,
     hash_of_slot_keys,
+    read_state,
     signed_list,
-    view_hash,
 )
 from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, Roster
 from hedgerow.secagg.transitions import (
     Code,
     Complaints,
@@ -53,12 +54,22 @@ from hedgerow.secagg.transitions import (
     refuse,
     untraced,
 )
-from hedgerow.secagg.view import Agreement, EpochView, agree, check_slot_keys, read_key_list, site_key, split_slot_keys
+from hedgerow.secagg.view import (
+    Agreement,
+    EpochView,
+    agree,
+    check_slot_keys,
+    read_acknowledgement,
+    read_key_list,
+    read_nonce,
+    site_key,
+    split_slot_keys,
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EnrolmentState(Encoded):
-    """Stored by a node in a set-up, its SHA-256 after it.
+class Enrolment(Encoded):
+    """Stored by a node in a set-up, its SHA-256 after it; it holds secrets and belongs in a private file.
 
     Attributes:
         link: of the chain of slot secrets, at slot 0.
@@ -77,34 +88,18 @@ class EnrolmentState(Encoded):
     channel: Hash
     nonce: Hash
     advertisement: Bytes
-    key_list: Bytes
-    nonce_list: Bytes
-    held_shares: BlobByNode
-    slot_keys: BlobByNode
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Enrolment:
-    """A node on its way into an epoch; immutable, `to_bytes` holds secrets and belongs in a private file."""
-
-    state: State
-    sequence: int
-    parameters: EpochParameters
-    node: int
-    chain: SlotChain
-    channel: SecretKey
-    nonce: bytes
-    advertisement: bytes
-    key_list: bytes = b""
-    nonce_list: bytes = b""
-    held_shares: dict[int, bytes] = field(default_factory=dict)
-    slot_keys: dict[int, bytes] = field(default_factory=dict)
-    """Those of the neighbours."""
-    channels: dict[int, bytes] = field(default_factory=dict, compare=False)
+    key_list: Bytes = b""
+    nonce_list: Bytes = b""
+    held_shares: BlobByNode = field(default_factory=dict)
+    slot_keys: BlobByNode = field(default_factory=dict)
+    channels: Mapping[int, bytes] = field(default_factory=dict, compare=False)
     """Channel secrets that were computed already; not stored, for they follow from the rest."""
 
     def __repr__(self) -> str:
         return f"Enrolment(node={self.node}, state={self.state.value}, sequence={self.sequence})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("An enrolment is not pickled: its secrets would be written in clear.")
 
     @classmethod
     def begin(cls, context: NodeContext, parameters: bytes, entropy: Entropy, last_attempt: int = 0) -> Step[Enrolment]:
@@ -122,12 +117,12 @@ class Enrolment:
             raise refuse(Code.STALE_ATTEMPT, f"Attempt {proposed.attempt} after {last_attempt}.", "coordinator")
         context.policy.require(proposed, len(context.roster.sites))
         node = context.roster.node_of(context.identity.public)
-        chain, channel, nonce = SlotChain(entropy(32)), SecretKey(entropy(32)), entropy(HASH_BYTES)
-        slot_keys = b"".join(SecretKey(secret).public for secret in chain.secrets(proposed.n_slots))
+        link, channel, nonce = entropy(32), entropy(32), entropy(HASH_BYTES)
+        slot_keys = b"".join(SecretKey(secret).public for secret in SlotChain(link).secrets(proposed.n_slots))
         commitment = nonce_commitment(nonce, node, proposed.hash())
-        bundle = KeyBundle(proposed.hash(), node, commitment, channel.public, hash_of_slot_keys(slot_keys))
+        bundle = KeyBundle(proposed.hash(), node, commitment, SecretKey(channel).public, hash_of_slot_keys(slot_keys))
         message = Advertisement(bundle.to_signed(context.identity), slot_keys).to_bytes()
-        enrolment = cls(state, 1, proposed, node, chain, channel, nonce, message)
+        enrolment = cls(state, 1, proposed, node, link, channel, nonce, message)
         return Step(enrolment, message, (Record("enrolled", 1, proposed.attempt, digest=proposed.hash()),))
 
     def reveal(self, context: NodeContext, key_list: bytes) -> Step[Enrolment]:
@@ -152,7 +147,7 @@ class Enrolment:
         bundles, view, holders = agreed.bundles, agreed.view, agreed.graph.neighbours[self.node]
         slot_keys = self._slot_keys_of(holders, bundles, delivered.slot_keys)
         runs = self._split_slot_keys((*holders, self.node), agreed.guarantees.threshold, entropy)
-        channels = {holder: self._channel_to(holder, bundles[holder].channel_key) for holder in holders}
+        channels = self._channels_to(holders, bundles)
         sealed = tuple(
             seal(setup_share_key(channels[holder], self.node, holder), runs[holder], view, entropy)
             for holder in holders
@@ -169,16 +164,16 @@ class Enrolment:
         state = advance(Party.NODE, self.state, Event.SHARE_DELIVERY)
         delivered = ShareDelivery.from_bytes(delivery)
         agreed = self._agreed(context, self.nonce_list)
-        bundles, view = agreed.bundles, agreed.view
+        view = agreed.view
         if delivered.view != view:
             raise refuse(Code.DIFFERENT_VIEW, "The shares are for another set-up.", "coordinator")
-        neighbours = set(agreed.graph.neighbours[self.node])
+        channels = self._channels_to(agreed.graph.neighbours[self.node], agreed.bundles)
         held, complaints = dict(self.held_shares), []
         for sender, sealed in zip(delivered.senders, delivered.sealed, strict=True):
-            if sender not in neighbours:
+            if sender not in channels:
                 raise refuse(Code.UNKNOWN_NODE, "It is not a neighbour.", sender)
             try:
-                held[sender] = self._open_run(sender, bundles[sender].channel_key, sealed, view)
+                held[sender] = self._open_run(sender, channels[sender], sealed, view)
             except Refusal as complaint:
                 complaints.append(untraced(complaint))
         others = tuple(sorted(node for node in held if node != self.node))
@@ -199,20 +194,17 @@ class Enrolment:
             raise refuse(Code.NOT_READY, peer="coordinator")
         peers = view.peers(self.node)
         view = view.with_slot_keys({peer: self.slot_keys[peer] for peer in peers})
-        channels = {peer: slot_channel(self._channel_to(peer, view.bundles[peer].channel_key)) for peer in peers}
+        channels = {peer: slot_channel(secret) for peer, secret in self._channels_to(peers, view.bundles).items()}
         shares = {node: self.held_shares[node] for node in (*channels, self.node)}
         participant = Participant(
-            view, self.node, State.READY, self.sequence + 1, self.chain, channels, shares, purposes=frozenset(answered)
-        )
+            view, self.node, State.READY, self.sequence + 1, SlotChain(self.link), channels, shares,
+            purposes=frozenset(answered),
+        )  # fmt: skip
         return Step(participant, None, (Record("ready", self.sequence + 1, digest=view.digest),))
 
     def to_bytes(self) -> bytes:
         """Returns the state, secrets included, for this node's private storage."""
-        state = EnrolmentState(
-            self.state, self.sequence, self.parameters, self.node, self.chain.link, self.channel.secret_bytes(),
-            self.nonce, self.advertisement, self.key_list, self.nonce_list, self.held_shares, self.slot_keys,
-        )  # fmt: skip
-        return with_hash(state.to_bytes())
+        return with_hash(Encoded.to_bytes(self))
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:
@@ -229,11 +221,7 @@ class Enrolment:
     @classmethod
     def latest(cls, data: bytes) -> Enrolment:
         """Returns the state of a store that keeps one only and replaces it with every step; raises OwnMistake."""
-        of = read_state(EnrolmentState, data)
-        return cls(
-            of.state, of.sequence, of.parameters, of.node, SlotChain(of.link), SecretKey(of.channel), of.nonce,
-            of.advertisement, of.key_list, of.nonce_list, dict(of.held_shares), dict(of.slot_keys),
-        )  # fmt: skip
+        return read_state(cls, data)
 
     def _step(self, state: State, message: bytes, fact: str, **changes: object) -> Step[Enrolment]:
         following: Enrolment = replace(self, state=state, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
@@ -256,26 +244,29 @@ class Enrolment:
         check_slot_keys(bundles, self.parameters.n_slots, {**slot_keys, self.node: own})
         return slot_keys
 
-    def _channel_to(self, peer: int, public: bytes) -> bytes:
-        if peer in self.channels:
-            return self.channels[peer]
-        try:
-            return channel_secret(self.channel, public, self.node, peer, self.parameters.hash())
-        except PrimitiveFault as error:
-            raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
+    def _channels_to(self, peers: Collection[int], bundles: Mapping[int, KeyBundle]) -> dict[int, bytes]:
+        """Returns the secrets of the channels with these nodes; raises Refusal LOW_ORDER_KEY."""
+        own, parameters, channels = SecretKey(self.channel), self.parameters.hash(), dict(self.channels)
+        for peer in peers:
+            if peer not in channels:
+                try:
+                    channels[peer] = channel_secret(own, bundles[peer].channel_key, self.node, peer, parameters)
+                except PrimitiveFault as error:
+                    raise refuse(Code.LOW_ORDER_KEY, peer=peer) from error
+        return {peer: channels[peer] for peer in peers}
 
     def _split_slot_keys(self, holders: tuple[int, ...], threshold: int, entropy: Entropy) -> dict[int, bytes]:
         """Returns for each holder the run of its 33-byte shares of this node's slot keys, in the order of the slots."""
         coordinates = [holder + 1 for holder in holders]
         runs: list[list[bytes]] = [[] for _ in holders]
-        for secret in self.chain.secrets(self.parameters.n_slots):
+        for secret in SlotChain(self.link).secrets(self.parameters.n_slots):
             shares = split(secret, coordinates, threshold, entropy)
             for run, share in zip(runs, shares, strict=True):
                 run.append(share)
         return {holder: b"".join(run) for holder, run in zip(holders, runs, strict=True)}
 
-    def _open_run(self, sender: int, public: bytes, sealed: bytes, view: bytes) -> bytes:
-        key = setup_share_key(self._channel_to(sender, public), sender, self.node)
+    def _open_run(self, sender: int, channel: bytes, sealed: bytes, view: bytes) -> bytes:
+        key = setup_share_key(channel, sender, self.node)
         try:
             run = unseal(key, sealed, view)
             if len(run) != SHARE_BYTES * self.parameters.n_slots:
@@ -313,10 +304,10 @@ class EpochSetup:
             State.COLLECTING_KEYS: (
                 Event.KEY_BUNDLE, "advertisements", lambda: partial(self._check_advertisement, fresh),
             ),
-            State.COLLECTING_NONCES: (Event.NONCE, "nonces", lambda: self._check_nonce),
+            State.COLLECTING_NONCES: (Event.NONCE, "nonces", self._nonce_check),
             State.COLLECTING_SHARES: (Event.SHARES, "shares", self._shares_check),
             State.COLLECTING_ACKNOWLEDGEMENTS: (
-                Event.ACKNOWLEDGEMENT, "acknowledgements", lambda: self._check_acknowledgement,
+                Event.ACKNOWLEDGEMENT, "acknowledgements", self._acknowledgement_check,
             ),
         }  # fmt: skip
         event, name, prepare = collections[self.state]
@@ -370,8 +361,9 @@ class EpochSetup:
             message = ShareMessage.from_signed(self.shares[sender])
             for holder, sealed in zip(message.holders, message.sealed, strict=True):
                 boxes[holder].append((sender, sealed))
+        view = self._agreed().view
         deliveries = {
-            holder: ShareDelivery(self._view(), tuple(s for s, _ in box), tuple(c for _, c in box)).to_bytes()
+            holder: ShareDelivery(view, tuple(s for s, _ in box), tuple(c for _, c in box)).to_bytes()
             for holder, box in boxes.items()
         }
         return replace(self, state=state), deliveries
@@ -382,7 +374,7 @@ class EpochSetup:
         One of the two has failed, by what it dealt or by what it said, and which one only they know. Nodes that sent no
         shares or no acknowledgement are in no pair.
         """
-        held, graph = self._held(), self._graph()
+        held, graph = self._held(), self._agreed().graph.neighbours
         return tuple(
             (node, peer)
             for node in sorted(held)
@@ -397,8 +389,8 @@ class EpochSetup:
         missing acknowledgements goes first, and of these the one with the most `doubts`, which are the caller's.
         """
         advance(Party.AGGREGATOR, self.state, Event.CLOSE)
-        held, doubts = self._held(), doubts or {}
-        graph = self._graph()
+        held, doubts, agreed = self._held(), doubts or {}, self._agreed()
+        graph = agreed.graph.neighbours
         ready = set(held)
         while True:
             missing = {
@@ -411,7 +403,7 @@ class EpochSetup:
             ready.remove(worst)
         self._require_enough(len(ready), len(self.advertisements))
         messages = tuple(self.acknowledgements[node] for node in sorted(ready))
-        ready_list = ReadyList(self._view(), messages).to_bytes()
+        ready_list = ReadyList(agreed.view, messages).to_bytes()
         lists = (self.key_list, self.nonce_list, ready_list)
         view = EpochView.from_messages(self.roster, self.parameters, *lists)
         return view.with_slot_keys(self._slot_keys_of(view.ready)), ready_list
@@ -435,11 +427,8 @@ class EpochSetup:
         if count < least:
             raise refuse(Code.TOO_FEW_READY, f"{count} nodes, of {least} needed.")
 
-    def _view(self) -> bytes:
-        return view_hash(self.parameters.hash(), self.key_list, self.nonce_list)
-
-    def _graph(self) -> dict[int, tuple[int, ...]]:
-        return agree(self.roster, self.parameters, self.key_list, self.nonce_list).graph.neighbours
+    def _agreed(self) -> Agreement:
+        return agree(self.roster, self.parameters, self.key_list, self.nonce_list)
 
     def _check_advertisement(self, fresh: dict[bytes, int], message: bytes) -> int:
         """Checks one advertisement as nodes will, and that no other node has its keys; enters them in `fresh`."""
@@ -456,22 +445,16 @@ class EpochSetup:
             fresh.update(dict.fromkeys(keys, node))
         return node
 
-    def _check_nonce(self, message: bytes) -> int:
-        reveal = NonceReveal.from_signed(message)
-        if reveal.node not in self.advertisements:
-            raise refuse(Code.UNKNOWN_NODE, peer=reveal.node)
-        check_signature(site_key(self.roster, reveal.node), Kind.NONCE, message, reveal.node)
-        parameters = self.parameters.hash()
-        if reveal.parameters != parameters or reveal.key_list != digest("key-list", self.key_list):
-            raise refuse(Code.DIFFERENT_VIEW, peer=reveal.node)
-        bundle = KeyBundle.from_signed(self._advertised(reveal.node).bundle)
-        if nonce_commitment(reveal.nonce, reveal.node, parameters) != bundle.nonce_commitment:
-            raise refuse(Code.NONCE_MISMATCH, peer=reveal.node)
-        return reveal.node
+    def _nonce_check(self) -> Callable[[bytes], int]:
+        """Returns the check of one nonce, as nodes make it."""
+        bundles = read_key_list(self.key_list, self.parameters, self.roster)
+        seen = digest("key-list", self.key_list)
+        return lambda message: read_nonce(message, self.parameters, self.roster, bundles, seen).node
 
     def _shares_check(self) -> Callable[[bytes], int]:
         """Returns the check of one message of shares, against the graph."""
-        graph, view = self._graph(), self._view()
+        agreed = self._agreed()
+        graph, view = agreed.graph.neighbours, agreed.view
         length = SHARE_BYTES * self.parameters.n_slots + OVERHEAD_BYTES
 
         def check(message: bytes) -> int:
@@ -488,16 +471,16 @@ class EpochSetup:
 
         return check
 
-    def _check_acknowledgement(self, message: bytes) -> int:
-        acknowledgement = Acknowledgement.from_signed(message)
-        if acknowledgement.node not in self.advertisements:
-            raise refuse(Code.UNKNOWN_NODE, peer=acknowledgement.node)
-        check_signature(
-            site_key(self.roster, acknowledgement.node), Kind.ACKNOWLEDGEMENT, message, acknowledgement.node
-        )
-        if acknowledgement.view != self._view():
-            raise refuse(Code.DIFFERENT_VIEW, peer=acknowledgement.node)
-        # All acknowledgements go to all nodes, in one message.
-        if not set(acknowledgement.held).issubset(self._graph()[acknowledgement.node]):
-            raise refuse(Code.CONTENT_MISMATCH, "It holds shares of others than its neighbours.", acknowledgement.node)
-        return acknowledgement.node
+    def _acknowledgement_check(self) -> Callable[[bytes], int]:
+        """Returns the check of one acknowledgement, against the graph."""
+        agreed = self._agreed()
+
+        def check(message: bytes) -> int:
+            acknowledgement = read_acknowledgement(message, self.roster, agreed.view, agreed.graph)
+            node = acknowledgement.node
+            # All acknowledgements go to all nodes, in one message.
+            if not set(acknowledgement.held).issubset(agreed.graph.neighbours[node]):
+                raise refuse(Code.CONTENT_MISMATCH, "It holds shares of others than its neighbours.", node)
+            return node
+
+        return check

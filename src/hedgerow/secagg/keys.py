@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hedgerow.codec import U32, Hash, Record, digest
-from hedgerow.crypto.agreement import SecretKey
-from hedgerow.crypto.kdf import expand, hkdf
+from hedgerow.crypto.primitives import SecretKey, expand, hkdf
 
 
 def _context(label: str, *parts: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Every message, in the order in which they travel: those of an epoch's set-up, then those of an aggregation.
+"""Every message, in the order in which they travel, after who may take part and how all of them are signed and refused.
 
 Node numbers count from 0 in the roster's order; all numbers are big-endian; at set-up nothing is encrypted except the
 `sealed` shares. A signed message is its body followed by a 64-byte Ed25519 signature of the named signer.
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from hedgerow.codec import (
     HASH_BYTES,
@@ -25,7 +26,10 @@ from hedgerow.codec import (
     Blobs,
     Bytes,
     Choice,
+    CodecFault,
+    Encoded,
     Fixed,
+    Flaw,
     Hash,
     Line,
     Many,
@@ -36,14 +40,287 @@ from hedgerow.codec import (
     Unsigned,
     digest,
     fail,
+    without_hash,
 )
-from hedgerow.crypto.aead import OVERHEAD_BYTES
-from hedgerow.crypto.identity import SIGNATURE_BYTES
+from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, require_public, verify
+from hedgerow.crypto.primitives import OVERHEAD_BYTES, PrimitiveFault
 from hedgerow.crypto.shamir import SHARE_BYTES
-from hedgerow.secagg.encoding import Kind, Sent, Signed, split_signed
+from hedgerow.secagg.guarantees import MAX_NODES, Guarantees, Wishes, derive
 from hedgerow.secagg.keys import RoundContext
-from hedgerow.secagg.roster import NoiseMode
-from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.secagg.transitions import Code, Refusal, refuse
+
+
+class Kind(IntEnum):
+    """The kind byte of every message and stored state."""
+
+    ROSTER = 33
+    PARAMETERS = 34
+    KEY_BUNDLE = 35
+    KEY_LIST = 36
+    NONCE = 37
+    NONCE_LIST = 38
+    SHARES = 39
+    SHARE_DELIVERY = 40
+    ACKNOWLEDGEMENT = 41
+    READY_LIST = 42
+    ROUND_SPEC = 43
+    HEADER = 44
+    MASKED_VECTOR = 45
+    MANIFEST = 46
+    UNMASK_REQUEST = 47
+    ECHO = 48
+    ECHO_CERTIFICATE = 49
+    ANSWER = 50
+    EPOCH_RECORD = 51
+    ENROLMENT_STATE = 52
+    PARTICIPANT_STATE = 53
+    AGGREGATOR_STATE = 54
+    PARTICIPANT_EPOCH = 55
+    PARTICIPANT_STEP = 56
+    ADVERTISEMENT = 57
+    NONCE_DELIVERY = 58
+    EPOCH_VIEW = 59
+
+
+_CODES = {
+    Flaw.MALFORMED: Code.MALFORMED,
+    Flaw.UNKNOWN_VERSION: Code.UNKNOWN_VERSION,
+    Flaw.DISORDERED: Code.REPEATED_NODE,
+}
+
+
+class Sent(Encoded):
+    """A message. Bytes that are none are a Refusal: MALFORMED, UNKNOWN_VERSION or REPEATED_NODE."""
+
+    __slots__ = ()
+    SENDER: ClassVar[str | None] = None
+    """Whom a refusal names, where it is always the same party."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The message in `data`; raises Refusal."""
+        try:
+            return super().from_bytes(data)
+        except CodecFault as fault:
+            raise refuse(_CODES[fault.flaw], fault.what, cls.SENDER) from None
+
+
+class Signed(Sent):
+    """A message that travels with the signature of its sender after it, 64 bytes."""
+
+    __slots__ = ()
+
+    def to_signed(self, identity: Identity) -> bytes:
+        """Returns the signed message."""
+        body = self.to_bytes()
+        return body + identity.sign(_domain(self.KIND), body)
+
+    @classmethod
+    def from_signed(cls, data: bytes) -> Self:
+        """Returns the message without checking its signature; raises Refusal."""
+        return cls.from_bytes(split_signed(data, cls.SENDER)[0])
+
+
+def split_signed(data: bytes, peer: int | str | None = None) -> tuple[bytes, bytes]:
+    """Returns (body, signature) of a signed message; raises Refusal MALFORMED when it is too short."""
+    if len(data) <= SIGNATURE_BYTES:
+        raise refuse(Code.MALFORMED, "It is shorter than a signature.", peer)
+    return data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+
+
+def check_signature(public: bytes, kind: Kind, data: bytes, peer: int | str | None) -> None:
+    """Raises Refusal BAD_SIGNATURE unless the signed message `data` of `kind` verifies under `public`."""
+    body, signature = split_signed(data, peer)
+    try:
+        verify(public, _domain(kind), body, signature)
+    except PrimitiveFault as error:
+        raise refuse(Code.BAD_SIGNATURE, f"In a {kind.name}.", peer) from error
+
+
+def _domain(kind: int | None) -> bytes:
+    """A signature's domain is the name of the message's kind."""
+    return Kind(kind or 0).name.encode()
+
+
+Stored = TypeVar("Stored", bound=Encoded)
+
+
+def read_state(kind: type[Stored], data: bytes) -> Stored:
+    """Returns the state that was stored, with its hash after it; raises OwnMistake CORRUPT_STATE."""
+    try:
+        return kind.from_bytes(without_hash(data))
+    except (CodecFault, Refusal) as error:
+        raise refuse(Code.CORRUPT_STATE) from error
+
+
+HASHES = {
+    "roster": "a Roster",
+    "parameters": "EpochParameters",
+    "slot-keys": "a node's slot keys, one after another",
+    "nonce-commitment": "hash of the parameters; node (u32); nonce",
+    "key-list": "the SignedList of KeyBundles",
+    "view": "hash of the parameters; the SignedList of KeyBundles; that of NonceReveals",
+    "graph-seed": "the nonces, in the order of their nodes",
+    "structure-seed": "the nonces, in the order of their nodes",
+    "graph-order": "the graph's seed",
+    "epoch": "the view; each ready node (u16)",
+    "spec": "a RoundSpec without its signature",
+    "seed-commitment": "RoundContext; node (u32); the seed of its own mask",
+    "sealed": "sealed seed shares, in their order",
+    "sealed-seed-share": "RoundContext; sender and holder (u16 each); payload and seed commitment as in the Header",
+    "header": "a Header without its signature",
+    "manifest": "a Manifest without its signature",
+    "state": "run id; sequence (u64)",
+}
+"""Every domain of a hash, and the parts after it."""
+KEYS = {
+    "slot-secret": "the link of a slot; no salt; no parts",
+    "slot-next": "the link of a slot, for that of the next; no salt; no parts",
+    "slot-storage": "the link of a slot; no salt; no parts",
+    "channel": "X25519 of channel keys; hash of the parameters; of the lower node, then the higher: number (u32), key",
+    "slot-channel": "a channel's secret; no salt; no parts",
+    "setup-shares": "a channel's secret; no salt; sender, holder (u32 each)",
+    "seed-share": "a slot channel; no salt; sender, holder, slot (u32 each)",
+    "pair": "X25519 of two slot keys; the epoch; the epoch, slot (u32), and both sides as for `channel`",
+    "self-mask": "a node's seed; the epoch; RoundContext; node (u32)",
+    "vector": "a pair's or a self-mask's secret; none (HKDF-Expand alone); RoundContext; vector's name; width (u32)",
+    "state-next": "the key of a stored state, for the next; no salt; no parts",
+    "state-at-rest": "the key of a stored state; no salt; no parts",
+}
+"""Every domain of a derived key: from what, under what salt, and the parts after the domain."""
+
+
+MAX_SLOTS = 4096
+MAX_ATTEMPTS = 16
+MAX_ROWS = 2**48
+
+
+class NoiseMode(IntEnum):
+    """Who adds the noise: the aggregator after unmasking, every node its share before masking, or every record its own.
+
+    With local noise a node's vector is noisy before it comes here; there are no shares, and no party adds anything.
+    """
+
+    SERVER = 1
+    DISTRIBUTED = 2
+    LOCAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Site(Record):
+    """One organisation of the roster, the Ed25519 key (32 bytes) of its node, and the most rows it has; 0: not said."""
+
+    name: Line
+    key: Hash
+    max_rows: Annotated[int, Unsigned(8, most=MAX_ROWS)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Roster(Sent):
+    """The sites, in the order that numbers their nodes from 0, and the coordinator's key.
+
+    Raises Refusal ROSTER_MISMATCH for repeated names or keys, keys of small order, or too many sites.
+    """
+
+    KIND = Kind.ROSTER
+    coordinator: Hash
+    sites: Annotated[tuple[Site, ...], Many(Nested(Site), least=1, most=MAX_NODES)]
+
+    def __post_init__(self) -> None:
+        keys = [self.coordinator, *(site.key for site in self.sites)]
+        names = [site.name for site in self.sites]
+        if not all(0 <= site.max_rows <= MAX_ROWS for site in self.sites):
+            raise refuse(Code.ROSTER_MISMATCH, "A site's largest number of rows is out of range.")
+        if not 1 <= len(names) <= MAX_NODES or len(set(names)) != len(names) or len(set(keys)) != len(keys):
+            raise refuse(Code.ROSTER_MISMATCH, "Names and keys must be distinct, and sites 1 to 4096.")
+        try:
+            for key in keys:
+                require_public(key)
+        except PrimitiveFault as error:
+            raise refuse(Code.ROSTER_MISMATCH, error.what) from error
+
+    def max_rows_of(self, name: str) -> int:
+        """Returns the most rows that the site of this name has; 0 where the roster does not say."""
+        return next((site.max_rows for site in self.sites if site.name == name), 0)
+
+    def hash(self) -> bytes:
+        """Returns the 32-byte hash that bundles and parameters carry."""
+        return digest("roster", self.to_bytes())
+
+    def node_of(self, key: bytes) -> int:
+        """Returns the number of the node with this identity key; raises Refusal UNKNOWN_NODE."""
+        for node, site in enumerate(self.sites):
+            if site.key == key:
+                return node
+        raise refuse(Code.UNKNOWN_NODE, "This node's own key is not in the roster.")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochParameters(Sent):
+    """What the coordinator proposes for one epoch; every node checks it against its own policy.
+
+    Args: run_id: 32 bytes, the plan's hash or a nonce; attempt: 1..16, counts the set-ups of one run; roster_hash: 32
+        bytes; n_slots: aggregations (retries included) the epoch can hold (1..4096); wishes: thresholds and graph;
+        noise: who adds it.
+    """
+
+    KIND = Kind.PARAMETERS
+    SENDER = "coordinator"
+    run_id: Hash
+    attempt: Annotated[int, Unsigned(1, least=1)]
+    roster_hash: Hash
+    n_slots: Annotated[int, Unsigned(2, least=1, most=MAX_SLOTS)]
+    wishes: Wishes
+    noise: Annotated[NoiseMode, Choice(NoiseMode)]
+
+    def hash(self) -> bytes:
+        """Returns the 32-byte hash that every set-up message carries."""
+        return _hash_of(self)
+
+
+@lru_cache(maxsize=16)
+def _hash_of(parameters: EpochParameters) -> bytes:
+    """Remembered, because a set-up asks for it once for every pair of nodes."""
+    return digest("parameters", parameters.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicy:
+    """What a node's owner insists on, whatever the coordinator proposes.
+
+    Args: min_cohort: least nodes in the epoch; min_colluders: least colluders to be withstood; min_honest_survivors:
+        least survivors beyond the colluders (3, or 2 where every node adds its own noise); min_honest_group: least
+        honest vectors guaranteed in any sum; max_slots, max_length: what the node is willing to hold (slots, entries).
+    """
+
+    min_cohort: int = 3
+    min_colluders: int = 0
+    min_honest_survivors: int = 3
+    min_honest_group: int = 2
+    requires_echo: bool = False
+    refuses_server_noise: bool = False
+    max_slots: int = 1024
+    max_length: int = 1 << 22
+
+    def require(self, parameters: EpochParameters, n_nodes: int) -> Guarantees:
+        """Returns the guarantees for `n_nodes` members; raises Refusal COHORT_TOO_SMALL or PARAMETERS_REFUSED."""
+        if n_nodes < self.min_cohort:
+            raise refuse(Code.COHORT_TOO_SMALL, f"{n_nodes} nodes, of {self.min_cohort} required.")
+        guarantees = derive(n_nodes, parameters.wishes)
+        is_distributed = parameters.noise is NoiseMode.DISTRIBUTED
+        least = min(self.min_honest_survivors, 2) if is_distributed else self.min_honest_survivors
+        unmet = {
+            "slots": parameters.n_slots > self.max_slots,
+            "colluders": guarantees.n_colluders < self.min_colluders,
+            "honest survivors": guarantees.min_survivors - guarantees.n_colluders < least,
+            "honest group": guarantees.honest_group < self.min_honest_group,
+            "echo": self.requires_echo and not guarantees.has_echo,
+            "noise": self.refuses_server_noise and parameters.noise is NoiseMode.SERVER,
+        }
+        if any(unmet.values()):
+            raise refuse(Code.PARAMETERS_REFUSED, "Unmet: " + ", ".join(name for name, bad in unmet.items() if bad))
+        return guarantees
+
 
 MAX_VECTORS = 64
 SEALED_SHARE_BYTES = SHARE_BYTES + OVERHEAD_BYTES

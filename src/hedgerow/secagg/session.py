@@ -5,22 +5,28 @@ Every message is made, sent as bytes, parsed and checked as between machines; on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto.identity import Identity
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.checks import ExpectedRound
 from hedgerow.secagg.enrolment import Enrolment, EpochSetup
 from hedgerow.secagg.guarantees import SPARSE_ABOVE, Wishes, default_colluders
-from hedgerow.secagg.integers import Integers
-from hedgerow.secagg.masks import Release
-from hedgerow.secagg.messages import NoiseSpec, RoundSpec, VectorSpec
-from hedgerow.secagg.participant import NodeContext, Participant
-from hedgerow.secagg.roster import EpochParameters, NodePolicy, NoiseMode, Roster, Site
-from hedgerow.secagg.transitions import Entropy
+from hedgerow.secagg.masks import Integers, Release
+from hedgerow.secagg.messages import (
+    EpochParameters,
+    NodePolicy,
+    NoiseMode,
+    NoiseSpec,
+    Roster,
+    RoundSpec,
+    Site,
+    VectorSpec,
+)
+from hedgerow.secagg.participant import ExpectedRound, NodeContext, Participant
+from hedgerow.secagg.transitions import Entropy, Step
 
 NO_MODEL = bytes(HASH_BYTES)
 
@@ -97,50 +103,42 @@ class EpochSession:
 
     def _set_up(self, silent: Mapping[str, Collection[str]]) -> None:
         setup = EpochSetup(self.roster, self.parameters)
+        contexts, entropy = self.contexts, self.entropy
         nodes: dict[str, Enrolment] = {}
-        messages: list[bytes] = []
 
-        def sent(site: str, enrolment: Enrolment, message: bytes | None) -> None:
-            nodes[site] = enrolment
-            self.traffic.sent(site, message)
-            messages.append(message or b"")
-
-        def deliver() -> EpochSetup:
+        def answered(step: Callable[[str, bytes], Step[Enrolment]], deliveries: Mapping[str, bytes]) -> EpochSetup:
+            """Returns the set-up with the answers of these sites to what each is given."""
+            messages = []
+            for site, delivery in deliveries.items():
+                self.traffic.received(site, delivery)
+                taken = step(site, delivery)
+                self.traffic.sent(site, taken.message)
+                nodes[site] = taken.state
+                messages.append(taken.message or b"")
             following, complaints = setup.receive(messages)
-            messages.clear()
             if complaints:
                 raise complaints[0]
             return following
 
-        parameters = self.parameters.to_bytes()
-        for site, context in self.contexts.items():
-            if site not in silent.get("keys", ()):
-                self.traffic.received(site, parameters)
-                step = Enrolment.begin(context, parameters, self.entropy)
-                sent(site, step.state, step.message)
-        setup, key_list = deliver().close_keys()
-        for site in list(nodes):
-            self.traffic.received(site, key_list)
-            step = nodes[site].reveal(self.contexts[site], key_list)
-            sent(site, step.state, step.message)
-        setup, drawn = deliver().close_nonces()
-        for site in [site for site in nodes if site not in silent.get("shares", ())]:
-            delivery = drawn[nodes[site].node]
-            self.traffic.received(site, delivery)
-            step = nodes[site].share(self.contexts[site], delivery, self.entropy)
-            sent(site, step.state, step.message)
-        setup, deliveries = deliver().close_shares()
-        quiet = {*silent.get("shares", ()), *silent.get("acknowledgements", ())}
-        for site in [site for site in nodes if site not in quiet]:
-            delivery = deliveries[nodes[site].node]
-            self.traffic.received(site, delivery)
-            step = nodes[site].acknowledge(self.contexts[site], delivery)
-            sent(site, step.state, step.message)
-        self.view, ready_list = deliver().close_acknowledgements()
+        present = [site for site in contexts if site not in silent.get("keys", ())]
+        proposed = dict.fromkeys(present, self.parameters.to_bytes())
+        setup = answered(lambda site, given: Enrolment.begin(contexts[site], given, entropy), proposed)
+        setup, key_list = setup.close_keys()
+        listed = dict.fromkeys(present, key_list)
+        setup = answered(lambda site, given: nodes[site].reveal(contexts[site], given), listed)
+        setup, drawn = setup.close_nonces()
+        present = [site for site in present if site not in silent.get("shares", ())]
+        drawn_by_site = {site: drawn[nodes[site].node] for site in present}
+        setup = answered(lambda site, given: nodes[site].share(contexts[site], given, entropy), drawn_by_site)
+        setup, dealt = setup.close_shares()
+        present = [site for site in present if site not in silent.get("acknowledgements", ())]
+        dealt_by_site = {site: dealt[nodes[site].node] for site in present}
+        setup = answered(lambda site, given: nodes[site].acknowledge(contexts[site], given), dealt_by_site)
+        self.view, ready_list = setup.close_acknowledgements()
         for site, enrolment in nodes.items():
             if self.view.is_ready(enrolment.node):
                 self.traffic.received(site, ready_list)
-                self.nodes[site] = enrolment.finish(self.contexts[site], ready_list).state
+                self.nodes[site] = enrolment.finish(contexts[site], ready_list).state
 
     def spec(
         self,

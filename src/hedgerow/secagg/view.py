@@ -13,20 +13,24 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hedgerow.codec import BlobByNode, Bytes, digest
-from hedgerow.crypto.agreement import KEY_BYTES, is_low_order
-from hedgerow.secagg.encoding import Kind, Sent, check_signature
+from hedgerow.crypto.primitives import KEY_BYTES, is_low_order
 from hedgerow.secagg.guarantees import Graph, Guarantees, complete, derive, harary, origin_members
 from hedgerow.secagg.keys import nonce_commitment
 from hedgerow.secagg.messages import (
     Acknowledgement,
+    EpochParameters,
     KeyBundle,
+    Kind,
+    NoiseMode,
     NonceReveal,
     ReadyList,
+    Roster,
+    Sent,
+    check_signature,
     hash_of_slot_keys,
     read_signed_list,
     view_hash,
 )
-from hedgerow.secagg.roster import EpochParameters, NoiseMode, Roster
 from hedgerow.secagg.transitions import Code, refuse
 
 
@@ -86,22 +90,33 @@ def read_nonce_list(
 
     Raises Refusal: REVEAL_MISSING, NONCE_MISMATCH, DIFFERENT_VIEW, and those of a list.
     """
-    expected = parameters.hash()
+    seen = digest("key-list", key_list)
     nonces: dict[int, bytes] = {}
-    for message in read_signed_list(Kind.NONCE_LIST, data, expected):
-        reveal = NonceReveal.from_signed(message)
+    for message in read_signed_list(Kind.NONCE_LIST, data, parameters.hash()):
+        reveal = read_nonce(message, parameters, roster, bundles, seen)
         _require_next(reveal.node, nonces)
-        if reveal.node not in bundles:
-            raise refuse(Code.UNKNOWN_NODE, peer=reveal.node)
-        check_signature(site_key(roster, reveal.node), Kind.NONCE, message, reveal.node)
-        if reveal.parameters != expected or reveal.key_list != digest("key-list", key_list):
-            raise refuse(Code.DIFFERENT_VIEW, "It saw another list of keys.", reveal.node)
-        if nonce_commitment(reveal.nonce, reveal.node, expected) != bundles[reveal.node].nonce_commitment:
-            raise refuse(Code.NONCE_MISMATCH, peer=reveal.node)
         nonces[reveal.node] = reveal.nonce
     if nonces.keys() != bundles.keys():
         raise refuse(Code.REVEAL_MISSING, peer=min(bundles.keys() - nonces.keys()))
     return nonces
+
+
+def read_nonce(
+    message: bytes, parameters: EpochParameters, roster: Roster, bundles: Mapping[int, KeyBundle], key_list: bytes
+) -> NonceReveal:
+    """Returns one member's nonce, checked. Args: key_list: the hash of the list that it must have seen.
+
+    Raises Refusal: UNKNOWN_NODE, BAD_SIGNATURE, DIFFERENT_VIEW, NONCE_MISMATCH, MALFORMED.
+    """
+    reveal = NonceReveal.from_signed(message)
+    if reveal.node not in bundles:
+        raise refuse(Code.UNKNOWN_NODE, peer=reveal.node)
+    check_signature(site_key(roster, reveal.node), Kind.NONCE, message, reveal.node)
+    if reveal.parameters != parameters.hash() or reveal.key_list != key_list:
+        raise refuse(Code.DIFFERENT_VIEW, "It saw another list of keys.", reveal.node)
+    if nonce_commitment(reveal.nonce, reveal.node, reveal.parameters) != bundles[reveal.node].nonce_commitment:
+        raise refuse(Code.NONCE_MISMATCH, peer=reveal.node)
+    return reveal
 
 
 def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> tuple[int, ...]:
@@ -114,20 +129,26 @@ def read_ready_list(data: bytes, roster: Roster, view: bytes, graph: Graph) -> t
         raise refuse(Code.DIFFERENT_VIEW, "The ready list is about another set-up.", "coordinator")
     held: dict[int, set[int]] = {}
     for message in ready_list.acknowledgements:
-        acknowledgement = Acknowledgement.from_signed(message)
-        node = acknowledgement.node
-        _require_next(node, held)
-        if node not in graph.neighbours:
-            raise refuse(Code.UNKNOWN_NODE, peer=node)
-        check_signature(site_key(roster, node), Kind.ACKNOWLEDGEMENT, message, node)
-        if acknowledgement.view != view:
-            raise refuse(Code.DIFFERENT_VIEW, "It acknowledged another set-up.", node)
-        held[node] = set(acknowledgement.held)
+        acknowledgement = read_acknowledgement(message, roster, view, graph)
+        _require_next(acknowledgement.node, held)
+        held[acknowledgement.node] = set(acknowledgement.held)
     for node, senders in held.items():
         missing = [peer for peer in graph.neighbours[node] if peer in held and peer not in senders]
         if missing:
             raise refuse(Code.NOT_ACKNOWLEDGED, f"Node {node} does not hold its shares.", missing[0])
     return tuple(held)
+
+
+def read_acknowledgement(message: bytes, roster: Roster, view: bytes, graph: Graph) -> Acknowledgement:
+    """Returns one member's acknowledgement, checked; raises Refusal as `read_ready_list`."""
+    acknowledgement = Acknowledgement.from_signed(message)
+    node = acknowledgement.node
+    if node not in graph.neighbours:
+        raise refuse(Code.UNKNOWN_NODE, peer=node)
+    check_signature(site_key(roster, node), Kind.ACKNOWLEDGEMENT, message, node)
+    if acknowledgement.view != view:
+        raise refuse(Code.DIFFERENT_VIEW, "It acknowledged another set-up.", node)
+    return acknowledgement
 
 
 def _require_next(node: int, seen: Mapping[int, object]) -> None:
@@ -140,11 +161,6 @@ def site_key(roster: Roster, node: int) -> bytes:
     if node >= len(roster.sites):
         raise refuse(Code.UNKNOWN_NODE, peer=node)
     return roster.sites[node].key
-
-
-def draw_graph(members: tuple[int, ...], guarantees: Guarantees, seed: bytes) -> Graph:
-    """Returns the complete graph, or the Harary graph drawn from the members' revealed nonces."""
-    return harary(members, guarantees.degree, seed) if guarantees.is_sparse else complete(members)
 
 
 def nonce_seed(label: str, nonces: Mapping[int, bytes]) -> bytes:
@@ -172,7 +188,8 @@ def agree(roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_li
     bundles = read_key_list(key_list, parameters, roster)
     nonces = read_nonce_list(nonce_list, parameters, roster, bundles, key_list)
     guarantees = derive(len(bundles), parameters.wishes)
-    graph = draw_graph(tuple(bundles), guarantees, nonce_seed("graph-seed", nonces))
+    members, degree = tuple(bundles), guarantees.degree
+    graph = harary(members, degree, nonce_seed("graph-seed", nonces)) if degree else complete(members)
     return Agreement(bundles, nonces, guarantees, graph, view_hash(parameters.hash(), key_list, nonce_list))
 
 
@@ -231,11 +248,32 @@ class EpochView:
     slot_keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
+    @lru_cache(maxsize=4)
     def from_messages(
         cls, roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
     ) -> EpochView:
         """Returns the view, everything checked, without slot keys; raises Refusal."""
-        return _view_of(roster, parameters, key_list, nonce_list, ready_list)
+        agreed = agree(roster, parameters, key_list, nonce_list)
+        ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
+        if len(ready) < agreed.guarantees.min_survivors:
+            raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
+        ready_set, peers = frozenset(ready), agreed.graph.neighbours
+        if len(ready) < len(peers):
+            peers = {node: tuple(peer for peer in near if peer in ready_set) for node, near in peers.items()}
+        return cls(
+            roster=roster,
+            parameters=parameters,
+            guarantees=agreed.guarantees,
+            graph=agreed.graph,
+            ready=ready,
+            bundles=agreed.bundles,
+            structure_seed=nonce_seed("structure-seed", agreed.nonces),
+            # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
+            digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
+            record=EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes(),
+            _ready_set=ready_set,
+            _peers=peers,
+        )
 
     @classmethod
     def from_record(
@@ -300,33 +338,6 @@ class EpochView:
     def peers(self, node: int) -> tuple[int, ...]:
         """Returns the ready neighbours of a node, in increasing order, itself excluded."""
         return self._peers[node]
-
-
-@lru_cache(maxsize=4)
-def _view_of(
-    roster: Roster, parameters: EpochParameters, key_list: bytes, nonce_list: bytes, ready_list: bytes
-) -> EpochView:
-    agreed = agree(roster, parameters, key_list, nonce_list)
-    ready = read_ready_list(ready_list, roster, agreed.view, agreed.graph)
-    if len(ready) < agreed.guarantees.min_survivors:
-        raise refuse(Code.COHORT_TOO_SMALL, f"{len(ready)} ready, {agreed.guarantees.min_survivors} needed.")
-    ready_set, peers = frozenset(ready), agreed.graph.neighbours
-    if len(ready) < len(peers):
-        peers = {node: tuple(peer for peer in near if peer in ready_set) for node, near in peers.items()}
-    return EpochView(
-        roster=roster,
-        parameters=parameters,
-        guarantees=agreed.guarantees,
-        graph=agreed.graph,
-        ready=ready,
-        bundles=agreed.bundles,
-        structure_seed=nonce_seed("structure-seed", agreed.nonces),
-        # The acknowledgements' signatures stay out: only who is ready, and on which view, is agreed.
-        digest=digest("epoch", agreed.view, *(node.to_bytes(2, "big") for node in ready)),
-        record=EpochRecord(roster, parameters, key_list, nonce_list, ready_list).to_bytes(),
-        _ready_set=ready_set,
-        _peers=peers,
-    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from hedgerow.privacy.ledger import Release
 from hedgerow.protocol.queries import IntVector
 from hedgerow.protocol.reports import Salvage
 from hedgerow.secagg.aggregator import Aggregator
-from hedgerow.secagg.roster import Roster
+from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import OwnMistake, Refusal
 from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.storage import Database, Statement

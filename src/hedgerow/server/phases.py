@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from hedgerow.codec import HASH_BYTES
-from hedgerow.crypto.agreement import KEY_BYTES
+from hedgerow.crypto.primitives import KEY_BYTES
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import Task, TrainingTask
@@ -26,9 +26,8 @@ from hedgerow.rounds import VECTOR_ID, mode_of, release_bound, require_words, ro
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import derive
-from hedgerow.secagg.integers import LEAST_COLLUDERS, WIDTHS, wrapped
-from hedgerow.secagg.messages import EchoCertificate, RoundSpec, manifest_hash
-from hedgerow.secagg.roster import MAX_ATTEMPTS, EpochParameters, NoiseMode
+from hedgerow.secagg.masks import LEAST_COLLUDERS, WIDTHS, wrapped
+from hedgerow.secagg.messages import MAX_ATTEMPTS, EchoCertificate, EpochParameters, NoiseMode, RoundSpec, manifest_hash
 from hedgerow.secagg.session import default_wishes
 from hedgerow.secagg.transitions import Abandoned as SumAbandoned
 from hedgerow.secagg.transitions import Code, State, refuse

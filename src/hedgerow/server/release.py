@@ -30,7 +30,7 @@ from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of, un
 from hedgerow.protocol.queries import Choice, IntVector, NoiseCohort, PureQuery, Query
 from hedgerow.protocol.reports import Salvage
 from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
-from hedgerow.secagg.integers import require_within
+from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, refuse
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble

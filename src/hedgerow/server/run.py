@@ -33,7 +33,7 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.secagg.aggregator import Aggregator
 from hedgerow.secagg.enrolment import EpochSetup
 from hedgerow.secagg.guarantees import default_colluders, origin_members
-from hedgerow.secagg.roster import Roster
+from hedgerow.secagg.messages import Roster
 from hedgerow.secagg.transitions import Code, Entropy
 from hedgerow.secagg.view import EpochView
 from hedgerow.server.journal import BurntSlot, Journal, JournalledRelease

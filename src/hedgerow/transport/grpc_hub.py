@@ -5,7 +5,10 @@ node of a connected site waits until the first one has given a sign of life and 
 that a copy started by mistake cannot disturb a run; when the first one gives none, its connection ends and the new one
 takes its place, so that a dead connection locks no site out.
 
-`MonitorServer` is a port for monitors alone: for engines whose nodes do not dial the coordinator.
+`Monitors` tells how the run is, on the same port, and takes nothing in. Only the roster's monitors may watch; their
+certificates open no other method. Nothing is queued for them: each gets the newest report when it has taken the one
+before, so a slow one gets fewer reports and delays no other. `MonitorServer` is a port for monitors alone: for engines
+whose nodes do not dial the coordinator.
 """
 
 from __future__ import annotations
@@ -14,13 +17,23 @@ import asyncio
 import contextlib
 import logging
 import queue
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hedgerow import __version__
-from hedgerow.protocol.reports import MAX_REPORT_BYTES
+from hedgerow.errors import EnvironmentFault
+from hedgerow.protocol.reports import (
+    MAX_EVENTS,
+    MAX_REPORT_BYTES,
+    MAX_REQUEST_BYTES,
+    EventReport,
+    RunReport,
+    WatchRequest,
+    event_bytes,
+    report_bytes,
+)
 from hedgerow.protocol.stream import (
     Admittance,
     Farewell,
@@ -28,6 +41,7 @@ from hedgerow.protocol.stream import (
     WireCode,
     WireRefusal,
     first_of,
+    read_as,
     unwrapped,
     wrapped,
 )
@@ -36,6 +50,8 @@ from hedgerow.transport.grpc_link import (
     DEFAULTS,
     METHOD,
     SERVICE,
+    WATCH_METHOD,
+    WATCH_SERVICE,
     Caller,
     Link,
     LinkSettings,
@@ -43,18 +59,22 @@ from hedgerow.transport.grpc_link import (
     background,
     channel_options,
     grpc,
-    idle_seconds_of,
-    listen,
     lost,
     next_of,
     peer_certificate_sha256,
     require_size,
     within,
 )
-from hedgerow.transport.grpc_monitor import MONITOR_CONNECTIONS, Monitors
-from hedgerow.transport.identities import PrivateIdentity
-from hedgerow.transport.interface import Arrived, HubEvent, Joined, Left, Repeats, Traffic, times
-from hedgerow.transport.roster_file import PinnedRoster, require_pinned
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned
+from hedgerow.transport.interface import (
+    Arrived,
+    HubEvent,
+    Joined,
+    Left,
+    Repeats,
+    Traffic,
+    times,
+)
 
 _log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 5.0
@@ -74,6 +94,175 @@ class HubAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _name_in(names: Mapping[bytes, str], context: Any, otherwise: str) -> str:
+    """By which of these names the peer's certificate is known."""
+    with contextlib.suppress(WireRefusal):
+        return names.get(peer_certificate_sha256(context), otherwise)
+    return otherwise
+
+
+class _Server:
+    """A port that serves over mutual TLS until it is stopped; everything runs in the event loop."""
+
+    def __init__(
+        self, identity: PrivateIdentity, guests: Sequence[PublicIdentity], door: Door, settings: LinkSettings, most: int
+    ) -> None:
+        """Args: guests: whose certificates complete a handshake; each method then asks whose it is; most: bytes."""
+        own = identity.public.certificate_pem
+        self._credentials = grpc.ssl_server_credentials(
+            [(identity.tls_key, own)],
+            # gRPC wants at least one; the coordinator's own certificate opens no method.
+            root_certificates=b"".join(guest.certificate_pem for guest in guests) or own,
+            require_client_auth=True,
+        )
+        self._server = grpc.aio.server(options=[*channel_options(settings, most), *door.options])
+        self._door = door
+
+    async def start(self, address: HubAddress, handlers: Sequence[grpc.GenericRpcHandler], fault: str) -> int:
+        """Begin to serve and return the port; EnvironmentFault `address-in-use`, whose text begins with `fault`."""
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+        try:
+            port = self._server.add_secure_port(str(address), self._credentials)
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise EnvironmentFault("address-in-use", fault=fault, address=address)
+        await self._server.start()
+        self._watching = asyncio.ensure_future(self._door.watch(port))
+        return int(port)
+
+    async def stop(self, grace: float) -> None:
+        """Let streams go on for so many seconds, and free the port."""
+        await self._server.stop(grace=grace)
+        self._watching.cancel()
+
+
+MAX_MONITORS = 16
+"""Streams of all monitors together."""
+MAX_PER_IDENTITY = 4
+MONITOR_CONNECTIONS = MAX_PER_IDENTITY + 2
+"""Of one monitor's certificate at once: those that watch, and some that are told that there are too many."""
+_STATUS = {
+    WireCode.UNPINNED: grpc.StatusCode.PERMISSION_DENIED,
+    WireCode.TOO_MANY_MONITORS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+EventsSince = Callable[[int], tuple[tuple[EventReport, ...], int]]
+
+
+class Monitors:
+    """Serves the monitors of a roster; give it to `GrpcHub`, and reports to `show`."""
+
+    def __init__(self, roster: PinnedRoster, settings: LinkSettings = DEFAULTS) -> None:
+        self._names = {monitor.certificate_sha256: monitor.name for monitor in roster.monitors}
+        self._roster_digest, self._settings = roster.digest(), settings
+        self._watching: Counter[str] = Counter()
+        self._repeats = Repeats()
+        self._newest: tuple[bytes, EventsSince] | None = None
+        self._n_shown = 0
+        self._is_closing = False
+        self._changed = asyncio.Condition()
+
+    def is_there(self) -> bool:
+        """Whether anybody watches."""
+        return self._watching.total() > 0
+
+    def show(self, report: RunReport, events_since: EventsSince) -> None:
+        """The newest report, for all who watch. Does not block; may be called from any thread."""
+        background.start(self._take(report_bytes(report), events_since))
+
+    def close(self) -> None:
+        """Let everybody take the newest report, for `closing_seconds` at most, and hang up."""
+        background.start(self._close()).result()
+
+    def handler(self, door: Door) -> grpc.GenericRpcHandler:
+        """What the coordinator's gRPC server adds to its own method; `door` is that server's."""
+        self._door = door
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(self._watch)
+        return grpc.method_handlers_generic_handler(WATCH_SERVICE, {WATCH_METHOD: method})
+
+    async def _take(self, shared: bytes, events_since: EventsSince) -> None:
+        async with self._changed:
+            self._newest = shared, events_since
+            self._n_shown += 1
+            self._changed.notify_all()
+
+    async def _close(self) -> None:
+        async with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        try:
+            await within(self._has_gone(), self._settings.closing_seconds)
+        except TimeoutError:
+            _log.warning("The monitors were not told of the end.")
+
+    async def _has_gone(self) -> None:
+        """Wait until no one watches."""
+        while self.is_there():
+            await asyncio.sleep(0.01)
+
+    async def _watch(self, raw: bytes, context: Any) -> None:
+        """One stream of one monitor."""
+        try:
+            name, request = self._admit(raw, context)
+        except WireRefusal as refusal:
+            self._tell_of(refusal, context)
+            status = _STATUS.get(refusal.wire_code, grpc.StatusCode.FAILED_PRECONDITION)
+            await context.abort(status, refusal.code)
+            return
+        self._watching[name] += 1
+        if count := self._repeats.note(name, "watches"):
+            _log.info("%s watches%s.", name, times(count))
+        try:
+            with self._door.carrying(context.peer()):
+                await self._tell(request, context)
+        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError):
+            if count := self._repeats.note(name, "left"):
+                _log.info("%s takes nothing and is not told any more%s.", name, times(count))
+        finally:
+            self._watching[name] -= 1
+
+    def _tell_of(self, refusal: WireRefusal, context: Any) -> None:
+        """Log who was refused, and why."""
+        who = _name_in(self._names, context, "Somebody who is no monitor")
+        if count := self._repeats.note(who, refusal.code):
+            _log.warning("%s may not watch: %s (%s)%s", who, refusal.what, refusal.code, times(count))
+
+    def _admit(self, raw: bytes, context: Any) -> tuple[str, WatchRequest]:
+        """Who wants to watch, and what; raises WireRefusal."""
+        digest = peer_certificate_sha256(context)
+        if digest not in self._names:
+            raise WireRefusal(WireCode.UNPINNED)
+        name = self._names[digest]
+        self._door.admit(context.peer(), f"monitor {name}", MONITOR_CONNECTIONS)
+        request = read_as(WatchRequest, unwrapped(raw, MAX_REQUEST_BYTES))
+        if request.roster_digest != self._roster_digest:
+            raise WireRefusal(WireCode.ROSTER_MISMATCH)
+        if self._watching.total() >= MAX_MONITORS or self._watching[name] >= MAX_PER_IDENTITY:
+            raise WireRefusal(WireCode.TOO_MANY_MONITORS)
+        return name, request
+
+    async def _tell(self, request: WatchRequest, context: Any) -> None:
+        # The report of before may be old: while no one watched, none was made.
+        n_told, last_event = self._n_shown, 0
+        while True:
+            async with self._changed:
+                while self._n_shown <= n_told and not self._is_closing:
+                    await self._changed.wait()
+                if self._n_shown <= n_told or self._newest is None:
+                    return
+                n_told, (shared, events_since) = self._n_shown, self._newest
+            events, missed = events_since(last_event)
+            update = shared + event_bytes(events[-MAX_EVENTS:], missed)
+            await within(context.write(wrapped(update)), self._settings.silence_seconds)
+            last_event += missed + len(events)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closes(), request.seconds)
+
+    async def _closes(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_closing)
 
 
 class GrpcHub:
@@ -147,36 +336,19 @@ class GrpcHub:
 
     async def _start(self, address: HubAddress) -> int:
         self._caller = Caller(asyncio.get_running_loop())
-        own = self._identity.public
-        credentials = grpc.ssl_server_credentials(
-            [(self._identity.tls_key, own.certificate_pem)],
-            root_certificates=b"".join(self._trusted()),
-            require_client_auth=True,
-        )
-        self._door = self._make_door(address.host)
-        options = [*channel_options(self._settings, self._settings.max_message_bytes), *self._door.options]
-        self._server = grpc.aio.server(options=options)
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        if self._monitors is not None:
-            self._server.add_generic_rpc_handlers((self._monitors.handler(self._door),))
-        self._server.add_generic_rpc_handlers((_OtherVersions(self._refuse),))
         self._joining: dict[str, asyncio.Lock] = {site.name: asyncio.Lock() for site in self._roster.sites}
-        port = await listen(self._server, str(address), credentials, "The coordinator cannot listen")
-        self._watching = asyncio.ensure_future(self._door.watch(port))
-        return port
-
-    def _make_door(self, host: str) -> Door:
-        n_sites, n_monitors = len(self._roster.sites), 0 if self._monitors is None else len(self._roster.monitors)
-        for_monitors = n_monitors * MONITOR_CONNECTIONS
-        n_places = places(host, n_sites + for_monitors, n_sites * SITE_CONNECTIONS + for_monitors)
-        return Door(n_places, idle_seconds_of(self._settings))
-
-    def _trusted(self) -> Iterator[bytes]:
-        """The certificates that complete a TLS handshake, in PEM; each method then asks whose it is."""
         watching = () if self._monitors is None else self._roster.monitors
-        for party in (*self._roster.sites, *watching):
-            yield party.certificate_pem
+        n_sites, for_monitors = len(self._roster.sites), len(watching) * MONITOR_CONNECTIONS
+        n_places = places(address.host, n_sites + for_monitors, n_sites * SITE_CONNECTIONS + for_monitors)
+        self._door = Door(n_places, self._settings.idle_seconds)
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._join)
+        handlers = [grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})]
+        if self._monitors is not None:
+            handlers.append(self._monitors.handler(self._door))
+        handlers.append(_OtherVersions(self._refuse))
+        guests, most = (*self._roster.sites, *watching), self._settings.max_message_bytes
+        self._server = _Server(self._identity, guests, self._door, self._settings, most)
+        return await self._server.start(address, handlers, "The coordinator cannot listen")
 
     async def _stop(self) -> None:
         links = list(self._links.values())
@@ -186,8 +358,7 @@ class GrpcHub:
             # A link takes so long itself, and then there is its stream's end.
             waiting = asyncio.gather(*(link.finished.wait() for link in links))
             await within(waiting, 2 * self._settings.closing_seconds)
-        await self._server.stop(grace=_STOPPING_SECONDS)
-        self._watching.cancel()
+        await self._server.stop(_STOPPING_SECONDS)
 
     async def _join(self, _: object, context: Any) -> None:
         """One stream of one node, from its first message to its last."""
@@ -216,9 +387,7 @@ class GrpcHub:
     def _refuse(self, refusal: WireRefusal, context: Any) -> None:
         """Count and log whose stream was refused, and why."""
         self.refusals[refusal.code] += 1
-        who = "a stranger"
-        with contextlib.suppress(WireRefusal):
-            who = self._names.get(peer_certificate_sha256(context), who)
+        who = _name_in(self._names, context, "a stranger")
         if count := self._repeats.note(who, refusal.code):
             _log.warning("A stream of %s was refused: %s (%s)%s", who, refusal.what, refusal.code, times(count))
 
@@ -315,24 +484,10 @@ class MonitorServer:
 
     def close(self) -> None:
         """Stop serving and free the port."""
-        background.start(self._stop()).result()
+        background.start(self._server.stop(_CLOSING_SECONDS)).result()
 
     async def _start(self, address: HubAddress) -> int:
-        trusted = b"".join(monitor.certificate_pem for monitor in self._roster.monitors)
-        credentials = grpc.ssl_server_credentials(
-            [(self._identity.tls_key, self._identity.public.certificate_pem)],
-            # gRPC wants at least one; the coordinator's own certificate opens no method.
-            root_certificates=trusted or self._identity.public.certificate_pem,
-            require_client_auth=True,
-        )
         n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
-        door = Door(places(address.host, n_guests, n_guests), idle_seconds_of(DEFAULTS))
-        self._server = grpc.aio.server(options=[*channel_options(DEFAULTS, MAX_REPORT_BYTES), *door.options])
-        self._server.add_generic_rpc_handlers((self._monitors.handler(door),))
-        port = await listen(self._server, str(address), credentials, "Monitors cannot be served")
-        self._watching = asyncio.ensure_future(door.watch(port))
-        return port
-
-    async def _stop(self) -> None:
-        await self._server.stop(grace=_CLOSING_SECONDS)
-        self._watching.cancel()
+        door = Door(places(address.host, n_guests, n_guests), DEFAULTS.idle_seconds)
+        self._server = _Server(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
+        return await self._server.start(address, [self._monitors.handler(door)], "Monitors cannot be served")

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
-from hedgerow.errors import EnvironmentFault
 from hedgerow.protocol.stream import HEADROOM, Farewell, WireCode, WireRefusal, farewell_in, unwrapped, wrapped
 from hedgerow.transport.interface import Traffic
 
 # gRPC's core writes a line to stderr for every failed handshake: strangers must not be able to fill the operator's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+import grpc as grpc
 import grpc.aio
 
 JOIN = "/hedgerow.wire.v4.Coordinator/Join"
@@ -81,6 +81,11 @@ class LinkSettings:
     def place_seconds(self) -> float:
         """After so long a connection that is still there has given a sign of life since."""
         return self.silence_seconds + self.ping_seconds
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long a good connection may carry nothing that counts: to shake hands and to say who it is."""
+        return self.handshake_seconds + self.hello_seconds
 
 
 DEFAULTS = LinkSettings()
@@ -167,23 +172,6 @@ def peer_certificate_sha256(context: Any) -> bytes:
         raise WireRefusal(WireCode.UNPINNED) from None
 
 
-def idle_seconds_of(settings: LinkSettings) -> float:
-    """How long a good connection may carry nothing that counts: to shake hands and to say who it is."""
-    return settings.handshake_seconds + settings.hello_seconds
-
-
-async def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials, fault: str) -> int:
-    """Begin to serve and return the port; raises EnvironmentFault `address-in-use`, whose text begins with `fault`."""
-    try:
-        port = server.add_secure_port(address, credentials)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise EnvironmentFault("address-in-use", fault=fault, address=address)
-    await server.start()
-    return int(port)
-
-
 class Caller:
     """Calls functions in an event loop from any thread, in order, and wakes the loop once for all that are waiting.
 
@@ -234,30 +222,6 @@ class _Background:
 
 
 background = _Background()
-
-__all__ = [
-    "DEFAULTS",
-    "JOIN",
-    "LEAST_SPEED",
-    "METHOD",
-    "SERVICE",
-    "WATCH",
-    "WATCH_METHOD",
-    "WATCH_SERVICE",
-    "Caller",
-    "LinkSettings",
-    "background",
-    "channel_options",
-    "grpc",
-    "idle_seconds_of",
-    "listen",
-    "next_of",
-    "peer_certificate_sha256",
-    "ran_on_time",
-    "within",
-]
-
-
 _PER_MESSAGE = 256
 """Counted for each message that waits, so that empty ones cannot fill the memory either."""
 _LAST_WORDS_SECONDS = 1.0
