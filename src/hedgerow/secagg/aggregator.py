@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice, Encoded, with_hash
+from hedgerow.codec import BlobByNode, Blobs, Bytes, Choice
 from hedgerow.crypto.identity import Identity
 from hedgerow.crypto.primitives import DTYPES, Words
 from hedgerow.secagg.keys import RoundContext
@@ -30,6 +30,7 @@ from hedgerow.secagg.messages import (
     Manifest,
     MaskedVector,
     RoundSpec,
+    StoredState,
     UnmaskRequest,
     check_signature,
     context_of,
@@ -54,7 +55,7 @@ from hedgerow.secagg.view import EpochView, site_key
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AggregatorState(Encoded):
+class AggregatorState(StoredState):
     """Stored by the coordinator in a round, its SHA-256 after it.
 
     Attributes:
@@ -209,7 +210,7 @@ class Aggregator:
         Of the vectors it holds only the sums: one in place of two hundred.
         """
         vectors = [vector.vector_id for vector in self.spec.vectors]
-        state = AggregatorState(
+        return AggregatorState(
             self.state,
             self.signed_spec,
             tuple(self.uploads[node].to_bytes() for node in sorted(self.uploads)),
@@ -217,8 +218,7 @@ class Aggregator:
             tuple(self.totals[vector].tobytes() for vector in vectors) if self.totals else (),
             self.echoes,
             self.answers,
-        )
-        return with_hash(state.to_bytes())
+        ).to_bytes()
 
     @classmethod
     def restore(cls, view: EpochView, data: bytes) -> Aggregator:

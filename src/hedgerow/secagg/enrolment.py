@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Annotated
 
-from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Encoded, Hash, digest, with_hash
+from hedgerow.codec import HASH_BYTES, U16, U64, BlobByNode, Bytes, Choice, Hash, digest
 from hedgerow.crypto.primitives import OVERHEAD_BYTES, PrimitiveFault, SecretKey, seal, unseal
 from hedgerow.crypto.shamir import SHARE_BYTES, parse_share, split
 from hedgerow.secagg.guarantees import derive
@@ -34,6 +34,7 @@ from hedgerow.secagg.messages import (
     Roster,
     ShareDelivery,
     ShareMessage,
+    StoredState,
     check_signature,
     hash_of_slot_keys,
     read_state,
@@ -68,7 +69,7 @@ from hedgerow.secagg.view import (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Enrolment(Encoded):
+class Enrolment(StoredState):
     """Stored by a node in a set-up, its SHA-256 after it; it holds secrets and belongs in a private file.
 
     Attributes:
@@ -201,10 +202,6 @@ class Enrolment(Encoded):
             purposes=frozenset(answered),
         )  # fmt: skip
         return Step(participant, None, (Record("ready", self.sequence + 1, digest=view.digest),))
-
-    def to_bytes(self) -> bytes:
-        """Returns the state, secrets included, for this node's private storage."""
-        return with_hash(Encoded.to_bytes(self))
 
     @classmethod
     def restore(cls, data: bytes, sequence: int) -> Enrolment:

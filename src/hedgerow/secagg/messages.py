@@ -40,6 +40,7 @@ from hedgerow.codec import (
     Unsigned,
     digest,
     fail,
+    with_hash,
     without_hash,
 )
 from hedgerow.crypto.identity import SIGNATURE_BYTES, Identity, require_public, verify
@@ -142,13 +143,28 @@ def _domain(kind: int | None) -> bytes:
     return Kind(kind or 0).name.encode()
 
 
-Stored = TypeVar("Stored", bound=Encoded)
+class StoredState(Encoded):
+    """A party's state, with its SHA-256 after it: a torn or damaged file is a CodecFault."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """Returns what is stored."""
+        return with_hash(super().to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Returns the state that was stored; raises CodecFault."""
+        return super().from_bytes(without_hash(data))
+
+
+Stored = TypeVar("Stored", bound=StoredState)
 
 
 def read_state(kind: type[Stored], data: bytes) -> Stored:
-    """Returns the state that was stored, with its hash after it; raises OwnMistake CORRUPT_STATE."""
+    """Returns the state that was stored; raises OwnMistake CORRUPT_STATE."""
     try:
-        return kind.from_bytes(without_hash(data))
+        return kind.from_bytes(data)
     except (CodecFault, Refusal) as error:
         raise refuse(Code.CORRUPT_STATE) from error
 

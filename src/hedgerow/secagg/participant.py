@@ -33,7 +33,6 @@ from hedgerow.codec import (
     Nodes,
     Text,
     digest,
-    with_hash,
 )
 from hedgerow.codec import Record as Fields
 from hedgerow.crypto.identity import Identity, verify
@@ -55,6 +54,7 @@ from hedgerow.secagg.messages import (
     NoiseSpec,
     Roster,
     RoundSpec,
+    StoredState,
     UnmaskRequest,
     VectorSpec,
     check_signature,
@@ -196,7 +196,7 @@ class OpenSlot(Fields):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParticipantEpoch(Encoded):
+class ParticipantEpoch(StoredState):
     """Stored by a node once for an epoch, its SHA-256 after it.
 
     Attributes:
@@ -217,7 +217,7 @@ class ParticipantEpoch(Encoded):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParticipantStep(Encoded):
+class ParticipantStep(StoredState):
     """Stored by a node before every message, its SHA-256 after it.
 
     Attributes:
@@ -397,8 +397,7 @@ class Participant:
         slots = zip(range(first, self.view.parameters.n_slots), storage_keys(self.chain.after(first)), strict=False)
         rows = tuple(crypted(key, self._shares_of(slot)) for slot, key in slots)
         holders = tuple(sorted(self.shares))
-        kept = ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows)
-        return with_hash(kept.to_bytes())
+        return ParticipantEpoch(self.view.to_bytes(), self.node, self.channels, holders, first, rows).to_bytes()
 
     def step_bytes(self) -> bytes:
         """Returns what a step changes, secrets included: small, for it is stored before every message.
@@ -407,11 +406,10 @@ class Participant:
         """
         # The chain has left the open slot behind, and its shares may yet be asked for.
         held = b"".join(self._shares_of(slot) for slot in range(self.shares_from, self.chain.slot))
-        step = ParticipantStep(
+        return ParticipantStep(
             self.view.digest, self.state, self.sequence, self.chain.link, self.chain.slot, self.shares_from, held,
             len(self.purposes), self.evidence, self.open,
-        )  # fmt: skip
-        return with_hash(step.to_bytes())
+        ).to_bytes()  # fmt: skip
 
     @classmethod
     def restore_parts(cls, epoch: bytes, step: bytes, purposes: Collection[str], sequence: int) -> Participant:
