@@ -54,7 +54,7 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
         "features[2].type": 'type = "numeric"', "label.type": 'type = "binary"',
         "features[0] (age).min": "min = 0", "features[0] (age).max": "max = 120",
         "features[1] (city).categories": 'categories = ["Oslo", "Rome"]',
-        "features[2] (weight).min": "min = 0", "features[2] (weight).max": "max = 300",
+        "features[2] (weight).min": "min = 30", "features[2] (weight).max": "max = 1100",
         "label.classes": 'classes = ["no", "yes"]',
     }  # fmt: skip
     for field, answer in answers.items():
@@ -63,7 +63,8 @@ def test_an_untouched_draft_names_each_line_that_waits(write_file: WriteFile) ->
         assert caught.value.what.startswith(field), caught.value.what
         lines = draft.splitlines()
         (number,) = re.findall(r"Line (\d+) waits for it", caught.value.remedy)
-        mark = "CONFIRM" if field.endswith(".type") else "FILL IN"
+        # Of ages and weights the name suggests bounds.
+        mark = "CONFIRM" if field.endswith((".type", ".min", ".max")) else "FILL IN"
         assert re.match(rf"# {field.rpartition('.')[2]} = .*# {mark}", lines[int(number) - 1])
         if mark == "CONFIRM":
             # The guess is the answer: the person only takes the mark away.

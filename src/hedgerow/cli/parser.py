@@ -174,6 +174,8 @@ def _add_plan(actions: Any) -> None:
     add = _command(actions, "init", "hedgerow.cli.plan:init", "draft a commented plan from a table's header")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
     add("--label", required=True, metavar="COLUMN", help="the column to be predicted")
+    text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
+    add("--codebook", metavar="CSV", help=text)
     text = "types, bounds, categories and classes may be published, so read them off the file"
     add("--bounds-are-public", action="store_true", help=text)
     add("--epsilon", type=float, metavar="E", help="the promise")

@@ -9,6 +9,7 @@ from typing import Any
 
 from hedgerow.cli.inputs import new_file, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
+from hedgerow.data.codebook import read_codebook
 from hedgerow.data.drafts import draft_plan, plan_toml, toml_section
 from hedgerow.errors import UsageError
 from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_named
@@ -24,6 +25,7 @@ def init(arguments: argparse.Namespace) -> None:
         epsilon=arguments.epsilon,
         delta=arguments.delta,
         n_records=arguments.n_records,
+        codebook=None if arguments.codebook is None else read_codebook(arguments.codebook),
     )
     if out is None:
         print(text, end="")
@@ -31,7 +33,7 @@ def init(arguments: argparse.Namespace) -> None:
     out.write_text(text, encoding="utf-8")
     n_open, n_guessed = (len(re.findall(rf"^# \w+ = .*# {mark}", text, re.M)) for mark in ("FILL IN", "CONFIRM"))
     tasks = [f"fill in the {n_open} lines marked FILL IN"] if n_open else []
-    tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed from the cells"] if n_guessed else []
+    tasks += [f"confirm the {n_guessed} lines marked CONFIRM, which were guessed"] if n_guessed else []
     rest = f" In it, {' and '.join(tasks)}; then" if tasks else " Now"
     note(f"Wrote {out}.{rest} see what it costs: {typed(f'hedgerow privacy {out}')}")
 

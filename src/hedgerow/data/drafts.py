@@ -18,9 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from hedgerow.data import columns as encoders
+from hedgerow.data.codebook import Entry
 from hedgerow.data.faults import Place, listed
+from hedgerow.data.known_columns import known_range, looks_like_identifier
 from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
 from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
 
@@ -156,11 +159,13 @@ def draft_plan(
     epsilon: float | None = None,
     delta: float | None = None,
     n_records: int | None = None,
+    codebook: Mapping[str, Entry] | None = None,
 ) -> str:
     """The text of a commented TOML plan for the table at `path`, to be read by `parse_plan` once it is filled in.
 
-    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names the first
-    and its line. But for comments, a draft without `bounds_are_public` follows from the header alone.
+    Fields that only a person can know are left as comments; until they are filled in, `parse_plan` names each of them
+    and its line. But for comments, a draft without `bounds_are_public` follows from the header and the code book alone.
+    Columns that are identifiers by their names are left out.
 
     Args:
         label: the column to be predicted; every other column becomes a feature.
@@ -169,6 +174,7 @@ def draft_plan(
         epsilon: 1 when not given.
         delta: when not given, left open without `n_records`, else 1/n_records rounded down to a power of ten.
         n_records: the public or declared number of training records over all sites.
+        codebook: what a code book says of columns; it outranks the cells. See `hedgerow.data.codebook`.
 
     Raises:
         DataError: the file cannot be read, or has no column `label`.
@@ -181,17 +187,21 @@ def draft_plan(
     if label not in names:
         raise DataError("data-no-label-column", source=path, missing=repr(label), present=listed(names))
     usable = [name for name in names if _is_usable(name)]
-    summaries = summarise(path, usable)
+    summaries, book = summarise(path, usable), codebook or {}
     outcome = summaries.pop(label)
-    if not summaries:
+    identifiers = [name for name in summaries if _is_identifier(name, book)]
+    if len(summaries) == len(identifiers):
         raise UsageError("usage-no-features", path=path, label=label)
     sections = [
         _top(bounds_are_public),
-        _privacy(epsilon, delta, n_records),
+        _privacy(epsilon, delta, n_records, next(iter(identifiers), "person_id")),
         _MODEL,
         _FEDERATION,
-        *(_feature(summary, bounds_are_public) for summary in summaries.values()),
-        _label(outcome, bounds_are_public),
+        *(
+            _left_out(name) if name in identifiers else _feature(summary, bounds_are_public, book.get(name, Entry()))
+            for name, summary in summaries.items()
+        ),
+        _label(outcome, bounds_are_public, book.get(label, Entry())),
     ]
     unusable = [name for name in names if not _is_usable(name)]
     if unusable:
@@ -201,6 +211,20 @@ def draft_plan(
 
 def _is_usable(name: str) -> bool:
     return bool(name.strip()) and "\n" not in name and "\r" not in name
+
+
+def _is_identifier(name: str, book: Mapping[str, Entry]) -> bool:
+    """What the code book says, else what the name says: a column's cells have no say."""
+    entry = book.get(name, Entry())
+    return entry.kind == "identifier" or (not entry.kind and looks_like_identifier(name))
+
+
+def _left_out(name: str) -> str:
+    return (
+        f"# Left out: {quoted(name)}, by its name or the code book an identifier or free text. It would teach a model\n"
+        "# nothing general, and much about single people. If it tells people apart, it may be privacy.unit; if it is\n"
+        "# a quantity or a category after all, give it a [[features]] table."
+    )
 
 
 def _top(bounds_are_public: bool) -> str:
@@ -213,8 +237,11 @@ def _top(bounds_are_public: bool) -> str:
         origin = (
             "# Each line marked FILL IN waits for a value that only a person can know. Take it from a code book or\n"
             "# from common knowledge, never from private data: whatever stands in a plan is published. A line marked\n"
-            "# CONFIRM is a guess from the cells of your table, which are private: take its first # away if the code\n"
-            "# book says the same, else write what it says. Delete the guesses that are left before you show this file."
+            "# CONFIRM is a guess, of types from the cells of your table, which are private, of bounds from the name\n"
+            "# of a column: take its first # away if the code book says the same, else write what it says. Delete the\n"
+            "# guesses that are left before you show this file.\n"
+            "# Bounds that are too narrow make one value of many, and nothing complains; too wide ones cost nearly\n"
+            "# nothing. Where you doubt, take the wider ones; `hedgerow check` shows how a table fits."
         )
     return (
         "# A plan of Hedgerow: the one public file that all parties agree on.\n"
@@ -222,7 +249,7 @@ def _top(bounds_are_public: bool) -> str:
     )
 
 
-def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) -> str:
+def _privacy(epsilon: float | None, delta: float | None, n_records: int | None, unit: str) -> str:
     lines = [
         "[privacy]",
         "# The promise: no one who sees the model can tell whether one record was there, up to (epsilon, delta).",
@@ -242,7 +269,7 @@ def _privacy(epsilon: float | None, delta: float | None, n_records: int | None) 
         "# If one person may have several rows, protect the person: name the column that tells them apart, remove its",
         "# [[features]] table below, and say how many rows of a person may count at each site, and at how many sites a",
         "# person may have rows.",
-        '# unit = "person_id"',
+        f"# unit = {quoted(unit)}",
         "# max_rows_per_unit = 5",
         "# sites_per_unit = 1",
     ]
@@ -263,7 +290,9 @@ _FEDERATION = """[federation]
 min_sites = 1"""
 
 
-def _feature(summary: Summary, bounds_are_public: bool) -> str:
+def _feature(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
+    if entry.kind:
+        return _feature_of_book(summary.name, entry)
     if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
         return (
             f"# Left out: {quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
@@ -276,12 +305,44 @@ def _feature(summary: Summary, bounds_are_public: bool) -> str:
     if summary.is_numeric:
         if summary.is_integer:
             lines.append(_guess("integer = true", "or delete: all values are whole numbers", bounds_are_public))
-        lines += _bounds(summary, bounds_are_public, widen=True)
+        lines += _bounds(summary, bounds_are_public, entry, widen=True)
     elif bounds_are_public and summary.values:
         lines.append(f"categories = {toml_value(summary.sorted_values())}")
     else:
-        lines.append('# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own')
+        lines.append(_OPEN_CATEGORIES)
     return "\n".join(lines)
+
+
+_OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
+
+
+def _feature_of_book(name: str, entry: Entry) -> str:
+    lines = ["[[features]]", f"name = {quoted(name)}", f"type = {quoted(entry.kind)}"]
+    if entry.kind == "categorical":
+        lines.append(f"categories = {toml_value(entry.categories)}" if entry.categories else _OPEN_CATEGORIES)
+        return "\n".join(lines)
+    if entry.unit:
+        lines.append(f"# In {shown(entry.unit)}.")
+    if entry.is_integer:
+        lines.append("integer = true")
+    return "\n".join([*lines, *_open_bounds(name, entry)])
+
+
+def _open_bounds(name: str, entry: Entry) -> list[str]:
+    """The bounds of a code book; where it has none a suggestion by the column's name, or a gap."""
+    known = known_range(name, entry.unit)
+    lines = []
+    for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
+        if given is not None:
+            lines.append(f"{bound} = {_number(given)}")
+        elif known is not None:
+            value = known.low if bound == "min" else known.high
+            what = f"{known.measurement} in {known.unit}" if known.unit else known.measurement
+            said = f"if it is {what} ({known.source}); {word} values are clamped"
+            lines.append(f"# {bound} = {_number(value)}   # CONFIRM, {said}")
+        else:
+            lines.append(f"# {bound} =   # FILL IN; {word} values are clamped")
+    return lines
 
 
 def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
@@ -289,9 +350,9 @@ def _guess(line: str, otherwise: str, bounds_are_public: bool) -> str:
     return line if bounds_are_public else f"# {line}   # CONFIRM, {otherwise}"
 
 
-def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[str]:
+def _bounds(summary: Summary, bounds_are_public: bool, entry: Entry, *, widen: bool) -> list[str]:
     if not bounds_are_public or summary.low > summary.high:
-        return ["# min =   # FILL IN; lower values are clamped", "# max =   # FILL IN; higher values are clamped"]
+        return _open_bounds(summary.name, entry)
     low, high = max(summary.low, -_LARGEST), min(summary.high, _LARGEST)
     if low < high:
         return [f"min = {_number(low)}", f"max = {_number(high)}"]
@@ -300,8 +361,12 @@ def _bounds(summary: Summary, bounds_are_public: bool, *, widen: bool) -> list[s
     return ["# The column holds one value only.", f"min = {_number(low)}", f"max = {_number(low + 1)}"]
 
 
-def _label(summary: Summary, bounds_are_public: bool) -> str:
+def _label(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
     lines = ["[label]", f"name = {quoted(summary.name)}"]
+    if len(entry.categories) > 1:
+        return "\n".join([*lines, *_classes(list(entry.categories))])
+    if entry.kind == "numeric":
+        return "\n".join([*lines, 'type = "regression"', *_open_bounds(summary.name, entry)])
     # Whole numbers may be classes or a quantity. Without leave to look at the values, classes are the safer guess:
     # a regression whose label should have been a class would train without complaint.
     is_quantity = summary.is_numeric and not summary.is_integer
@@ -312,21 +377,23 @@ def _label(summary: Summary, bounds_are_public: bool) -> str:
         if bounds_are_public and summary.is_integer:
             lines.append(f"# Whole numbers: {others}.")
         kind = _guess('type = "regression"', others, bounds_are_public)
-        lines += [kind, *_bounds(summary, bounds_are_public, widen=False)]
+        lines += [kind, *_bounds(summary, bounds_are_public, entry, widen=False)]
         return "\n".join(lines)
     n_classes = len(summary.values)
     if bounds_are_public and 2 <= n_classes <= MAX_CATEGORIES:
-        lines.append(f'type = "{"binary" if n_classes == 2 else "multiclass"}"')
-        if n_classes == 2:
-            lines.append("# The positive class comes last.")
-        lines.append(f"classes = {toml_value(summary.sorted_values())}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *_classes(summary.sorted_values())])
     lines += [
         f"# Or {_other_labels('binary')}.",
         _guess('type = "binary"', "see above", bounds_are_public),
         "# classes =   # FILL IN, the positive class last, such as [0, 1]",
     ]
     return "\n".join(lines)
+
+
+def _classes(values: list[str]) -> list[str]:
+    if len(values) > 2:
+        return ['type = "multiclass"', f"classes = {toml_value(values)}"]
+    return ['type = "binary"', "# The positive class comes last.", f"classes = {toml_value(values)}"]
 
 
 def _other_labels(kind: str) -> str:
