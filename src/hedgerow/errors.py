@@ -178,8 +178,10 @@ def _filled(sentence: str, values: Mapping[str, object]) -> str:
 
 OPTIONAL: Mapping[str, tuple[str, str]] = {
     "dp_accounting": ("dp-accounting", "pld"),
+    "duckdb": ("DuckDB", "duckdb"),
     "flwr": ("flwr", "flower"),
     "matplotlib": ("matplotlib", "plots"),
+    "narwhals": ("narwhals", "sklearn"),
     "onnx": ("onnx", "onnx"),
     "pandas": ("pandas", "experiments"),
     "prometheus_client": ("prometheus_client", "metrics"),

@@ -488,22 +488,53 @@ def test_a_number_has_one_text(value: Any) -> None:
     assert category_indices([value, text], [text], HERE).tolist() == [0, 0]
 
 
-def from_csv(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Records:
+DIALECTS = {"csv": (",", "utf-8", ""), "semicolons": (";", "utf-8", ""), "cp1252": ("\t", "cp1252", "#encoding=cp1252")}
+
+
+def from_csv(
+    folder: Path, rows: list[tuple[Any, ...]], plan: Plan, separator: str, encoding: str, declaration: str
+) -> Records:
     def cell(value: Any) -> str:
         text = "" if value is None else str(value).replace('"', '""')
         return f'"{text}"'
 
-    lines = [",".join(map(cell, row)) for row in rows]
-    text = "c,x,y,person\n" + "\n".join(lines) + "\n"
+    lines = [separator.join(map(cell, row)) for row in [("c", "x", "y", "person"), *rows]]
+    text = "\n".join(lines) + "\n"
     path = folder / "t.csv"
-    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
-    return concatenate(read_records(path, plan, left_out={}))
+    path.write_bytes(text.encode(encoding, errors="surrogatepass" if encoding == "utf-8" else "replace"))
+    return concatenate(read_records(f"{path}{declaration}", plan, left_out={}))
 
 
 SAFE_CELLS = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), TEXT_CELLS.filter(str.isprintable))
 
 
-@pytest.mark.parametrize("source", ["list", "sql", "csv", "parquet"])
+def from_duckdb(folder: Path, table: pa.Table, plan: Plan) -> Records:
+    """Rows that went through a DuckDB database."""
+    duckdb = pytest.importorskip("duckdb")
+    file = folder / "t.duckdb"
+    file.unlink(missing_ok=True)
+    with duckdb.connect(str(file)) as connection:
+        connection.register("given", table)
+        connection.execute("create table t as select * from given")
+    return concatenate(read_records(f"duckdb:///{file}#select * from t order by rowid", plan, left_out={}))
+
+
+def in_memory(source: str, table: pa.Table) -> Any:
+    """The table as another library has it, computed or still to be."""
+    if source == "arrow":
+        return table
+    if source == "pandas":
+        return table.to_pandas()
+    if source == "duckdb":
+        return pytest.importorskip("duckdb").from_arrow(table)
+    frame = pytest.importorskip("polars").from_arrow(table)
+    return frame.lazy() if source == "polars lazy" else frame
+
+
+TYPED = ["parquet", "duckdb file", "arrow", "pandas", "polars", "polars lazy", "duckdb"]
+
+
+@pytest.mark.parametrize("source", ["list", "sql", "csv", "semicolons", "cp1252", *TYPED])
 @given(data=st.data())
 def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Add one row of anything to any table: the others' codes, units and the choice among the others' rows stay."""
@@ -511,7 +542,7 @@ def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_f
     plan = plan_of(data.draw(CATEGORIES), unit="person", max_rows_per_unit=1)
     good = st.tuples(SAFE_CELLS, st.integers(0, 4), st.sampled_from(["no", "yes"]), st.sampled_from(["p", 1, 1.0, "1"]))
     rows = data.draw(st.lists(good, min_size=1, max_size=6))
-    if source == "parquet":
+    if source in TYPED:
         more: tuple[Any, ...] = data.draw(st.sampled_from([("a", 1.0, "no", "q"), (None, math.nan, "yes", "1")]))
         rows = [(None if row[0] is None else str(row[0]), float(row[1]), row[2], str(row[3])) for row in rows]
     else:
@@ -521,12 +552,17 @@ def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_f
     def read(table: list[tuple[Any, ...]]) -> Records:
         if source == "sql":
             return from_database(folder, table, plan)
-        if source == "csv":
-            return from_csv(folder, table, plan)
+        if source in DIALECTS:
+            return from_csv(folder, table, plan, *DIALECTS[source])
         columns = dict(zip(("c", "x", "y", "person"), map(list, zip(*table, strict=True)), strict=True))
         if source == "parquet":
             pq.write_table(pa.table(columns), folder / "t.parquet")
             return concatenate(read_records(folder / "t.parquet", plan))
+        if source == "duckdb file":
+            return from_duckdb(folder, pa.table(columns), plan)
+        if source in TYPED:
+            read_in_memory: Records = records_from_columns(in_memory(source, pa.table(columns)), plan, left_out={})
+            return read_in_memory
         found: Records = records_from_columns(columns, plan, left_out={})
         return found
 

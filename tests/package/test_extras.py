@@ -34,6 +34,8 @@ ASKED = {
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
     "sqlalchemy": "from hedgerow.data.sources import column_names\n"
     "column_names('sqlite://#select 1')",
+    "duckdb": "from hedgerow.data.sources import column_names\n"
+    "column_names('duckdb:///t.duckdb#select 1')",
 }
 
 

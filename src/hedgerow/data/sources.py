@@ -12,6 +12,7 @@ from typing import Any
 
 from hedgerow.data.csv_tables import CsvTable
 from hedgerow.data.dialects import plain_name, without_declaration
+from hedgerow.data.duckdb_tables import DuckDbTable
 from hedgerow.data.faults import Place
 from hedgerow.data.parquet_tables import ParquetTable
 from hedgerow.data.sql_tables import SqlTable
@@ -35,6 +36,7 @@ add_source(".csv", CsvTable)
 add_source(".csv.gz", CsvTable)
 add_source(".parquet", ParquetTable)
 add_source(".pq", ParquetTable)
+add_source("duckdb", DuckDbTable)
 add_source("", SqlTable)
 
 

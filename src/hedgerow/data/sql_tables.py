@@ -18,6 +18,15 @@ from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
 
 
+def url_and_query(location: str) -> tuple[str, str]:
+    """A database's URL, and the query behind "#"; UsageError, code "query-without-url", without one."""
+    # A "#" may stand in a file's name, and in a query.
+    place = re.search(r"#\s*(?:select|with)\b", location, re.IGNORECASE) or re.search("#", location)
+    if place is None:
+        raise UsageError("query-without-url")
+    return location[: place.start()], location[place.start() + 1 :]
+
+
 class SqlTable:
     """What a query gives; see `Table`. The database is asked when rows are read, and not before.
 
@@ -34,11 +43,7 @@ class SqlTable:
     first_row = 1
 
     def __init__(self, location: str) -> None:
-        # A "#" may stand in a file's name, and in a query.
-        place = re.search(r"#\s*(?:select|with)\b", location, re.IGNORECASE) or re.search("#", location)
-        if place is None:
-            raise UsageError("query-without-url")
-        self._url, self._query = location[: place.start()], location[place.start() + 1 :]
+        self._url, self._query = url_and_query(location)
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`: text, for a query's columns have no types before its rows."""

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place, missing_columns, shown
+from hedgerow.data.frames import as_columns
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature, Label, Plan
 
@@ -106,7 +107,7 @@ _ANY_TABLE = Place("the table", "")
 
 
 def records_from_columns(
-    columns: Mapping[str, Any],
+    columns: Any,
     plan: Plan,
     *,
     with_label: bool = True,
@@ -114,7 +115,8 @@ def records_from_columns(
     table: Place = _ANY_TABLE,
     left_out: RowsLeftOut | None = None,
 ) -> Records:
-    """Encode columns (numpy arrays, lists, Arrow or pandas columns) as the plan says.
+    """Encode a table as the plan says: columns by name (numpy arrays, lists, Arrow or pandas columns), or a table of
+    pandas, polars, Arrow, DuckDB and the like, computed or not (`hedgerow.data.frames`).
 
     Columns that the plan does not name are ignored: a site's table may hold more than a study may use.
 
@@ -128,6 +130,7 @@ def records_from_columns(
             `left_out` also for a cell that is no number, a label that is missing or outside the plan, a missing
             identifier, text that is not UTF-8.
     """
+    columns = as_columns(columns)
     names = needed_columns(plan, with_label=with_label, with_unit=with_unit)
     missing = [name for name in names if name not in columns]
     if missing:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
@@ -24,6 +25,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from hedgerow.data.columns import distinct_texts, numbers, texts_of_cells
 from hedgerow.data.faults import Place
+from hedgerow.data.frames import as_columns, collected
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.units import records_from_columns
 from hedgerow.errors import DataError, UsageError
@@ -113,6 +115,8 @@ def has_only_numbers(X: Any) -> bool:
 
 def columns_of(X: Any, names: Sequence[str]) -> Columns:
     """The columns of `X` by name, in order, each with the type that it has."""
+    if isinstance(X, pa.Table):
+        return dict(zip(names, as_columns(X).values(), strict=True))
     if is_dataframe(X):
         # Not as numpy arrays: of whole numbers, one of them missing, pandas makes floats.
         return {name: X[own] for name, own in zip(names, X.columns, strict=True)}
@@ -221,7 +225,7 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
 
 
 def _read_off(values: Any, name: str) -> dict[str, Any]:
-    if _is_numeric(getattr(values, "dtype", None)):
+    if _is_numeric(getattr(values, "dtype", getattr(values, "type", None))):
         is_plain = isinstance(values, np.ndarray) and values.dtype.kind == "f"
         low, high = finite_range(values if is_plain else numbers(values, Place("X", name, 0)))
         return {"name": name, "type": "numeric", "min": low, "max": high}
@@ -231,6 +235,8 @@ def _read_off(values: Any, name: str) -> dict[str, Any]:
 
 def _is_numeric(kind: Any) -> bool:
     """Whether a column's type is one of numbers: numpy's and pandas' types have a kind, those of polars are asked."""
+    if isinstance(kind, pa.DataType):
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
     if hasattr(kind, "kind"):
         return kind.kind in "iuf"
     ask = getattr(kind, "is_numeric", None)
@@ -381,6 +387,7 @@ class PrivateTrees(BaseEstimator):
 
     def _table_and_label(self, X: Any, y: Any) -> tuple[Table, NDArray[Any]]:
         """What `fit` is given: the validated table, and y as a 1-d array."""
+        X = collected(X)
         if not self._reads_columns(X, reset=True):
             X = within_floats(X)
             matrix, values = validate_data(self, X, y, y_numeric=self._y_is_numeric, reset=True, **_AS_MATRIX)
@@ -391,6 +398,7 @@ class PrivateTrees(BaseEstimator):
 
     def _table(self, X: Any) -> Table:
         """What a prediction is given: the validated table."""
+        X = collected(X)
         if not self._reads_columns(X, reset=False):
             X = within_floats(X)
             matrix: NDArray[Any] = validate_data(self, X, reset=False, **_AS_MATRIX)
@@ -400,6 +408,8 @@ class PrivateTrees(BaseEstimator):
 
     def _reads_columns(self, X: Any, reset: bool) -> bool:
         """Whether `X` is a table of columns of several types; else scikit-learn makes it a matrix of numbers."""
+        if isinstance(X, pa.Table):
+            return True
         if not reset:
             return any(feature.is_categorical for feature in self.model_.plan.features)
         return bool(self.categories) or (is_dataframe(X) and not has_only_numbers(X))
@@ -595,6 +605,18 @@ def split_sites(
             own = np.flatnonzero(kept) if own is None else own[kept[own]]
         found[name] = SiteData(codes, labels) if own is None else SiteData(codes[:, own], labels[own])
     return found
+
+
+def refuse_weights(others: Mapping[str, Any]) -> None:
+    """What `fit` does with arguments that it does not know: weights are refused by name, others as Python does.
+
+    Weights are no parameter of `fit`, for scikit-learn would then take it that they work.
+    """
+    if others.get("sample_weight") is not None:
+        raise UsageError("sample-weight")
+    unknown = [name for name in others if name != "sample_weight"]
+    if unknown:
+        raise TypeError(f"fit() got an unexpected keyword argument {unknown[0]!r}")
 
 
 def is_missing(value: Any) -> bool:

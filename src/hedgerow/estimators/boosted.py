@@ -36,6 +36,7 @@ from hedgerow.estimators.base import (
     finite_range,
     is_missing,
     keep_parameters,
+    refuse_weights,
     within_floats,
 )
 from hedgerow.plan.fields import as_text
@@ -95,13 +96,14 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
     ) -> None:
         keep_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTClassifier:
+    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPGBDTClassifier:
         """Train over the sites that hold the rows.
 
         Args:
-            X: matrix or data frame [n, n_features]; NaN is missing.
+            X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
             y: classes [n].
             sites: the name of each row's site [n]; None for one site.
+            others: nothing; a `sample_weight` is refused with its reason.
 
         Raises:
             UsageError: bounds, categories or classes are missing or do not fit X, or classes are of another type
@@ -113,6 +115,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         what is wrong with the caller's own table. So whether it raises, and what, is outside the guarantee: show the
         model and its report to others, never errors.
         """
+        refuse_weights(others)
         cells = _values_of(y)
         y, kind = _read_labels(y)
         table, y = self._table_and_label(X, y)
@@ -228,8 +231,9 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     ) -> None:
         keep_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> DPGBDTRegressor:
+    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
+        refuse_weights(others)
         y, kind = _read_labels(y)
         y = within_floats(y)
         if kind not in ("", "number"):

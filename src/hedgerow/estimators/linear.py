@@ -65,13 +65,13 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: Any, sites: Any = None) -> DPLinearClassifier:
+    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPLinearClassifier:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`.
 
         Raises:
             UsageError: code "classes", for three classes or more.
         """
-        super().fit(X, y, sites)
+        super().fit(X, y, sites, **others)
         return self
 
     def _train(self, table: Any, y: Any, label: Mapping[str, Any], start: Start) -> None:

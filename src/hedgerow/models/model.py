@@ -178,6 +178,8 @@ class Model:
     def encode(self, columns: Columns) -> CodeArray:
         """Grid codes of raw columns: uint8 or uint16 [n_features, n].
 
+        Args: columns: by name, or a table of pandas, polars, Arrow or DuckDB.
+
         Raises:
             DataError: a column is missing, of another length, or of the wrong type.
         """

@@ -1,0 +1,108 @@
+"""Tables of every library that people bring, computed or not, train and predict as the same columns do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
+from hedgerow.data.frames import as_columns
+from hedgerow.errors import UsageError
+
+LIBRARIES = ["arrow", "record batch", "pandas", "polars", "polars lazy", "duckdb"]
+
+
+def table_of(library: str, columns: dict[str, Any]) -> Any:
+    """The columns as a table of a library."""
+    table = pa.table(columns)
+    if library == "arrow":
+        return table
+    if library == "record batch":
+        return table.combine_chunks().to_batches()[0]
+    if library == "pandas":
+        return pytest.importorskip("pandas").DataFrame(columns)
+    if library == "duckdb":
+        return pytest.importorskip("duckdb").from_arrow(table)
+    frame = pytest.importorskip("polars").from_arrow(table)
+    return frame.lazy() if library == "polars lazy" else frame
+
+
+def columns(n: int) -> tuple[dict[str, Any], Any]:
+    """Whole numbers with gaps, fractions, texts; and labels."""
+    generator = np.random.default_rng(1)
+    age = generator.integers(0, 100, n)
+    holes = generator.random(n) < 0.1
+    ward = generator.choice(["a", "b", "c"], n)
+    return {
+        "age": pa.array(age, mask=holes), "dose": pa.array(generator.random(n)), "ward": pa.array(ward)
+    }, (age + 20 * (ward == "c") > 60).astype(int)  # fmt: skip
+
+
+def fitted(X: Any, y: Any) -> DPGBDTClassifier:
+    return DPGBDTClassifier(
+        epsilon=3, bounds={"age": (0, 100), "dose": (0, 1)}, categories={"ward": ["a", "b"]}, classes=[0, 1],
+        n_records=300, n_trees=3, max_depth=2, random_state=3,
+    ).fit(X, y)  # fmt: skip
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_library_does_not_matter(library: str) -> None:
+    """Model and predictions are those of the columns themselves, to the last bit."""
+    own, y = columns(300)
+    X = table_of(library, own)
+    reference = fitted(table_of("arrow", own), y)
+    model = fitted(X, y)
+    expected = reference.model_.predict_proba(own)
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+    np.testing.assert_array_equal(reference.predict_proba(X), expected)
+    np.testing.assert_array_equal(model.model_.predict_proba(X), expected)
+    assert model.feature_names_in_.tolist() == ["age", "dose", "ward"]
+    assert sorted(as_columns(X)) == sorted(own)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_numbers_alone_count_as_their_matrix(library: str) -> None:
+    """Without categories, a table gives what the matrix of its numbers gives."""
+    own, y = columns(300)
+    del own["ward"]
+    matrix = np.column_stack([np.array(own["age"].to_pylist(), dtype=float), own["dose"].to_numpy()])
+
+    def trained(X: Any) -> Any:
+        model = DPGBDTClassifier(
+            epsilon=3, bounds=[(0, 100), (0, 1)], classes=[0, 1], n_records=300, n_trees=3, max_depth=2, random_state=3
+        )
+        return model.fit(X, y).predict_proba(X)
+
+    np.testing.assert_array_equal(trained(table_of(library, own)), trained(matrix))
+
+
+@pytest.mark.parametrize("estimator", [DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor])
+def test_weights_are_refused_by_name(estimator: Any) -> None:
+    """A weight would multiply what a row adds to a sum, and the noise would no longer hide it; None is no weight."""
+    X, y = np.zeros((4, 1)), np.array([0, 1, 0, 1])
+    model = estimator(bounds="data")
+    with pytest.raises(UsageError) as caught:
+        model.fit(X, y, sample_weight=np.ones(4))
+    assert caught.value.code == "sample-weight"
+    with pytest.raises(TypeError, match="weights"):
+        model.fit(X, y, weights=np.ones(4))
+    model.fit(X, y, sample_weight=None)
+
+
+def test_other_columns_are_refused() -> None:
+    """A table with the features in another order, or others, is not taken for the one of the fit."""
+    own, y = columns(300)
+    model = fitted(pa.table(own), y)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(pa.table({name: own[name] for name in ("ward", "age", "dose")}))
+
+
+def test_bounds_may_be_read_off_a_table() -> None:
+    """With bounds="data", columns of numbers are numeric and texts categorical, as in a table of pandas."""
+    own, y = columns(300)
+    with_data = DPGBDTClassifier(bounds="data", n_trees=2, max_depth=1, random_state=1).fit(pa.table(own), y)
+    kinds = [feature.type for feature in with_data.model_.plan.features]
+    assert kinds == ["numeric", "numeric", "categorical"]
