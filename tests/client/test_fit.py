@@ -97,6 +97,14 @@ def test_training_names_columns_that_lie_beyond_the_plan(
     assert report.unfit == {"data-label-outside": 1, "data-wrong-type": 1}
 
 
+def test_a_hashed_column_has_nothing_beyond_its_buckets(write_file: WriteFile) -> None:
+    """Every text has a bucket, so only missing values are counted."""
+    table = tomllib.loads(PLAN)
+    table["features"][1] = {"name": "ward", "type": "hashed", "buckets": 4}
+    ward = table_fit(str(write_file("a.csv", TABLE.encode())), Plan.from_dict(table)).columns[1]
+    assert (ward.kind, ward.n_missing, ward.n_unlisted, ward.is_constant) == ("hashed", 1, 0, False)
+
+
 @pytest.mark.parametrize("name", ["id", "PatientID", "patient_id", "subject-id", "MRN", "case no", "uuid", "Person"])
 def test_names_of_identifiers(name: str) -> None:
     """By the name alone."""

@@ -11,6 +11,7 @@ import pytest
 from hedgerow import DPGBDTClassifier, DPGBDTRegressor, DPLinearClassifier, DPLinearRegressor
 from hedgerow.data.frames import as_columns
 from hedgerow.errors import UsageError
+from hedgerow.estimators.base import kind_of_column
 
 LIBRARIES = ["arrow", "record batch", "pandas", "polars", "polars lazy", "duckdb"]
 
@@ -98,6 +99,15 @@ def test_other_columns_are_refused() -> None:
     model = fitted(pa.table(own), y)
     with pytest.raises(ValueError, match="feature names"):
         model.predict(pa.table({name: own[name] for name in ("ward", "age", "dose")}))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_kind_of_a_column_is_that_of_its_type(library: str) -> None:
+    """What nobody declares follows from the type that a library gives the column, the same in each."""
+    own, _ = columns(10)
+    own["ill"] = pa.array([True, False] * 5)
+    found = as_columns(table_of(library, own))
+    assert [kind_of_column(column) for column in found.values()] == ["number", "number", "text", "truth"]
 
 
 def test_bounds_may_be_read_off_a_table() -> None:

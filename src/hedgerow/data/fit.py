@@ -33,7 +33,7 @@ class ColumnFit:
     Attributes:
         name: its name.
         role: "feature", "label" or "unit".
-        kind: "numeric", "categorical" or "identifier".
+        kind: "numeric", "categorical", "hashed" or "identifier".
         n_rows: cells.
         n_missing: without a value.
         n_below, n_above: numbers beyond the bounds, which count as the bound.
@@ -129,8 +129,7 @@ class _Counted:
     def of(cls, name: str, plan: Plan) -> _Counted:
         for feature in plan.features:
             if feature.name == name:
-                kind = "categorical" if feature.is_categorical else "numeric"
-                return cls(ColumnFit(name, "feature", kind), feature)
+                return cls(ColumnFit(name, "feature", feature.type), feature)
         if name == plan.label.name:
             return cls(ColumnFit(name, "label", "numeric" if plan.label.is_numeric else "categorical"), plan.label)
         return cls(ColumnFit(name, "unit", "identifier"), None)
@@ -163,7 +162,12 @@ class _Counted:
             encoders.identifiers(column, place, unfit)
             found.n_missing += int(np.count_nonzero(bad))
             return
-        if found.kind == "categorical":
+        if isinstance(item, Feature) and item.is_hashed and item.buckets is not None:
+            values = encoders.bucket_indices(column, item.buckets, place, unfit)
+            missing = values == encoders.MISSING
+            found.n_missing += int(np.count_nonzero(missing & ~bad))
+            self._compare(values[~missing & ~bad].astype(np.float64))
+        elif found.kind == "categorical":
             listed = item.categories if isinstance(item, Feature) else item.classes
             values = encoders.category_indices(column, listed, place, unfit)
             missing, unlisted = values == encoders.MISSING, (values == encoders.UNKNOWN) & ~bad

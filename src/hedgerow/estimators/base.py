@@ -191,10 +191,10 @@ def _without_declaration(name: str, kind: str, found: Mapping[str, Range]) -> di
 
 def kind_of_column(values: Any) -> str:
     """ "number", "truth" or "text", by a column's type alone. A numpy array of objects has none: it is of numbers."""
-    kind = getattr(values, "dtype", None)
+    kind = _type_of(values)
     if isinstance(values, np.ndarray) and values.dtype == object:
         return "number"
-    if getattr(kind, "kind", "") == "b" or str(kind) == "Boolean":
+    if getattr(kind, "kind", "") == "b" or str(kind) in ("Boolean", "bool"):
         return "truth"
     return "number" if _is_numeric(kind) else "text"
 
@@ -225,12 +225,17 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
 
 
 def _read_off(values: Any, name: str) -> dict[str, Any]:
-    if _is_numeric(getattr(values, "dtype", getattr(values, "type", None))):
+    if _is_numeric(_type_of(values)):
         is_plain = isinstance(values, np.ndarray) and values.dtype.kind == "f"
         low, high = finite_range(values if is_plain else numbers(values, Place("X", name, 0)))
         return {"name": name, "type": "numeric", "min": low, "max": high}
     texts = sorted(distinct_texts(values, Place("X", name, 0)).to_pylist())
     return {"name": name, "type": "categorical", "categories": texts or ["none"]}
+
+
+def _type_of(values: Any) -> Any:
+    """The type of a column's cells, of numpy, Arrow or another library; None without one."""
+    return values.type if isinstance(values, pa.Array | pa.ChunkedArray) else getattr(values, "dtype", None)
 
 
 def _is_numeric(kind: Any) -> bool:

@@ -383,7 +383,7 @@ class _Gap:
     field: str
 
 
-_IDLE = {"categorical": {"min", "max"}, "numeric": {"categories"}}
+_IDLE = {"categorical": {"min", "max"}, "numeric": {"categories"}, "hashed": {"min", "max", "categories"}}
 """What a feature of a type has no use for; a draft was made for the type that its cells suggest."""
 
 
