@@ -9,6 +9,7 @@ from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import note, print_facts, print_json, wrapped
 from hedgerow.data.fit import ColumnFit, TableFit, table_fit
 from hedgerow.data.sources import is_url
+from hedgerow.data.units import MANY
 from hedgerow.plan.fields import shown
 
 _TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
@@ -41,10 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
         print("\nTo look at")
         print_facts(findings)
     print("\n" + wrapped(_rest(found), hanging=0))
-    if any(column.kind == "numeric" and column.findings() for column in found.columns):
+    if any(column.beyond > MANY for column in found.columns):
         note(
-            "Change bounds by what the code book says or anybody knows, not by what stands in these rows: what the "
-            "plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly nothing."
+            "Change bounds and lists by what the code book says or anybody knows, not by what stands in these rows: "
+            "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly nothing."
         )
 
 
