@@ -168,6 +168,18 @@ def test_few_records_are_warned_of() -> None:
         DPGBDTRegressor(epsilon=1, n_trees=5, random_state=0).fit(X, X[:, 0])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_count_is_never_far_too_small(seed: int) -> None:
+    """A release beyond a few times the plan's records is refused, so a count that is all noise must not be one."""
+    column = np.random.default_rng(seed).normal(size=200)
+    found = surveyed([column], seed, epsilon=0.1).findings.n_records
+    assert 4 * found > 200
+    with pytest.warns(FewRecordsWarning):
+        DPGBDTClassifier(bounds="private", classes=[0, 1], epsilon=0.1, n_trees=3, random_state=seed).fit(
+            column[:, None], (column > 0).astype(int)
+        )
+
+
 def test_classes_that_cannot_be_found_are_refused_by_name() -> None:
     """Dates are none that a survey knows; a single class that stands out is no task."""
     X = np.random.default_rng(2).normal(size=(3000, 1))

@@ -7,6 +7,8 @@
 
 Only what is not declared is asked for. Every release takes a fixed share of mu**2 of the whole promise and is charged
 like any other; the training is calibrated to what is left (`Plan.prepared`): a zoom that is not needed costs nothing.
+That the noise of later releases follows from earlier ones is covered: however it is chosen, their mu**2 add up to no
+more than that of the promise, which is a filter (Koskela, Tobaben & Honkela, arXiv 2209.15596, for Gaussian releases).
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ BOUNDS_SHARE = 0.05
 """Share of mu**2 for the number of records and all bounds together."""
 COUNT_SHARE = 0.05 * BOUNDS_SHARE
 OCTAVES_SHARE = 0.67 * BOUNDS_SHARE
+LEAST_COUNT = 2.0
+"""A count below so many standard deviations of its noise is taken to be that many: then the true number is, but for one
+chance in 30,000, at most three times what is found."""
 N_ZOOMS = 3
 ZOOM_SHARE = (BOUNDS_SHARE - COUNT_SHARE - OCTAVES_SHARE) / N_ZOOMS
 CLASSES_SHARE = 0.02
@@ -101,7 +106,7 @@ class Findings:
     """What a survey found.
 
     Attributes:
-        n_records: as declared, or about: at least 1.
+        n_records: as declared, or about: at least 1, and rather too many than far too few.
         ranges: per column in the order of the questions.
         label: of a label's bounds.
         classes: whole numbers or texts, sorted.
@@ -156,7 +161,9 @@ def survey(questions: Questions) -> SurveyProgram:
     n_records: float = questions.n_records or 0
     if questions.n_records is None:
         query = exchanges.ask(_blank(RecordCount), COUNT_SHARE, "records")
-        n_records = float(in_records((yield query), UNIT)[0])
+        counted = float(in_records((yield query), UNIT)[0])
+        # Never far too small: the checks of releases allow for a few times as many.
+        n_records = max(counted, LEAST_COUNT * deviation_of(query))
     ranges: list[Range] = []
     if questions.surveyed:
         octaves = exchanges.ask(_blank(OctaveCounts, columns=questions.surveyed), OCTAVES_SHARE, "octaves")
