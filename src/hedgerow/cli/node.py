@@ -105,10 +105,9 @@ def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | N
 
 def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
     rows, report = read
-    if tell is not None and (report.unfit or not rows.n_records):
-        tell(f"{source}: {report.text()} (private: for this site only)")
-    if tell is not None and report.warning:
-        tell(f"{source}: {report.warning} (private: for this site only)")
+    if tell is not None and (report.unfit or report.warning or not rows.n_records):
+        told = " ".join(filter(None, (report.text(), report.warning)))
+        tell(f"{source}: {told} (private: for this site only)")
     return rows
 
 
