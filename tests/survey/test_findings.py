@@ -18,7 +18,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.prepared import prepared_ledger, prepared_tables
-from hedgerow.survey.program import Questions
+from hedgerow.survey.program import Findings, Questions
 from hedgerow.survey.queries import RawSite
 
 N = 20_000
@@ -246,3 +246,24 @@ def test_hashed_columns_have_buckets_in_place_of_categories() -> None:
     for wrong in ({"buckets": None}, {"categories": ["a"]}, {"min": 0.0}):
         with pytest.raises(PlanError):
             Plan.from_dict({**PLAN, "features": [{**PLAN["features"][0], **wrong}]})
+
+
+@pytest.mark.parametrize("other", [1, 1.0, np.int8(1), np.uint64(1)])
+def test_one_row_of_a_list_decides_nothing_about_how_classes_are_written(other: Any) -> None:
+    """Of a list, numpy's type follows from all rows: the classes of a plan, and their type, may not."""
+    X = np.random.default_rng(2).normal(size=(3000, 1))
+    plain: list[Any] = (X[:, 0] > 0).tolist()
+    mixed = [other, *plain[1:]] if plain[0] else [*plain[:-1], other]
+    found = []
+    for y in (plain, mixed):
+        model = DPGBDTClassifier(epsilon=8, bounds=[(-3, 3)], n_records=3000, n_trees=5, random_state=1).fit(X, y)
+        found.append((model.model_.plan.label.classes, model.classes_.dtype, model.classes_.tolist()))
+    assert found[0] == found[1]
+
+
+def test_a_class_that_noise_made_is_none_that_the_labels_type_cannot_hold() -> None:
+    """An array keeps its type, and of what was found only what is of it."""
+    start: Any = type("Start", (), {"findings": Findings(9, classes=(-5, 0, 1, 300))})
+    labels = np.array([0, 1], dtype=np.uint8)
+    found = DPGBDTClassifier()._known_classes(labels, "number", start, labels.dtype)
+    assert (found.dtype, found.tolist()) == (np.uint8, [0, 1])

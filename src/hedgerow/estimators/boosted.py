@@ -122,7 +122,9 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         y = np.asarray(y)
         check_classification_targets(y)
         start = self._begin(table, *self._asked(y, kind), sites)
-        classes = self._known_classes(y, kind, start)
+        # Of a list, numpy's type follows from all of its values: one row would decide how every class is written.
+        kept = y.dtype if isinstance(cells, np.ndarray) and kind == "number" and y.dtype.kind in "biuf" else None
+        classes = self._known_classes(y, kind, start, kept)
         texts = [as_text(value) for value in classes.tolist()]
         self.classes_ = classes
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
@@ -152,15 +154,18 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
             return np.array(texts_of_cells(y, Place("y", "y", 0)), dtype=object), "texts"
         raise UsageError("classes-missing", kind=kind or "value")
 
-    def _known_classes(self, y: NDArray[Any], kind: str, start: Start) -> NDArray[Any]:
-        """The classes, declared or found, sorted."""
+    def _known_classes(self, y: NDArray[Any], kind: str, start: Start, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+        """The classes, declared or found, sorted; those that are found are of `dtype`, where it is given."""
         if not self._finds_classes:
             return self._declared_classes(y, kind)
-        found = start.findings.classes
-        if len(found) < 2:
-            raise DataError("data-one-class-private", n_classes=len(found))
-        classes = np.array(found)
-        return classes.astype(y.dtype) if kind == "number" and y.dtype.kind in "biuf" else classes
+        classes = np.array(start.findings.classes)
+        if dtype is not None:
+            # Noise may have made a class that no label of this type can be.
+            own = classes.astype(dtype)
+            classes = own[own == classes]
+        if len(classes) < 2:
+            raise DataError("data-one-class-private", n_classes=len(classes))
+        return classes
 
     def _declared_classes(self, y: NDArray[Any], kind: str) -> NDArray[Any]:
         if self.classes is None:
