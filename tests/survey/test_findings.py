@@ -18,6 +18,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.prepared import prepared_ledger, prepared_tables
+from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
 from hedgerow.survey.program import Findings, Questions
 from hedgerow.survey.queries import RawSite
 
@@ -266,4 +267,46 @@ def test_a_class_that_noise_made_is_none_that_the_labels_type_cannot_hold() -> N
     start: Any = type("Start", (), {"findings": Findings(9, classes=(-5, 0, 1, 300))})
     labels = np.array([0, 1], dtype=np.uint8)
     found = DPGBDTClassifier()._known_classes(labels, "number", start, labels.dtype)
-    assert (found.dtype, found.tolist()) == (np.uint8, [0, 1])
+    assert found.dtype == np.uint8 and found.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "lie"),
+    [
+        ({"unit": "patient", "max_rows_per_unit": 1}, {}),
+        ({"unit": "patient", "max_rows_per_unit": 5}, {"unit": "patient", "rows_per_unit": 1}),
+        ({"unit": "patient", "max_rows_per_unit": 2, "sites_per_unit": 2}, {"unit": "patient", "rows_per_unit": 3}),
+        ({"noise": "distributed"}, {}),
+        ({}, {"noise": "local"}),
+        ({}, {"kind": "Record/Count"}),
+    ],
+)
+def test_what_was_released_for_another_promise_is_refused(privacy: dict[str, Any], lie: dict[str, Any]) -> None:
+    """Noise for one row of a record does not protect a patient with five, and no report may say that it did."""
+    with pytest.raises(PlanError, match="prepared"):
+        Plan.from_dict({**PLAN, "privacy": {**PLAN["privacy"], **privacy}, "prepared": [{**RELEASE, **lie}]})
+    if "unit" in privacy:
+        rows = privacy["max_rows_per_unit"] * privacy.get("sites_per_unit", 1)
+        tables = prepared_tables(prepared_ledger(Plan.from_dict({**PLAN, "prepared": [RELEASE]})), "patient", rows)
+        plan = Plan.from_dict({**PLAN, "privacy": {**PLAN["privacy"], **privacy}, "prepared": tables})
+        assert Plan.from_dict(plan.to_dict()) == plan
+
+
+def test_no_release_of_an_evaluation_comes_before_a_training() -> None:
+    """A report would speak of an evaluation that never was, and of its noise in place of the plan's."""
+    plan = Plan.from_dict({**PLAN, "prepared": [{**RELEASE, "kind": "ScoreHistogram"}]})
+    with pytest.raises(PrivacyError) as refused:
+        prepared_ledger(plan)
+    assert refused.value.code == "malformed-ledger"
+
+
+def test_a_report_says_what_the_run_has_not_seen() -> None:
+    """Releases before a run are the word of whoever wrote the plan: their number is told, and cannot be lost."""
+    plan = Plan.from_dict({**PLAN, "prepared": [RELEASE]})
+    ledger = prepared_ledger(plan)
+    report, plain = report_of(ledger, PrivacyContext.of(plan)), report_of(ledger, PrivacyContext(delta=1e-6))
+    assert "1 of them before the run" in report.text() and report.to_dict()["n_prepared"] == 1
+    assert "before the run" not in plain.text() and "n_prepared" not in plain.to_dict()
+    check_claims(report.to_dict(), report)
+    with pytest.raises(PrivacyError, match="before the run"):
+        check_claims({key: value for key, value in report.to_dict().items() if key != "n_prepared"}, report)

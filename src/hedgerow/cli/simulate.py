@@ -44,6 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
     for epsilon in _epsilons(plan):
         own = replace(plan, privacy=replace(plan.privacy, epsilon=epsilon))
         is_plans = epsilon == plan.privacy.epsilon
+        if not is_plans:
+            # What was released before is a share of the plan's own epsilon, and may be more than all of a smaller one.
+            own = replace(own, prepared=())
         start = time.monotonic()
         # Sums are the same however the rows are spread, so masks are shown once.
         model = train_with_progress(

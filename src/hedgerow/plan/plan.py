@@ -211,6 +211,8 @@ class Prepared:
         noise: "server", "distributed" or "local".
         sites, colluders, shares: with noise of the sites, the cohort that it was agreed among; else 0.
         seeded, approximate: whether the noise came from a seed, or was a rounded floating-point Gaussian.
+        unit, rows_per_unit: the unit of privacy that the sensitivity is of, and rows of one unit at most, over all
+            sites. A plan that protects another unit, or one with more rows, would report less than was spent.
     """
 
     kind: str = checked(text)
@@ -224,6 +226,8 @@ class Prepared:
     shares: int = checked(integer(0, 100_000), 0)
     seeded: bool = checked(boolean, False)
     approximate: bool = checked(boolean, False)
+    unit: str = checked(text, "record")
+    rows_per_unit: int = checked(integer(1, 10**9), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -534,7 +538,17 @@ def _check_prepared(plan: Plan, rules: PlanRules) -> None:
         raise refuse("prepared", f"{len(plan.prepared)} releases", f'none with "{plan.model.algorithm}"')
     if plan.privacy.accountant == "pure":
         raise refuse("privacy.accountant", "pure", '"gdp", "rdp" or "pld" in a plan with [[prepared]] releases')
+    privacy = plan.privacy
     for index, release in enumerate(plan.prepared):
+        if not release.kind.isidentifier():
+            raise refuse(f"prepared[{index}].kind", release.kind, "the name of a kind of query")
+        if release.unit != privacy.unit:
+            raise refuse(f"prepared[{index}].unit", release.unit, f'"{privacy.unit}", which is privacy.unit')
+        if release.rows_per_unit < privacy.rows_per_unit:
+            expected = f"at least {privacy.rows_per_unit}, the rows of one unit that [privacy] allows"
+            raise refuse(f"prepared[{index}].rows_per_unit", release.rows_per_unit, expected)
+        if release.sigma and release.noise != privacy.noise:
+            raise refuse(f"prepared[{index}].noise", release.noise, f'"{privacy.noise}", which is privacy.noise')
         is_shared = release.noise == "distributed"
         if (release.shares > 0) != is_shared or release.shares > release.sites - release.colluders:
             raise refuse(f"prepared[{index}].shares", release.shares, "a cohort with noise of the sites, and only then")

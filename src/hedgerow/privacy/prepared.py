@@ -22,6 +22,7 @@ from hedgerow.privacy.events import (
     UnnoisedEvent,
 )
 from hedgerow.privacy.ledger import Ledger, Release
+from hedgerow.privacy.report import EVALUATION_KINDS
 from hedgerow.protocol.queries import NoiseCohort, Purpose
 
 
@@ -35,13 +36,17 @@ def prepared_events(plan: Plan) -> list[Event]:
     return [release.event for release in _releases(plan.prepared)]
 
 
-def prepared_tables(releases: Iterable[Release]) -> list[dict[str, Any]]:
+def prepared_tables(
+    releases: Iterable[Release], unit: str = "record", rows_per_unit: int = 1
+) -> list[dict[str, Any]]:
     """Releases of a survey as the plan's [[prepared]] tables; `prepared_ledger` reads them back.
+
+    `unit` and `rows_per_unit` are what the releases' sensitivities are of, as in `Prepared`.
 
     Raises:
         PrivacyError: code "malformed-ledger", for a release that is no Gaussian sum.
     """
-    return [_table_of(release) for release in releases]
+    return [_table_of(release) | {"unit": unit, "rows_per_unit": rows_per_unit} for release in releases]
 
 
 @lru_cache(maxsize=8)
@@ -50,6 +55,9 @@ def _releases(prepared: tuple[Prepared, ...]) -> tuple[Release, ...]:
 
 
 def _release_of(number: int, prepared: Prepared) -> Release:
+    if prepared.kind in EVALUATION_KINDS:
+        # A report would take it for an evaluation's, whose noise may be another's, and which no plan asks for.
+        raise PrivacyError("malformed-ledger", what=f"No {prepared.kind} of an evaluation comes before a training.")
     cohort = NoiseCohort(prepared.sites, prepared.colluders, prepared.shares) if prepared.shares else None
     return Release(
         purpose=str(Purpose(number, prepared.kind, prepared.subject)),

@@ -60,6 +60,7 @@ class PrivacyContext:
         bounds_from_data: whether bounds or categories were read off the data.
         candidates_from_data: whether split candidates were; the counts that they came from are in the ledger.
         n_records: the number of records that the plan declares; None when it is not known.
+        n_prepared: releases that the plan says were made before the run; no one in the run has seen them.
     """
 
     delta: float
@@ -74,6 +75,7 @@ class PrivacyContext:
     bounds_from_data: bool = False
     candidates_from_data: bool = False
     n_records: int | None = None
+    n_prepared: int = 0
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -97,6 +99,7 @@ class PrivacyContext:
             bounds_from_data=privacy.bounds_from_data,
             candidates_from_data=plan.reads_quantiles,
             n_records=privacy.n_records,
+            n_prepared=len(plan.prepared),
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
@@ -270,6 +273,8 @@ class PrivacyReport(PrivacyContext):
             del content["candidates_from_data"]
         if self.sites_per_unit == 1:
             del content["sites_per_unit"]
+        if not self.n_prepared:
+            del content["n_prepared"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -302,6 +307,8 @@ class PrivacyReport(PrivacyContext):
         lines.append(f"  neighbouring data {self.adjacency} {'record' if self.unit == 'record' else self.unit}")
         choices = f", {self.n_choices} of them choices from exact sums" if self.n_choices else ""
         lines.append(f"  releases          {self.n_releases} noisy sums{choices}")
+        if self.n_prepared:
+            lines.append(f"                    {self.n_prepared} of them before the run, by the word of its plan alone")
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         lines.append(f"  noise             {modes}: {self.trust}")
         if self.guarantee == "holds":
@@ -366,6 +373,8 @@ def check_claims(claims: Mapping[str, Any], report: PrivacyReport, *, exact: boo
         raise _untrue("a unit has rows at fewer sites", f"at {report.sites_per_unit}, says the plan")
     if claims.get("n_choices", 0) != report.n_choices:
         raise _untrue(f"{claims.get('n_choices', 0)} releases are choices", f"{report.n_choices} are")
+    if claims.get("n_prepared", 0) != report.n_prepared:
+        raise _untrue(f"{claims.get('n_prepared', 0)} releases were before the run", f"{report.n_prepared} were")
     if report.cohorts and claims.get("cohorts") != report._cohorts_as_dicts():
         raise _untrue("the sites that added noise are others", "every release names its own")
     for name in _VOIDING:
