@@ -175,7 +175,8 @@ def test_data_frames_with_categories() -> None:
     with pytest.raises(ValueError, match="feature"):
         model.predict(frame.drop(columns="size"))
     with pytest.raises(UsageError) as caught:
-        DPGBDTClassifier(bounds={"size": (-3, 3)}, classes=["no", "yes"], n_records=100).fit(frame, y)
+        as_text = frame.astype({"colour": object})
+        DPGBDTClassifier(bounds={"size": (-3, 3)}, classes=["no", "yes"], n_records=100).fit(as_text, y)
     assert "'colour'" in str(caught.value)
 
 

@@ -32,9 +32,12 @@ class TrainingProgress:
         plan: the plan.
         n_sites: sites that take part.
         quiet: show nothing.
+        patience: seconds before anything is shown, >= 0.
     """
 
-    def __init__(self, plan: Plan, n_sites: int, *, quiet: bool = False, title: str = "Training") -> None:
+    def __init__(
+        self, plan: Plan, n_sites: int, *, quiet: bool = False, title: str = "Training", patience: float = 0.0
+    ) -> None:
         self._plan = plan
         self._sites = f"{n_sites} site{'' if n_sites == 1 else 's'}"
         self._title = title
@@ -46,9 +49,18 @@ class TrainingProgress:
         self._spent = 0.0
         self._last_epsilon = self._last_line = -math.inf
         self._bar: Progress | None = None
+        self._patience = patience
+        self._starts_at = math.inf
 
     def __enter__(self) -> TrainingProgress:
-        self._last_line = time.monotonic()
+        now = time.monotonic()
+        self._starts_at = now + self._patience
+        self._last_line = now + self._patience - _SECONDS_BETWEEN_LINES if self._patience else now
+        if not self._patience:
+            self._start_bar()
+        return self
+
+    def _start_bar(self) -> None:
         if not self._quiet and self._console.is_terminal:
             self._bar = Progress(
                 SpinnerColumn(),
@@ -65,7 +77,6 @@ class TrainingProgress:
             # The kernels are compiled on a machine's first run, before the first release.
             self._task = self._bar.add_task("Starting", total=self._total, epsilon=self._epsilon_text())
             self._bar.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -80,6 +91,10 @@ class TrainingProgress:
             return
         now = time.monotonic()
         is_last = self._done >= self._total
+        if now < self._starts_at:
+            return
+        if self._bar is None:
+            self._start_bar()
         if now - self._last_epsilon >= _SECONDS_BETWEEN_EPSILONS or is_last:
             self._spent = self._epsilon(ledger)
             self._last_epsilon = now

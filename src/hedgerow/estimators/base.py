@@ -13,8 +13,10 @@ import secrets
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Real
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,21 +25,22 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from hedgerow.data.columns import distinct_texts, numbers, texts_of_cells
+from hedgerow.data.columns import distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.faults import Place
 from hedgerow.data.frames import as_columns, collected
 from hedgerow.data.site_data import SiteData
-from hedgerow.data.units import records_from_columns
+from hedgerow.data.units import records_from_columns, rows_within_bound
 from hedgerow.errors import DataError, UsageError
 from hedgerow.local.survey import survey_sites
-from hedgerow.local.training import train
+from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
-from hedgerow.plan.plan import PLAN_VERSION, Plan
+from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyReport
+from hedgerow.server.release import Progress
 from hedgerow.survey.program import Findings, Questions
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.readings import Range
@@ -63,12 +66,30 @@ class Declaration:
 
     Attributes:
         bounds: (min, max) per feature in order, or by name or position, "private" among them for what a survey is to
-            find; "private" for all; "data" to read them off `X`; None for none.
-        categories: by name or position of a feature, its categories.
+            find; one (min, max) for all columns of numbers; "private" for all; "data" to read them off `X`; None for
+            none.
+        categories: by name of a feature, its categories.
     """
 
     bounds: Any
-    categories: Mapping[Any, Sequence[Any]] | None
+    categories: Mapping[str, Sequence[Any]]
+
+    @classmethod
+    def of(
+        cls, bounds: Any, categories: Mapping[Any, Sequence[Any]] | None, table: Table, names: Sequence[str]
+    ) -> Self:
+        """What the caller says, and beside it what the types of the columns say.
+
+        Args: categories: by name or position.
+
+        Raises:
+            UsageError: categories for a feature that does not exist.
+        """
+        given = _by_name(categories, names, "categories")
+        if _is_word(bounds, FROM_DATA):
+            return cls(bounds, given)
+        typed = {name: categories_of_type(column(table, name, index)) for index, name in enumerate(names)}
+        return cls(bounds, {name: own for name, own in typed.items() if own} | given)
 
     @property
     def from_data(self) -> bool:
@@ -78,20 +99,26 @@ class Declaration:
         """The columns of numbers whose bounds are to be found; raises UsageError as `declared_features`."""
         if self.from_data:
             return ()
-        bounds = self.bounds_of(names)
+        bounds = self.bounds_of(table, names)
         return tuple(
             name
             for index, name in enumerate(names)
             if bounds.get(name) == PRIVATE and kind_of_column(column(table, name, index)) == "number"
         )
 
-    def bounds_of(self, names: Sequence[str]) -> dict[str, Any]:
+    def bounds_of(self, table: Table, names: Sequence[str]) -> dict[str, Any]:
         """By name, of the features without categories: (min, max), or "private"; raises UsageError."""
-        categories = _by_name(self.categories, names, "categories")
+        categories = self.categories
         if self.bounds is None:
             raise UsageError("bounds-missing")
         if _is_word(self.bounds, PRIVATE):
             return {name: PRIVATE for name in names if name not in categories}
+        if is_one_pair(self.bounds):
+            return {
+                name: _pair(self.bounds, name) if kind_of_column(column(table, name, index)) == "number" else PRIVATE
+                for index, name in enumerate(names)
+                if name not in categories
+            }
         if isinstance(self.bounds, str):
             raise UsageError("bounds-unknown", bounds=self.bounds)
         return _bounds_by_name(self.bounds, names, categories)
@@ -99,6 +126,26 @@ class Declaration:
 
 def _is_word(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
+
+
+def is_one_pair(bounds: Any) -> bool:
+    """Whether bounds are two numbers, for all columns, and not one entry per feature."""
+    if isinstance(bounds, str | Mapping) or not hasattr(bounds, "__len__") or len(bounds) != 2:
+        return False
+    return all(isinstance(bound, Real) and not isinstance(bound, bool | np.bool_) for bound in bounds)
+
+
+def categories_of_type(values: Any) -> list[Any]:
+    """The categories that a column's type lists (pandas' category, polars' Enum), where a plan can list them; or none.
+
+    They are part of the type, not of the cells; what has more of them than a plan can list is text like any other.
+    """
+    kind = _type_of(values)
+    if type(kind).__name__ not in ("CategoricalDtype", "Enum"):
+        return []
+    listed = [_scalar(value) for value in kind.categories]
+    is_plain = all(isinstance(value, str | int | float) for value in listed)
+    return listed if is_plain and len(listed) <= MAX_CATEGORIES else []
 
 
 def is_dataframe(X: Any) -> bool:
@@ -162,8 +209,8 @@ def declared_features(
     Raises:
         UsageError: bounds or categories are missing, of another length, or for features that do not exist.
     """
-    categories = _by_name(declaration.categories, names, "categories")
-    bounds = {} if declaration.from_data else declaration.bounds_of(names)
+    categories = declaration.categories
+    bounds = {} if declaration.from_data else declaration.bounds_of(table, names)
     features = []
     for index, name in enumerate(names):
         if name in categories:
@@ -340,17 +387,36 @@ def warn_of_few_records(questions: Questions, findings: Findings, columns: Seque
 
 
 @dataclass(frozen=True, eq=False)
+class Holders:
+    """Whose the rows are, as `fit` is told.
+
+    Attributes:
+        sites: the name of each row's site [n]; None for one site.
+        units: the identifier of whom each row is about [n]; None where each row is one by itself.
+    """
+
+    sites: Any = None
+    units: Any = None
+
+
+SECONDS_BEFORE_PROGRESS = 1.0
+"""A fit that is shorter says nothing of its progress."""
+
+
+@dataclass(frozen=True, eq=False)
 class Start:
     """What is known before training.
 
     Attributes:
         structure_seed: of the trees.
         noise: where noise comes from, for the survey and for the training.
-        rows: of each site.
+        rows: of each site whose rows are summed by themselves.
         findings: what a survey found; of little meaning where none was needed.
         ledger: the survey's releases.
         found: by name, the ranges of the columns that were asked for.
         n_records: as declared or found.
+        has_units: whether rows of one unit are protected together.
+        is_masked: whether sums over sites are taken under masks.
     """
 
     structure_seed: int
@@ -360,6 +426,8 @@ class Start:
     ledger: Ledger
     found: Mapping[str, Range]
     n_records: Any = 1
+    has_units: bool = False
+    is_masked: bool = False
 
 
 def _raw_columns(table: Table, names: Sequence[str], wanted: Sequence[str]) -> list[NDArray[Any]]:
@@ -427,56 +495,94 @@ class PrivateTrees(BaseEstimator):
 
     # Training ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, table: Table, y: NDArray[Any], asked: str, sites: Any) -> Start:
+    def _begin(self, table: Table, y: NDArray[Any], asked: str, holders: Holders) -> Start:
         """Find by a survey what is not declared. Everything that can be refused without it, is refused before it.
 
         Args:
             y: the labels.
             asked: what to find of them, as `Questions.label`; texts are as `texts_of_cells` gives them.
-            sites: as in `fit`.
+            holders: whose the rows are.
         """
-        names, declaration = self._feature_names(), Declaration(self.bounds, self.categories)
+        names, n_rows = self._feature_names(), len(y)
         structure_seed, noise = self._randomness()
-        rows = rows_of_sites(sites, len(y))
-        columns = declaration.surveyed(table, names)
-        start = Start(structure_seed, noise, rows, Findings(1), Ledger(), dict.fromkeys(columns, Range(0.0, 1.0)))
+        if self.max_rows_per_unit != 1 and holders.units is None:
+            raise UsageError("units-missing", max_rows_per_unit=self.max_rows_per_unit)
+        by_site = rows_of_sites(holders.sites, n_rows)
+        is_masked = bool(self.secure_sums) and len(by_site) >= SMALLEST_MASKED_COHORT
+        columns = self._declaration(table, names).surveyed(table, names)
+        start = Start(
+            structure_seed, noise, by_site if is_masked else {"site": None}, Findings(1), Ledger(),
+            dict.fromkeys(columns, Range(0.0, 1.0)), has_units=holders.units is not None, is_masked=is_masked,
+        )  # fmt: skip
         label = {"name": _free_name("label", names), **_TRIAL_LABEL}
-        trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(len(y)) or 1))
+        trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
+        if holders.units is not None:
+            kept = self._within_bound(holders.units, n_rows, trial)
+            start, n_rows = replace(start, rows=_only(start.rows, kept)), int(np.count_nonzero(kept))
         questions = Questions(
             epsilon=trial.privacy.epsilon,
             delta=trial.privacy.delta,
             accountant=trial.privacy.accountant,
             n_columns=len(columns),
-            n_records=self._declared_n_records(len(y)),
+            n_records=self._declared_n_records(n_rows),
             label=asked,
+            rows_per_unit=trial.privacy.rows_per_unit,
         )
         if questions.is_empty:
-            return replace(start, n_records=trial.privacy.n_records)
+            return replace(start, n_records=questions.n_records)
         raw = _raw_columns(table, names, columns) + ([] if asked in ("", "texts") else [y])
-        raw_sites = {name: RawSite(raw, y if asked == "texts" else None, own, len(y)) for name, own in rows.items()}
+        texts = y if asked == "texts" else None
+        raw_sites = {name: RawSite(raw, texts, own, len(y)) for name, own in start.rows.items()}
         surveyed = survey_sites(questions, raw_sites, noise)
         findings = surveyed.findings
         warn_of_few_records(questions, findings, columns)
         found = dict(zip(columns, findings.ranges, strict=True))
         return replace(start, findings=findings, ledger=surveyed.ledger, found=found, n_records=findings.n_records)
 
+    def _within_bound(self, units: Any, n_rows: int, trial: Plan) -> NDArray[np.bool_]:
+        """Which rows stay, bool [n]: of each unit at most `max_rows_per_unit`, over all sites together.
+
+        It is decided before anything is found, so that survey and training see the same rows, and by nothing but the
+        unit's own rows and the plan as far as it is known by then.
+        """
+        shape = getattr(units, "shape", (len(units),))
+        if shape != (n_rows,):
+            raise DataError("data-units-shape", shape=shape, n_labels=n_rows)
+        names = identifiers(units, Place("units", "units", 0))
+        rows, _ = rows_within_bound(names, trial.privacy.rows_per_unit, bytes.fromhex(trial.digest))
+        kept = np.zeros(n_rows, dtype=np.bool_)
+        kept[rows] = True
+        return kept
+
     def _train(self, table: Table, y: NDArray[Any], label: Mapping[str, Any], start: Start) -> None:
         names = self._feature_names()
         plan = self._plan(table, names, {"name": _free_name("label", names), **label}, start)
         labels = self._encoded(y, plan)
         kept = self._kept(labels)
-        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads:
+        with use_threads(threads_of_jobs(self.n_jobs)) as n_threads, self._shown(plan, len(start.rows)) as progress:
             site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, start.rows, kept)
-            self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads)
+            self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
+
+    def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
+        """What shows how far a training is, where that is asked for."""
+        if not self.verbose:
+            return nullcontext()
+        from hedgerow.cli.progress import TrainingProgress
+
+        return TrainingProgress(plan, n_sites, patience=SECONDS_BEFORE_PROGRESS)
 
     def _kept(self, labels: NDArray[np.int32]) -> NDArray[np.bool_] | None:
         """Which rows are trained on; None for all."""
         return None
 
     def _plan(self, table: Table, names: Sequence[str], label: Mapping[str, Any], start: Start) -> Plan:
-        declaration = Declaration(self.bounds, self.categories)
+        declaration = self._declaration(table, names)
+        unit: dict[str, Any] = {}
+        if start.has_units:
+            name = _free_name("unit", [*names, label["name"]])
+            unit = {"unit": name, "max_rows_per_unit": plain(self.max_rows_per_unit)}
         return Plan.from_dict(
             {
                 "version": PLAN_VERSION,
@@ -488,10 +594,12 @@ class PrivateTrees(BaseEstimator):
                     "accountant": self.accountant,
                     "n_records": start.n_records,
                     "bounds_from_data": declaration.from_data,
+                    **unit,
                 },
+                "federation": {"secure_aggregation": start.is_masked},
                 "label": label,
                 "features": declared_features(table, names, declaration, start.found),
-                "prepared": prepared_tables(start.ledger),
+                "prepared": prepared_tables(start.ledger, *unit.values()),
             }
         )
 
@@ -509,7 +617,10 @@ class PrivateTrees(BaseEstimator):
     @property
     def _reads_data(self) -> bool:
         """Whether what is not declared is read off the data, which voids the guarantee."""
-        return Declaration(self.bounds, self.categories).from_data
+        return _is_word(self.bounds, FROM_DATA)
+
+    def _declaration(self, table: Table, names: Sequence[str]) -> Declaration:
+        return Declaration.of(self.bounds, self.categories, table, names)
 
     def _randomness(self) -> tuple[int, NoiseSource]:
         """The seed of the structure, and the noise: the operating system's, unless `random_state` is given."""
@@ -593,6 +704,11 @@ def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]
     return {str(name): np.flatnonzero(number == index) for index, name in enumerate(distinct)}
 
 
+def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    """Each site's rows, of those that are kept: bool [n]."""
+    return {name: np.flatnonzero(kept) if own is None else own[kept[own]] for name, own in rows.items()}
+
+
 def split_sites(
     codes: CodeArray, labels: NDArray[np.int32], rows: Rows, kept: NDArray[np.bool_] | None = None
 ) -> dict[str, SiteData]:
@@ -605,9 +721,7 @@ def split_sites(
         kept: bool [n], the rows that are used; None for all.
     """
     found = {}
-    for name, own in rows.items():
-        if kept is not None:
-            own = np.flatnonzero(kept) if own is None else own[kept[own]]
+    for name, own in (rows if kept is None else _only(rows, kept)).items():
         found[name] = SiteData(codes, labels) if own is None else SiteData(codes[:, own], labels[own])
     return found
 

@@ -31,6 +31,7 @@ from hedgerow.data.site_data import scaled_label
 from hedgerow.errors import DataError, UsageError
 from hedgerow.estimators.base import (
     PRIVATE,
+    Holders,
     PrivateTrees,
     Start,
     finite_range,
@@ -54,20 +55,33 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         split_method, weight_update, split_candidates, interaction, interaction_size, batch_size: as in a plan.
         accountant: "gdp" (exact) or "rdp".
         bounds: "private" finds them by noisy counts, for about 5 % of the budget. Or (min, max) per feature in order,
-            or a dictionary by name or position, "private" for some of them; values beyond are clamped. Public.
+            or a dictionary by name or position, "private" for some of them, or one pair for all columns of numbers:
+            bounds=(0, 1). Values beyond are clamped. Public.
             "data" reads bounds, categories and classes off the data, which voids the guarantee.
-        categories: dictionary from a feature's name or position to the list of its public categories. A column of text
-            without is hashed into 32 public buckets, which costs nothing.
+        categories: dictionary from a feature's name or position to the list of its public categories. Without, those
+            that the column's type lists are **taken as public** (pandas' `category`, polars' `Enum`): give the type
+            from a code book, for `astype("category")` lists what stands in the rows. Other text is hashed into 32
+            public buckets, which costs nothing.
         classes: the public list of classes; None finds whole numbers from -128 to 1023, or texts of up to 16 bytes,
             by noisy counts, for 2 % of the budget. Rows of a class that is not found are left out.
         n_records: the public or declared number of records; None counts them, with noise.
         random_state: None takes structure and noise from the operating system. An integer seeds both: the same fit
             again, for experiments; anyone who knows it can remove the noise, so the report calls the guarantee void.
         n_jobs: threads; None means 1, -1 all.
+        max_rows_per_unit: with `units` in `fit`: rows of one unit that are used at most, at all sites together. All
+            noise grows with it.
+        secure_sums: True adds up masked vectors of three sites or more, as a network would carry them, for the same
+            trees. False (the default) sums all rows at once, many times faster: they are all in this process anyway.
+            The plan and the report say which it was.
+        verbose: 1 shows on stderr how far a fit is that takes more than a second.
 
     Attributes:
         classes_: sorted. model_: the `Model`. privacy_report_, ledger_: what was promised and released.
-        n_features_in_, feature_names_in_: as in scikit-learn.
+        n_features_in_, feature_names_in_: as in scikit-learn; the model's features have these names, also behind a
+            `ColumnTransformer` or `Pipeline` with `set_output(transform="pandas")`.
+
+    Each fit spends its epsilon again, so a `GridSearchCV` over 10 settings with 5 folds is 51 fits, and the report of
+    its best estimator speaks of one of them. `hedgerow.tune` chooses among settings within one epsilon.
     """
 
     def __init__(
@@ -93,16 +107,21 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         joint_clip: float | str = "auto",
         random_state: Any = None,
         n_jobs: int | None = None,
+        max_rows_per_unit: int = 1,
+        secure_sums: bool = False,
+        verbose: int = 0,
     ) -> None:
         keep_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPGBDTClassifier:
+    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTClassifier:
         """Train over the sites that hold the rows.
 
         Args:
             X: matrix or table [n, n_features], of pandas, polars (lazy as well), Arrow or DuckDB; NaN is missing.
             y: classes [n].
             sites: the name of each row's site [n]; None for one site.
+            units: the identifier of whom each row is about [n], where a person may have several rows: the guarantee
+                is then for a person, of whom `max_rows_per_unit` rows are used. None protects single rows.
             others: nothing; a `sample_weight` is refused with its reason.
 
         Raises:
@@ -121,7 +140,7 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         table, y = self._table_and_label(X, y)
         y = np.asarray(y)
         check_classification_targets(y)
-        start = self._begin(table, *self._asked(y, kind), sites)
+        start = self._begin(table, *self._asked(y, kind), Holders(sites, units))
         # Of a list, numpy's type follows from all of its values: one row would decide how every class is written.
         kept = y.dtype if isinstance(cells, np.ndarray) and kind == "number" and y.dtype.kind in "biuf" else None
         classes = self._known_classes(y, kind, start, kept)
@@ -232,11 +251,14 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         joint_clip: float | str = "auto",
         random_state: Any = None,
         n_jobs: int | None = None,
+        max_rows_per_unit: int = 1,
+        secure_sums: bool = False,
+        verbose: int = 0,
         loss: str = "squared_error",
     ) -> None:
         keep_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPGBDTRegressor:
+    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
         refuse_weights(others)
         y, kind = _read_labels(y)
@@ -248,7 +270,7 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         if not np.isfinite(values).all():
             raise DataError("data-label-not-finite")
         is_known = self.label_bounds is not None or self._reads_data
-        start = self._begin(table, values, "" if is_known else "bounds", sites)
+        start = self._begin(table, values, "" if is_known else "bounds", Holders(sites, units))
         self._train(table, values, self._label(values, start), start)
         return self
 

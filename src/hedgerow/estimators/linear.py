@@ -30,8 +30,8 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
     """A boosted linear model for two classes, with differential privacy for each record.
 
     Parameters:
-        epsilon, delta, accountant, bounds, categories, classes, n_records, random_state, n_jobs: as in
-            `DPGBDTClassifier`.
+        epsilon, delta, accountant, bounds, categories, classes, n_records, random_state, n_jobs, max_rows_per_unit,
+            secure_sums, verbose: as in `DPGBDTClassifier`.
         loss: "logistic" (the default), "squared" or "hinge". Probabilities are calibrated for the first only.
         rounds, scale, row_norm, gram_share, ridge, learning_rate: as in a plan's [adassp].
 
@@ -57,6 +57,9 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         n_records: int | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
+        max_rows_per_unit: int = 1,
+        secure_sums: bool = False,
+        verbose: int = 0,
     ) -> None:
         keep_parameters(self, locals())
 
@@ -65,13 +68,13 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: Any, sites: Any = None, **others: Any) -> DPLinearClassifier:
+    def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPLinearClassifier:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`.
 
         Raises:
             UsageError: code "classes", for three classes or more.
         """
-        super().fit(X, y, sites, **others)
+        super().fit(X, y, sites, units, **others)
         return self
 
     def _train(self, table: Any, y: Any, label: Mapping[str, Any], start: Start) -> None:
@@ -105,5 +108,8 @@ class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
         n_records: int | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
+        max_rows_per_unit: int = 1,
+        secure_sums: bool = False,
+        verbose: int = 0,
     ) -> None:
         keep_parameters(self, locals())

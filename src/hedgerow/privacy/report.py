@@ -61,6 +61,7 @@ class PrivacyContext:
         candidates_from_data: whether split candidates were; the counts that they came from are in the ledger.
         n_records: the number of records that the plan declares; None when it is not known.
         n_prepared: releases that the plan says were made before the run; no one in the run has seen them.
+        sums_in_clear: whether the plan has sums over sites added up without masks.
     """
 
     delta: float
@@ -76,6 +77,7 @@ class PrivacyContext:
     candidates_from_data: bool = False
     n_records: int | None = None
     n_prepared: int = 0
+    sums_in_clear: bool = False
 
     def __post_init__(self) -> None:
         get_accountant(self.accountant)
@@ -100,6 +102,7 @@ class PrivacyContext:
             candidates_from_data=plan.reads_quantiles,
             n_records=privacy.n_records,
             n_prepared=len(plan.prepared),
+            sums_in_clear=not plan.federation.secure_aggregation,
         )
 
     def with_evaluation(self, evaluation: PrivacyContext) -> PrivacyContext:
@@ -275,6 +278,8 @@ class PrivacyReport(PrivacyContext):
             del content["sites_per_unit"]
         if not self.n_prepared:
             del content["n_prepared"]
+        if not self.sums_in_clear:
+            del content["sums_in_clear"]
         for name in _FLOATS:
             if content.get(name) == math.inf:
                 content[name] = _INFINITE
@@ -311,6 +316,8 @@ class PrivacyReport(PrivacyContext):
             lines.append(f"                    {self.n_prepared} of them before the run, by the word of its plan alone")
         modes = "; ".join([self.noise_mode, *(f"{mode} in evaluations" for mode in self.evaluation_modes)])
         lines.append(f"  noise             {modes}: {self.trust}")
+        if self.sums_in_clear:
+            lines.append("  sums of sites     in the clear: whoever added them up could see each site's own")
         if self.guarantee == "holds":
             lines.append(f"  in words          {_in_words(self)}")
         return "\n".join(lines)
