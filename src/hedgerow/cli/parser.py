@@ -127,12 +127,22 @@ north.csv#separator=semicolon,decimal=comma,encoding=cp1252 (docs/data.md).
 """
 
 
+_SURVEY_EXAMPLE = """\
+examples:
+  hedgerow survey patients.csv --epsilon 0.3
+  hedgerow survey --site north=north.csv --site south=south.csv --label ill --epsilon 0.3 --out statistics
+
+The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
+counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md).
+"""
+
+
 def _add_engine(add: Callable[..., Any]) -> None:
     add("--engine", choices=sorted(ENGINES), default="grpc", help="what carries the messages (%(default)s)")
 
 
 def _add_local(commands: Any) -> None:
-    """Add `demo`, `plan`, `privacy`, `simulate`, `check` and `train`."""
+    """Add `demo`, `plan`, `privacy`, `simulate`, `check`, `survey` and `train`."""
     add = _command(commands, "demo", "hedgerow.cli.demo:run", "six sites train a private model on real data")
     text = "folder for the results, without a model; without it: hedgerow-demo, where an earlier model is set aside"
     add("--out", metavar="FOLDER", help=text)
@@ -157,6 +167,7 @@ def _add_local(commands: Any) -> None:
     add("plan", **_PLAN)
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
     add("--json", **_JSON)
+    _add_survey(commands)
     text = "train over sites whose tables are all on this machine"
     add = _command(commands, "train", "hedgerow.cli.train:run", text, _TRAIN_EXAMPLE)
     add("plan", **_PLAN)
@@ -170,6 +181,24 @@ def _add_local(commands: Any) -> None:
     add("--json", **_JSON)
 
 
+def _add_survey(commands: Any) -> None:
+    text = "describe tables before anyone trains: private counts, shares, quantiles"
+    add = _command(commands, "survey", "hedgerow.cli.survey:run", text, _SURVEY_EXAMPLE)
+    add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file, or a database's URL with a query")
+    add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="one site's table instead; repeat")
+    add("--epsilon", type=_above_zero, required=True, metavar="E", help="what all these statistics may cost")
+    add("--delta", type=float, default=1e-6, metavar="D", help="the chance that the promise fails (%(default)s)")
+    text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
+    add("--label", default="", metavar="COLUMN", help=text)
+    add("--schema", metavar="PLAN", help="a plan, or part of one: types, bounds and categories that are public")
+    add("--without", action="append", default=[], metavar="COLUMN", help="leave this column out; repeat")
+    text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
+    add("--train-epsilon", type=_above_zero, metavar="T", help=text)
+    add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
+    add("--seed", **_SEED)
+    add("--json", **_JSON)
+
+
 def _add_plan(actions: Any) -> None:
     add = _command(actions, "init", "hedgerow.cli.plan:init", "draft a commented plan from a table's header")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
@@ -178,7 +207,9 @@ def _add_plan(actions: Any) -> None:
     add("--codebook", metavar="CSV", help=text)
     text = "types, bounds, categories and classes may be published, so read them off the file"
     add("--bounds-are-public", action="store_true", help=text)
-    add("--epsilon", type=float, metavar="E", help="the promise")
+    text = "find types, bounds, categories, classes and the number of records by noisy sums that cost --epsilon"
+    add("--private", action="store_true", help=text)
+    add("--epsilon", type=float, metavar="E", help="the promise; with --private, what the noisy sums may cost")
     add("--delta", type=float, metavar="D", help="the chance that it fails")
     add("--n-records", type=_whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")

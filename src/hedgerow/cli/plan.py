@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hedgerow.cli.inputs import new_file, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
+from hedgerow.cli.survey import private_draft
 from hedgerow.data.codebook import read_codebook
 from hedgerow.data.drafts import draft_plan, plan_toml, toml_section
 from hedgerow.errors import UsageError
@@ -18,6 +20,9 @@ from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_name
 def init(arguments: argparse.Namespace) -> None:
     """Print the draft, or write it to a file that does not exist yet."""
     out = None if arguments.out is None else new_file(arguments.out)
+    if arguments.private:
+        _write(private_draft(arguments), out)
+        return
     text = draft_plan(
         arguments.data,
         arguments.label,
@@ -27,6 +32,11 @@ def init(arguments: argparse.Namespace) -> None:
         n_records=arguments.n_records,
         codebook=None if arguments.codebook is None else read_codebook(arguments.codebook),
     )
+    _write(text, out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    """Print a draft, or write it and say what is left to do."""
     if out is None:
         print(text, end="")
         return

@@ -87,7 +87,7 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
         DataError: for a column whose type is none of numbers, text and true/false.
     """
     typed = _typed(column)
-    if isinstance(typed, pa.Array) and not _is_text(typed.type):
+    if isinstance(typed, pa.Array) and not is_text(typed.type):
         return _numbers_of_typed(typed, place)
     read = _numbers_of_texts if isinstance(typed, pa.Array) else _numbers_of_objects
     found, undecodable, bad = read(typed, place.has_decimal_commas)
@@ -173,6 +173,25 @@ def texts_of_cells(column: Any, place: Place) -> list[str | None]:
     for index in np.flatnonzero(texts.unreadable[texts.codes]).tolist():
         found[index] = str(_value_at(typed, index))
     return found
+
+
+def coded_texts(column: Any, place: Place) -> tuple[list[str], NDArray[np.intp]]:
+    """The distinct canonical texts of a column, and which of them each cell has: intp [n], -1 where there is none.
+
+    A cell that is neither a number nor text has none, like one that is missing; nothing is refused because of a cell.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    texts = _texts(_typed(column), place)
+    has_none = _flags(_is_missing(texts.distinct)) | texts.unreadable
+    canonical = _canonical(texts.distinct).to_pylist()
+    numbers_of: dict[str, int] = {}
+    table = [
+        -1 if absent or text is None else numbers_of.setdefault(text, len(numbers_of))
+        for text, absent in zip(canonical, has_none.tolist(), strict=True)
+    ]
+    return list(numbers_of), np.array(table or [-1], dtype=np.intp)[texts.codes]
 
 
 def distinct_texts(column: Any, place: Place) -> Any:
@@ -283,7 +302,8 @@ def _typed_of_numpy(column: NDArray[Any]) -> Any:
     return pa.array(column.astype(column.dtype.newbyteorder("=")), from_pandas=True)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of text, or of bytes that may be text."""
     return any(
         is_kind(kind)
         for is_kind in (
@@ -297,11 +317,11 @@ def _value_at(typed: Any, index: int) -> object:
     if not isinstance(typed, pa.Array):
         value: object = typed[index]
         return value
-    if _is_text(typed.type):
+    if is_text(typed.type):
         # Not as text: these bytes may be none.
         content = typed.slice(index, 1).cast(pa.large_binary())[0].as_py()
         return None if content is None else content.decode("utf-8", errors="backslashreplace")
-    if _is_moment(typed.type):
+    if is_moment(typed.type):
         return _of_moments(typed.slice(index, 1))[0].as_py()
     value = typed[index].as_py()
     return value
@@ -446,14 +466,14 @@ def _texts(typed: Any, place: Place) -> _Texts:
     if pa.types.is_null(kind):
         typed = typed.cast(pa.string())
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if not (_is_text(typed.type) or _is_moment(kind) or any(is_kind(kind) for is_kind in known)):
+    if not (is_text(typed.type) or is_moment(kind) or any(is_kind(kind) for is_kind in known)):
         raise DataError("data-column-type", source=place.source, column=place.column, found=kind)
     unreadable = np.zeros(len(typed), dtype=np.bool_)
-    if _is_text(typed.type):
+    if is_text(typed.type):
         typed, unreadable = _decoded(typed)
     elif pa.types.is_float16(kind):
         typed = typed.cast(pa.float32())
-    elif _is_moment(kind):
+    elif is_moment(kind):
         typed = _of_moments(typed)
     encoded = typed.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.intp)
@@ -471,7 +491,7 @@ def _of_distinct(values: Any) -> tuple[Any, Flags]:
     """The text of each value of an Arrow type, and whether it is ambiguous."""
     kind = values.type
     ambiguous = np.zeros(len(values), dtype=np.bool_)
-    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pc.cast(values, pa.string()), ambiguous
     if pa.types.is_floating(kind):
         floats = _as_floats(values)
@@ -483,7 +503,8 @@ def _of_distinct(values: Any) -> tuple[Any, Flags]:
     return pa.array([_raw(value) for value in values.to_pylist()], pa.string()), ambiguous
 
 
-def _is_moment(kind: Any) -> bool:
+def is_moment(kind: Any) -> bool:
+    """Whether an Arrow type is one of dates or times."""
     return bool(pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind))
 
 

@@ -35,6 +35,7 @@ def plan_toml(plan: Plan) -> str:
     # The algorithm's own section, if the plan has one, is a table like the others.
     parts += [toml_section(name, values) for name, values in table.items() if isinstance(values, Mapping)]
     parts += [toml_section("[features]", feature) for feature in table["features"]]
+    parts += [toml_section("[prepared]", release) for release in table.get("prepared", ())]
     return "\n".join(parts)
 
 

@@ -18,6 +18,7 @@ class ParquetTable:
     """A Parquet file; see `Table`."""
 
     first_row = 1
+    is_typed = True
 
     def __init__(self, location: str) -> None:
         self._file = existing_file(location)

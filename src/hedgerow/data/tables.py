@@ -18,6 +18,8 @@ class Table(Protocol):
         source: what messages call it.
         first_row: what its first row is called there.
         has_decimal_commas: whether text such as "3,5" is a number; a table that does not say has none.
+
+    A table whose columns have types of their own, whatever their cells are, has `is_typed = True` as well.
     """
 
     source: str

@@ -289,8 +289,11 @@ class PrivacyReport(PrivacyContext):
     def _cohorts_as_dicts(self) -> list[dict[str, int]]:
         return [{**cohort.to_dict(), "releases": count} for cohort, count in self.cohorts.items()]
 
-    def text(self) -> str:
-        """The report for a person: some lines of plain words, without a newline at the end."""
+    def text(self, subject: str = "the model") -> str:
+        """The report for a person: some lines of plain words, without a newline at the end.
+
+        Args: subject: what was released.
+        """
         lines = [f"Privacy guarantee: {'HOLDS' if self.guarantee == 'holds' else 'VOID'}"]
         lines += [f"  ! {reason[0].upper()}{reason[1:]}." for reason in self.voided_by]
         lines += [f"  ! Warning: {warning}." for warning in self.warnings]
@@ -319,7 +322,7 @@ class PrivacyReport(PrivacyContext):
         if self.sums_in_clear:
             lines.append("  sums of sites     in the clear: whoever added them up could see each site's own")
         if self.guarantee == "holds":
-            lines.append(f"  in words          {_in_words(self)}")
+            lines.append(f"  in words          {_in_words(self, subject)}")
         return "\n".join(lines)
 
     def _requested(self) -> str:
@@ -486,14 +489,14 @@ def _number(value: float) -> str:
     return shown
 
 
-def _in_words(report: PrivacyReport) -> str:
+def _in_words(report: PrivacyReport, subject: str) -> str:
     """What epsilon means for one person, as a bound on odds; e^epsilon bounds the factor up to the chance delta."""
     epsilon, delta = report.epsilon, report.delta
     what = "gave true statistics, not zeros" if report.noise_mode == "local" else "took part"
     factor = math.exp(epsilon) if epsilon < 20 else math.inf
     if factor == math.inf or factor > 1000:
-        return "So large an epsilon says little: the model may give away much about one of them."
+        return f"So large an epsilon says little: {subject} may give away much about one of them."
     return (
-        f"Whatever one learns from the model changes the odds that one of them {what} by a factor of at most "
+        f"Whatever one learns from {subject} changes the odds that one of them {what} by a factor of at most "
         f"{math.ceil(factor * 100) / 100:.2f}, but for a chance of {delta:.3g}."
     )

@@ -1,0 +1,286 @@
+"""``hedgerow survey``: what a table holds, in noisy sums, before anyone trains; `plan init --private` does the same."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hedgerow.cli.inputs import listed, named_sites
+from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
+from hedgerow.cli.progress import status
+from hedgerow.cli.survey_page import page_of
+from hedgerow.errors import PlanError, UsageError
+from hedgerow.local.statistics import (
+    SiteTables,
+    TableSurvey,
+    drafted_plan,
+    plan_text,
+    read_site_tables,
+    schema_of,
+    survey_tables,
+    usual_epsilon,
+)
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from hedgerow.survey.statistics import TableQuestions
+from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
+
+SUBJECT = "these statistics"
+NOT_SHOWN = "-"
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_MOST_CATEGORIES = 6
+_FEW_RECORDS = 2000.0
+"""Below so many records times epsilon, little stands out of the noise."""
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Make the statistics; print them, or write them into a folder as well."""
+    folder = None if arguments.out is None else _folder(arguments.out)
+    tables = _read(arguments)
+    if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
+        raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
+    found = _survey(arguments, tables, arguments.delta)
+    plan = drafted_plan(found, len(tables.sites), arguments.train_epsilon)
+    files = {} if folder is None else _write(folder, found, plan, tuple(tables.sites))
+    if arguments.json:
+        written = {name: str(path) for name, path in files.items()}
+        print_json({**content_of(found, tuple(tables.sites)), "files": written})
+        return
+    if found.report.seeded:
+        warn_seeded()
+    console = Console(width=min(WIDEST, Console().width), highlight=False)
+    print_statistics(console, found.statistics, tables)
+    print(wrapped(found.report.text(SUBJECT)))
+    _say_what_next(arguments, found, plan, files)
+
+
+def private_draft(arguments: argparse.Namespace) -> str:
+    """The text of a plan for ``plan init --private``; raises UsageError where nothing stands out of the noise."""
+    if arguments.epsilon is None or arguments.bounds_are_public or arguments.n_records is not None:
+        raise UsageError("survey-private-epsilon")
+    arguments.sites, arguments.schema, arguments.without = None, None, []
+    arguments.seed, arguments.json = None, False
+    found = _survey(arguments, _read(arguments), 1e-6 if arguments.delta is None else arguments.delta)
+    plan = drafted_plan(found, 1)
+    if plan is None:
+        raise UsageError("survey-no-plan", label=arguments.label)
+    return plan_text(plan)
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-folder", path=path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _read(arguments: argparse.Namespace) -> SiteTables:
+    if arguments.sites and arguments.data is not None:
+        raise UsageError("survey-twice", data=arguments.data)
+    if not arguments.sites and arguments.data is None:
+        raise UsageError("survey-no-table")
+    schema = {} if arguments.schema is None else schema_of(_text_of(arguments.schema))
+    places = named_sites(arguments.sites or [arguments.data])
+    with status("Reading", quiet=arguments.json):
+        tables = read_site_tables(places, schema, arguments.without)
+    for site, causes in tables.left_out.items():
+        said = ", ".join(f"{count:,} {code}" for code, count in sorted(causes.items()))
+        note(f"Private, for the site {site} only: rows left out: {said}.")
+    if tables.unread:
+        note(f"Left out, for their types: {listed(tables.unread)}.")
+    return tables
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise PlanError("plan-not-found", path=path) from None
+    except UnicodeDecodeError:
+        raise PlanError("plan-encoding", path=path) from None
+
+
+def _survey(arguments: argparse.Namespace, tables: SiteTables, delta: float) -> TableSurvey:
+    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
+    questions = TableQuestions(
+        columns=tables.columns, epsilon=arguments.epsilon, delta=delta, label=arguments.label or ""
+    )
+    with status("Adding up", quiet=arguments.json):
+        return survey_tables(questions, tables.sites, noise)
+
+
+def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
+    """The statistics for a program; what is not shown is null."""
+    return {"sites": list(sites), **found.statistics.to_dict(), "report": found.report.to_dict()}
+
+
+def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[str]) -> dict[str, Path]:
+    """Write the files; an earlier plan is kept beside, for its account is another one."""
+    texts = {
+        "report.html": page_of(found, sites, SUBJECT),
+        "survey.json": json_text(content_of(found, sites)) + "\n",
+    }
+    if plan is not None:
+        texts["plan.toml"] = plan_text(plan)
+    files = {}
+    for name, text in texts.items():
+        files[name] = folder / name
+        files[name].write_text(text, encoding="utf-8")
+    return files
+
+
+# The terminal --------------------------------------------------------------------------------------------------------
+
+
+def print_statistics(console: Console, found: TableStatistics, tables: SiteTables) -> None:
+    """The statistics for a person."""
+    sites = f"{len(tables.sites)} {'sites' if len(tables.sites) > 1 else 'site'}: {listed(tables.sites)}"
+    print_facts([("sites", sites), ("records", f"about {count_text(found.n_records)}")])
+    console.print()
+    for title, kind, table in (("Numbers", "number", _numbers()), ("Text", "text", _texts())):
+        columns = [column for column in found.columns if column.kind == kind]
+        if columns:
+            for column in columns:
+                table.add_row(*(_number_row(column) if kind == "number" else _text_row(column)))
+            table.title = title
+            console.print(table)
+    unknown = [column.name for column in found.columns if column.kind == "unknown"]
+    if unknown:
+        console.print(Text(f"Too little stands out of the noise in: {listed(unknown)}\n"))
+    if found.classes:
+        console.print(_rates_table(found))
+    meaning = f"± is the noise (95 %). {NOT_SHOWN} would rest on fewer than {LEAST_RECORDS:.0f} records, or on noise."
+    console.print(Text(meaning + "\n", style="dim"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1))
+    table.add_column("column", overflow="fold", style="green", max_width=18)
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name in ("histogram", "by bin"))
+    return table
+
+
+def _numbers() -> Table:
+    return _table("missing", "mean", "5 %", "median", "95 %", "bounds", "histogram")
+
+
+def _texts() -> Table:
+    return _table("missing", "categories")
+
+
+def _number_row(column: Column) -> list[str | Text]:
+    at = {own.share: own for own in column.quantiles}
+    cells: list[str | Text] = [column.name, percent(column.missing), NOT_SHOWN]
+    if column.mean is not None:
+        cells[2] = f"{short(column.mean.value)} ±{two_digits(1.96 * column.mean.deviation)}"
+    for share in (0.05, 0.5, 0.95):
+        own = at.get(share)
+        cells.append(NOT_SHOWN if own is None else short(own.value))
+    low, high = (0.0, 0.0) if column.range is None else column.range.bounds
+    return [*cells, f"{short(low)} … {short(high)}", Text(sparkline(column), style="green")]
+
+
+def sparkline(column: Column, n_bars: int = 16) -> str:
+    """A histogram in one line: even bins between the bounds; empty where nothing is shown."""
+    if column.range is None:
+        return ""
+    low, high = column.range.bounds
+    if column.range.is_whole:
+        n_bars = int(min(n_bars, high - low + 1))
+        low, high = low - 0.5, high + 0.5
+    ends = [low + (high - low) * place / n_bars for place in range(n_bars + 1)]
+    heights = [0.0] * n_bars
+    for group in column.groups[1:-1]:
+        if not group.count.is_shown:
+            continue
+        width = group.high - group.low
+        for place in range(n_bars):
+            common = min(group.high, ends[place + 1]) - max(group.low, ends[place])
+            heights[place] += group.count.value * max(0.0, common) / width
+    top = max(heights)
+    return "".join(_BLOCKS[math.ceil(8 * height / top)] if top > 0 else " " for height in heights)
+
+
+def _text_row(column: Column) -> list[str]:
+    return [column.name, percent(column.missing), categories_text(column)]
+
+
+def categories_text(column: Column) -> str:
+    """The largest categories of a column, with their shares."""
+    if column.is_hashed:
+        return "no common text was found"
+    shown = sorted((group for group in column.groups if group.count.is_shown), key=lambda own: -own.count.value)
+    total = max(column.present.value, 1.0)
+    said = [f"{group.name} {percent(group.count.over(total))}" for group in shown[:_MOST_CATEGORIES]]
+    more = len(shown) - _MOST_CATEGORIES
+    return ", ".join(said) + (f" and {more} more" if more > 0 else "") or NOT_SHOWN
+
+
+def _rates_table(found: TableStatistics) -> Table:
+    """By column the bins with the lowest and the highest share of the last class; the clearest columns first."""
+    table = _table("lowest", "highest", "by bin")
+    table.title = f"Share of {found.label} = {found.classes[-1]}"
+    rated = [column for column in found.columns if len(column.shown_rates) > 1]
+    for column in sorted(rated, key=lambda own: -clearness(own)):
+        groups = sorted(column.shown_rates, key=lambda own: own.rates[-1].value)
+        line = Text(_rate_line(column), style="green")
+        table.add_row(column.name, _rate_text(groups[0]), _rate_text(groups[-1]), line)
+    return table
+
+
+def clearness(column: Column) -> float:
+    """How many standard deviations of the noise the label's shares in a column's bins differ by."""
+    shown = [group.rates[-1] for group in column.shown_rates]
+    if len(shown) < 2:
+        return 0.0
+    low, high = min(shown, key=lambda own: own.value), max(shown, key=lambda own: own.value)
+    spread = math.hypot(low.deviation, high.deviation)
+    return (high.value - low.value) / spread if spread else math.inf
+
+
+def _rate_text(group: Group) -> str:
+    rate = group.rates[-1]
+    return f"{percent(rate)} ±{100 * 1.96 * rate.deviation:.0f} at {group.name}"
+
+
+def _rate_line(column: Column) -> str:
+    heights = [group.rates[-1].value if group.rates[-1].is_shown else None for group in column.rates]
+    return "".join(" " if height is None else _BLOCKS[max(1, math.ceil(8 * height))] for height in heights)
+
+
+def percent(share: Noisy) -> str:
+    """A share for a person."""
+    return f"{100 * min(max(share.value, 0.0), 1.0):.0f} %" if share.is_shown else NOT_SHOWN
+
+
+def count_text(count: Noisy) -> str:
+    """A count for a person."""
+    return f"{count.value:,.0f} ± {1.96 * count.deviation:,.0f}" if count.is_shown else NOT_SHOWN
+
+
+def _say_what_next(
+    arguments: argparse.Namespace, found: TableSurvey, plan: Plan | None, files: dict[str, Path]
+) -> None:
+    if found.statistics.n_records.value * arguments.epsilon < _FEW_RECORDS:
+        warn("There are few records for so small an epsilon, so much is hidden by the noise, or wrong by it.")
+    if arguments.label and plan is None:
+        warn("No plan was drafted: nothing stands out of the noise for the label, or for any other column.")
+    if not files:
+        note("Nothing was written: --out FOLDER keeps a report, and with --label a plan. Asked again, it costs again.")
+        return
+    print_facts([(name, str(path)) for name, path in files.items()])
+    if plan is not None:
+        sites = " ".join(f"--site {each}" for each in arguments.sites or [arguments.data])
+        epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
+        command = typed(f"hedgerow train {files['plan.toml']} {sites}")
+        note(f"The plan promises epsilon {epsilon:g} for these statistics and the training together: {command}")

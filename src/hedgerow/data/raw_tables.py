@@ -1,0 +1,137 @@
+"""A table as it stands, for statistics before there is a plan: per column its numbers and its texts.
+
+What a cell counts as depends on that cell and its column's declared type alone, and no cell is ever refused: one
+that cannot be read counts as missing. Rows with too few or too many fields are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hedgerow.data import columns as encoders
+from hedgerow.data.faults import Place
+from hedgerow.data.sources import Location, opened, place_of
+from hedgerow.data.units import RowsLeftOut
+from hedgerow.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class RawColumn:
+    """One column, decoded when it is first asked for.
+
+    Attributes:
+        chunks: its cells, as its table gives them.
+        place: where they are.
+        type: "number", "text" or "moment" where the table declares one; "" where each cell says what it is.
+    """
+
+    chunks: Sequence[Any]
+    place: Place
+    type: str = ""
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """Float64 [n], NaN where a cell is no number."""
+        return self._decoded[0]
+
+    @property
+    def is_text(self) -> NDArray[np.bool_]:
+        """Bool [n], where a cell is there and no number."""
+        return self._decoded[1]
+
+    @cached_property
+    def texts(self) -> tuple[list[str], NDArray[np.intp]]:
+        """The distinct texts, and which of them each cell has: intp [n], -1 for none."""
+        numbers_of: dict[str, int] = {}
+        codes = [np.empty(0, dtype=np.intp)]
+        for chunk in self.chunks:
+            distinct, own = encoders.coded_texts(chunk, self.place)
+            table = [numbers_of.setdefault(text, len(numbers_of)) for text in distinct]
+            codes.append(np.array([*table, -1], dtype=np.intp)[own])
+        return list(numbers_of), np.concatenate(codes)
+
+    @cached_property
+    def _decoded(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        if self.type == "moment":
+            codes = self.texts[1]
+            return np.full(len(codes), np.nan), codes >= 0
+        parts = [_decoded(chunk, self.place) for chunk in self.chunks]
+        numbers = [np.empty(0), *(own for own, _ in parts)]
+        return np.concatenate(numbers), np.concatenate([np.empty(0, dtype=np.bool_), *(own for _, own in parts)])
+
+
+def _decoded(chunk: Any, place: Place) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The numbers of some cells, and where there is something else."""
+    unfit_of: dict[str, encoders.Flags] = {}
+
+    def unfit(rows: encoders.Flags, code: str, _error_at: object) -> None:
+        unfit_of[code] = rows
+
+    numbers = encoders.numbers(chunk, place, unfit)
+    is_text = unfit_of.get("data-wrong-type", np.zeros(len(numbers), dtype=np.bool_))
+    return np.where(is_text, np.nan, numbers), is_text
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """A table's columns, and the rows that were left out because they have another number of fields.
+
+    The counts are exact and of private rows: for the table's own operator.
+    """
+
+    columns: tuple[RawColumn, ...]
+    n_rows: int
+    left_out: RowsLeftOut = field(default_factory=dict)
+
+
+def read_raw(location: Location, names: Sequence[str]) -> RawTable:
+    """The named columns of a table.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
+    """
+    table, types = opened(location), types_of(location)
+    left_out: RowsLeftOut = {}
+    batches = list(table.batches(names, 65536, left_out))
+    place = place_of(table)
+    columns = tuple(
+        RawColumn([batch[index] for batch in batches], replace(place, column=name), types[name])
+        for index, name in enumerate(names)
+    )
+    return RawTable(columns, sum(len(batch[0]) for batch in batches), left_out)
+
+
+def types_of(location: Location) -> dict[str, str]:
+    """By column, "number", "text" or "moment" as the table declares it, "" where its cells say; the header's order.
+
+    A column of a type that Hedgerow does not read is left out.
+
+    Raises:
+        DataError: the table cannot be opened, or two of its columns have one name.
+    """
+    table = opened(location)
+    names, types = table.names(), table.types()
+    for name in names:
+        if name and names.count(name) > 1:
+            raise DataError("data-duplicate-column", source=table.source, column=name)
+    if not getattr(table, "is_typed", False):
+        return {name: "" for name in names if name}
+    found = {name: _type_of(types[name]) for name in names if name}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _type_of(kind: Any) -> str | None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_boolean(kind) or encoders.is_text(kind):
+        return "text"
+    return "moment" if encoders.is_moment(kind) else None

@@ -1,0 +1,126 @@
+"""`hedgerow survey` and `hedgerow plan init --private`: from tables to a page, numbers and a plan that trains."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.main import main
+
+Run = Callable[..., Any]
+
+
+def test_a_survey_and_the_training_by_its_plan(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """The drafted plan trains as it is, and the model's account holds the statistics and the training."""
+    out = tmp_path / "statistics"
+    said = hedgerow("survey", *sites, "--label", "ill", "--without", "patient", "--epsilon", 3, "--out", out)
+    assert "3 sites: north, south, west" in said
+    assert "Share of ill = yes" in said
+    assert "Whatever one learns from these statistics" in said
+    plan = read_plan(str(out / "plan.toml"))
+    assert plan.feature_names == ("age", "ward")
+    assert plan.label.classes == ("no", "yes")
+    report = hedgerow("train", out / "plan.toml", *sites, "--out", tmp_path / "m.json", "--json")["report"]
+    assert 3 < report["epsilon_gdp"] <= plan.privacy.epsilon == 6
+    assert report["n_releases"] > len(plan.prepared)
+    assert report["guarantee"] == "holds"
+
+
+def test_the_files(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run) -> None:
+    """The page asks nothing of other hosts and shows names as text; the numbers are those of --json."""
+    odd = tmp_path / "odd.csv"
+    odd.write_text((study / "north.csv").read_text().replace("patient,", "<script>alert(1)</script>,", 1))
+    out = tmp_path / "statistics"
+    content = hedgerow("survey", odd, "--label", "ill", "--epsilon", 20, "--out", out, "--seed", 1, "--json")
+    assert content["report"]["guarantee"] == "void"
+    page = (out / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not re.search(r"(src|href)=|https?:|@import|url\(", page)
+    assert "prefers-color-scheme:dark" in page
+    assert page.count("<svg") >= 3
+    stored = json.loads((out / "survey.json").read_text())
+    assert stored == {name: value for name, value in content.items() if name != "files"}
+    assert [column["name"] for column in stored["columns"]][1:] == ["age", "ward", "ill"]
+
+
+def test_a_seed_repeats(study: Path, sites: list[str], hedgerow: Run) -> None:
+    """With a seed, the order of the sites changes nothing."""
+    asked = ("--label", "ill", "--epsilon", "1", "--seed", "4", "--json")
+    first, turned = hedgerow("survey", *sites, *asked), hedgerow("survey", *sites[2:], *sites[:2], *asked)
+    assert first["columns"] == turned["columns"]
+
+
+def test_types_of_parquet_are_taken_as_they_are(study: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """A number that a file declares to be text is text; a date is; what cannot be read is left out by its type."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    n = 3000
+    table = pa.table(
+        {
+            "code": pa.array(["1", "2"] * (n // 2)),
+            "day": pa.array([18_000] * n, pa.date32()),
+            "flag": pa.array([True, False, None] * (n // 3)),
+            "size": pa.array([float(number % 50) for number in range(n)]),
+            "list": pa.array([[1]] * n),
+        }
+    )
+    parquet.write_table(table, tmp_path / "own.parquet")
+    content = hedgerow("survey", tmp_path / "own.parquet", "--epsilon", 10, "--seed", 2)
+    assert re.search(r"code .* [12] 50 %, [12] 50 %", content)
+    assert "2019-04-14" in content
+    assert "false" in content
+    assert "true" in content
+
+
+def test_what_stands_in_rows_changes_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Odd cells, ragged rows and an empty table end as a good table does; only counts for the operator differ."""
+    good = "a,b\n" + "1,x\n" * 50
+    for text in (good, good + '"', "a,b\n", good + "1,2,3\n", good + "\xff,\x00\n", good + "nan,inf\n1e999,\n"):
+        file = tmp_path / "table.csv"
+        file.write_bytes(text.encode("latin-1"))
+        assert main(["survey", str(file), "--label", "b", "--epsilon", "0.1", "--out", str(tmp_path / "out")]) == 0
+        said = capsys.readouterr().err
+        assert "No plan was drafted" in said
+    assert not (tmp_path / "out" / "plan.toml").exists()
+
+
+NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--without", name)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["TABLE", "--epsilon", "1", "--label", "Ill"], "survey-column"),
+        (["TABLE", "--epsilon", "1", "--without", "none"], "survey-column"),
+        (["TABLE", "--epsilon", "1", "--site", "TABLE"], "usage"),
+        (["--epsilon", "1"], "usage"),
+        (["TABLE", "--epsilon", "1", "--train-epsilon", "1"], "survey-plan-epsilon"),
+        (["TABLE", "--epsilon", "1", "--schema", "none.toml"], "plan-not-found"),
+        (["TABLE", "--epsilon", "1", *NONE_LEFT], "survey-no-columns"),
+    ],
+)
+def test_refusals(study: Path, arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong command is refused before anything is released."""
+    given = [str(study / "north.csv") if part == "TABLE" else part for part in arguments]
+    assert main(["survey", *given]) != 0
+    assert f"({code}, exit code" in capsys.readouterr().err
+
+
+def test_a_private_draft(study: Path, tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan init --private` writes the same plan; without epsilon, or where nothing is seen, it is refused."""
+    table, out = study / "north.csv", tmp_path / "plan.toml"
+    hedgerow("plan", "init", table, "--label", "ill", "--private", "--epsilon", 20, "--out", out)
+    plan = read_plan(str(out))
+    assert plan.prepared
+    assert "age" in plan.feature_names
+    assert main(["plan", "init", str(table), "--label", "ill", "--private"]) == 2
+    assert main(["plan", "init", str(table), "--label", "ill", "--private", "--epsilon", "0.001"]) == 2
+    assert "survey-no-plan" in capsys.readouterr().err

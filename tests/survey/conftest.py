@@ -1,0 +1,26 @@
+"""Small tables for surveys, as sites hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hedgerow.data.faults import Place
+from hedgerow.data.raw_tables import RawColumn
+from hedgerow.survey.cells import TableSite
+
+MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
+
+
+@pytest.fixture
+def site_of() -> MakeSite:
+    """A site of columns of texts, as a CSV file has them."""
+
+    def make(columns: Sequence[Sequence[Any]]) -> TableSite:
+        cells = [RawColumn([pa.array(own, pa.string())], Place("table", f"c{at}")) for at, own in enumerate(columns)]
+        return TableSite((), n_all=len(columns[0]), cells=cells)
+
+    return make

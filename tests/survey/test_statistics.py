@@ -1,0 +1,219 @@
+"""Private statistics: what one record changes, what they cost, what they say, and that they depend on sums alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.data.faults import Place
+from hedgerow.data.raw_tables import RawColumn
+from hedgerow.errors import PrivacyError, UsageError
+from hedgerow.local.statistics import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
+from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.queries import Purpose
+from hedgerow.survey.cells import CellCounts, JointCounts, KindCounts, NumberBins, TableSite, TextBins, TextVotes
+from hedgerow.survey.queries import UNIT, SurveyQuery
+from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions
+from hedgerow.survey.summaries import counted
+
+MakeSite = Callable[[Sequence[Sequence[str]]], TableSite]
+BLANK: dict[str, Any] = {
+    "purpose": Purpose(0, "", ""), "length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 0.0,
+}  # fmt: skip
+BINS = (NumberBins((0.0, 1.0, 2.5)), TextBins(("a", "b")))
+QUERIES: list[SurveyQuery] = [
+    KindCounts(**BLANK, n_columns=2),
+    TextVotes(**BLANK, columns=(0, 1)),
+    CellCounts(**BLANK, columns=(0, 1), bins=BINS),
+    CellCounts(**BLANK, columns=(0, 1), bins=(BINS[0], TextBins((), 16))),
+    JointCounts(**BLANK, columns=(0, 1), bins=BINS, label=1, classes=TextBins(("a", "b"), 0)),
+]
+CELLS = ("1", "0", "-3.5", "2.5", "1e300", "inf", "nan", "", "a", "b", "true", "a text beyond sixteen bytes", "7.0")
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: type(query).__name__)
+def test_no_record_adds_more_than_its_norm_and_some_record_adds_it(query: SurveyQuery, site_of: MakeSite) -> None:
+    """The sensitivity is the largest norm over all records, no less and no more: by trying every pair of cells."""
+    others = [["1", "a", ""], ["a", "b", "3"]]
+    before = query.answer(site_of(others))
+    norms = []
+    for first in CELLS:
+        for second in CELLS:
+            after = query.answer(site_of([[*others[0], first], [*others[1], second]]))
+            change = (after - before).astype(object)
+            assert len(after) == query.expected_length()
+            assert (change == query.answer(site_of([[first], [second]]))).all()
+            norms.append(int((change * change).sum()))
+    assert max(norms) == query.norm_squared()
+
+
+@given(
+    cells=st.lists(st.one_of(st.text(max_size=6), st.floats(), st.integers(), st.none(), st.booleans()), max_size=12),
+    other=st.one_of(st.text(max_size=6), st.floats(), st.binary(max_size=4), st.dates()),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_cell_counts_by_itself_whatever_its_column_holds(cells: list[Any], other: Any) -> None:
+    """Cells of mixed types never raise, and one cell more changes no other's place: nothing follows from a column."""
+    queries = [KindCounts(**BLANK, n_columns=1), CellCounts(**BLANK, columns=(0,), bins=(BINS[1],))]
+    queries.append(CellCounts(**BLANK, columns=(0,), bins=(BINS[0],)))
+    for query in queries:
+        both, without, alone = (query.answer(_objects(own)) for own in ([*cells, other], cells, [other]))
+        assert (both - without == alone).all()
+
+
+def _objects(values: list[Any]) -> TableSite:
+    return TableSite((), n_all=len(values), cells=[RawColumn([values], Place("table", "c"))])
+
+
+def test_the_shares_are_a_whole() -> None:
+    """All of mu squared is given away, and not more."""
+    assert math.fsum(SHARES.values()) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def columns() -> list[list[str]]:
+    """Columns of 6,000 records: a number, whole years, an amount with zeros, a text, a label, a few odd cells."""
+    generator = np.random.default_rng(3)
+    age = generator.uniform(18, 95, 6000)
+    ill = generator.random(6000) < age / 120
+    amount = np.where(generator.random(6000) < 0.4, 0, generator.lognormal(5, 1, 6000))
+    return [
+        [f"{value:.2f}" for value in age],
+        [str(value) for value in generator.integers(2001, 2011, 6000)],
+        [f"{value:.2f}" if value else "0" for value in amount],
+        generator.choice(["north", "south", "a name of many letters", ""], 6000, p=[0.5, 0.3, 0.1, 0.1]).tolist(),
+        ["yes" if own else "no" for own in ill],
+        [("unknown" if value < 0.2 else "1.5") for value in generator.random(6000)],
+    ]
+
+
+NAMES = ("age", "year", "amount", "place", "ill", "odd")
+
+
+def questions(epsilon: float = 2.0, label: str = "ill", **declared: AskedColumn) -> TableQuestions:
+    asked = tuple(declared.get(name, AskedColumn(name)) for name in NAMES)
+    return TableQuestions(columns=asked, epsilon=epsilon, delta=1e-6, label=label)
+
+
+def surveyed(columns: list[list[str]], site_of: MakeSite, n_sites: int = 1, **about: Any) -> TableSurvey:
+    sites = {f"s{at}": site_of([own[at::n_sites] for own in columns]) for at in range(n_sites)}
+    return survey_tables(questions(**about), sites, SeededNoise(5))
+
+
+def test_sites_do_not_matter(columns: list[list[str]], site_of: MakeSite) -> None:
+    """The same rows over 1, 3 and 7 sites, with masks from three on, give the same numbers and the same account."""
+    found = [surveyed(columns, site_of, n_sites) for n_sites in (1, 3, 7)]
+    assert found[0].statistics == found[1].statistics == found[2].statistics
+    assert found[0].ledger == found[1].ledger == found[2].ledger
+
+
+@pytest.mark.parametrize("label", ["", "ill", "age"])
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 25.0])
+def test_all_that_was_asked_is_spent_and_no_more(
+    columns: list[list[str]], site_of: MakeSite, label: str, epsilon: float
+) -> None:
+    """Whatever stages come, one ledger has them all, and its total is the epsilon that was asked for."""
+    report = surveyed(columns, site_of, epsilon=epsilon, label=label).report
+    # At a large epsilon the grid has a price of its own, and not all can be spent.
+    assert epsilon * (0.9999 if epsilon < 10 else 0.9) < report.epsilon_gdp <= epsilon
+    assert report.n_releases == len(report.ledger)
+
+
+def test_what_is_found(columns: list[list[str]], site_of: MakeSite) -> None:
+    """Quantiles, means, categories and rates are near those of the rows, within what the noise is said to be."""
+    found = surveyed(columns, site_of, 3).statistics
+    own = {column.name: column for column in found.columns}
+    assert found.n_records.value == pytest.approx(6000, abs=4 * found.n_records.deviation)
+    assert [column.kind for column in found.columns] == ["number"] * 3 + ["text"] * 2 + ["number"]
+    age = np.array(columns[0], dtype=float)
+    for quantile in own["age"].quantiles:
+        assert (age < quantile.value).mean() == pytest.approx(quantile.share, abs=0.03)
+        assert quantile.low <= quantile.value <= quantile.high
+    mean = own["age"].mean
+    assert mean is not None
+    assert mean.value == pytest.approx(age.mean(), abs=5 * mean.deviation + 0.5)
+    assert own["year"].range is not None
+    assert own["year"].range.bounds == (2001, 2010)
+    assert own["amount"].quantiles[0].value == 0
+    assert own["place"].categories == ("north", "south")
+    assert own["place"].missing.value == pytest.approx(0.1, abs=0.02)
+    assert own["odd"].odd.value == pytest.approx(0.2, abs=0.02)
+    assert found.classes == ("no", "yes")
+    rates = own["age"].shown_rates
+    assert rates[0].rates[1].value < 0.4 < 0.6 < rates[-1].rates[1].value
+    assert not own["ill"].rates
+
+
+def test_without_noise_counts_are_exact(columns: list[list[str]], site_of: MakeSite) -> None:
+    """At an infinite epsilon every cell is in one bin, and the report says that nothing is promised."""
+    found = surveyed(columns, site_of, epsilon=math.inf)
+    assert found.statistics.n_records.value == 6000
+    assert found.report.guarantee == "void"
+    for column in found.statistics.columns:
+        missing = round(column.missing.value * 6000) + round(column.odd.value * 6000)
+        assert sum(group.count.value for group in column.groups) == 6000 - missing
+
+
+def test_what_is_declared_is_not_asked_for(columns: list[list[str]], site_of: MakeSite) -> None:
+    """Declared types, bounds and categories are taken as they are; only the rest costs anything."""
+    schema = schema_of(
+        '[[features]]\nname = "age"\ntype = "numeric"\nmin = 0\nmax = 100\n'
+        '[[features]]\nname = "year"\ntype = "numeric"\nmin = 2000\nmax = 2012\ninteger = true\n'
+        '[[features]]\nname = "amount"\ntype = "numeric"\nmin = 0\nmax = 5000\n'
+        '[[features]]\nname = "place"\ntype = "categorical"\ncategories = ["north", "a name of many letters"]\n'
+        '[[features]]\nname = "odd"\ntype = "numeric"\nmin = 0\nmax = 2\n'
+        '[[features]]\nname = "half"\n# type = "numeric"\n'
+        '[label]\nname = "ill"\ntype = "binary"\nclasses = ["yes", "no"]\n'
+    )
+    found = surveyed(columns, site_of, **schema)
+    assert [release.kind for release in found.ledger] == ["RecordCount", "KindCounts", "CellCounts", "JointCounts"]
+    own = {column.name: column for column in found.statistics.columns}
+    assert own["place"].categories == ("north", "a name of many letters")
+    assert own["year"].range is not None
+    assert own["year"].range.bounds == (2000, 2012)
+    assert found.statistics.classes == ("yes", "no")
+    assert found.report.epsilon_gdp == pytest.approx(2.0, rel=1e-4)
+
+
+def test_small_cells_are_not_shown(columns: list[list[str]], site_of: MakeSite) -> None:
+    """A count below ten, or below three standard deviations of its noise, is null, and so is what rests on it."""
+    assert not counted(9.9, 0.0).is_shown
+    assert not counted(59.0, 20.0).is_shown
+    assert counted(60.0, 20.0).is_shown
+    found = surveyed([own[:60] for own in columns], site_of, epsilon=0.05).statistics.to_dict()
+    for column in found["columns"]:
+        assert column["missing"] is None
+        assert all(group["count"] is None or group["count"]["value"] >= 10 for group in column["groups"])
+        assert not column.get("quantiles")
+    assert not found["classes"]
+
+
+def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]], site_of: MakeSite) -> None:
+    """Its plan names every release of the statistics, and reads back from its own text."""
+    found = surveyed(columns, site_of, 3)
+    plan = drafted_plan(found, 3)
+    assert plan is not None
+    assert parse_plan(plan_text(plan)) == plan
+    assert [release.kind for release in plan.prepared] == [release.kind for release in found.ledger]
+    assert plan.label.classes == ("no", "yes")
+    assert plan.privacy.epsilon == 4
+    assert {feature.name: feature.type for feature in plan.features}["place"] == "categorical"
+    numbers = drafted_plan(surveyed(columns, site_of, label="amount"), 1)
+    assert numbers is not None
+    assert numbers.label.type == "regression"
+    assert drafted_plan(surveyed(columns, site_of, label=""), 1) is None
+
+
+def test_what_is_refused(columns: list[list[str]], site_of: MakeSite) -> None:
+    """A label that no column is, and a promise without delta, are refused before anything is released."""
+    with pytest.raises(UsageError, match="No column is called"):
+        surveyed(columns, site_of, label="Ill")
+    with pytest.raises(PrivacyError, match="Gaussian"):
+        TableQuestions(columns=(), epsilon=1.0, delta=1e-6, accountant="pure")
