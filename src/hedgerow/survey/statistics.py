@@ -354,8 +354,8 @@ def _cells(
         own_bins = known.bins.get(index)
         about = (asked.name, known.missing[index])
         if isinstance(own_bins, NumberBins):
-            own = column_of_numbers(*about, known.ranges[index], own_bins, *found[index])
-            columns.append(replace(own, odd=known.odd[index]))
+            column = column_of_numbers(*about, known.ranges[index], own_bins, *found[index])
+            columns.append(replace(column, odd=known.odd[index]))
         elif own_bins is not None:
             columns.append(column_of_texts(*about, own_bins, *found[index]))
         else:
