@@ -130,7 +130,7 @@ north.csv#separator=semicolon,decimal=comma,encoding=cp1252 (docs/data.md).
 _SURVEY_EXAMPLE = """\
 examples:
   hedgerow survey north.csv --epsilon 0.3
-  hedgerow survey --site north=north.csv --site south=south.csv --label ill --epsilon 0.3 --out statistics
+  hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
 counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md).
