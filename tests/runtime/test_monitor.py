@@ -232,3 +232,17 @@ def test_reports_are_made_only_for_somebody() -> None:
     assert len(there.shown) >= 2 and not away.shown
     report, (events, missed) = there.shown[0]
     assert isinstance(report, RunReport) and isinstance(events[0], EventReport) and missed == 0
+
+
+def test_what_was_released_before_a_run_is_none_of_its_rounds(federate: Builder, factory: ModuleType) -> None:
+    """A plan's prepared releases stand first on the account, and in what is spent; the rounds are the training's."""
+    table = factory.make_plan().to_dict()
+    release = {"kind": "RecordCount", "subject": "survey", "length": 1, "sensitivity_squared": 1, "sigma": 2000}
+    federation = federate(4, Plan.from_dict({**table, "prepared": [release]}))
+    board = watched(federation)
+    outcome = federation.run()
+    report = board.report(Traffic(10, 20, {}))
+    assert report.rounds_done == report.rounds_planned == N_ROUNDS == len(outcome.ledger) - 1
+    assert outcome.ledger.releases[0].kind == "RecordCount"
+    assert outcome.report.n_prepared == 1 and outcome.report.epsilon <= federation.plan.privacy.epsilon
+    assert report.epsilon_spent == pytest.approx(outcome.report.epsilon)

@@ -599,7 +599,9 @@ class PrivateTrees(BaseEstimator):
                 "federation": {"secure_aggregation": start.is_masked},
                 "label": label,
                 "features": declared_features(table, names, declaration, start.found),
-                "prepared": prepared_tables(start.ledger, *unit.values()),
+                "prepared": prepared_tables(
+                    start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)
+                ),
             }
         )
 

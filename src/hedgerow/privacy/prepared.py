@@ -36,9 +36,7 @@ def prepared_events(plan: Plan) -> list[Event]:
     return [release.event for release in _releases(plan.prepared)]
 
 
-def prepared_tables(
-    releases: Iterable[Release], unit: str = "record", rows_per_unit: int = 1
-) -> list[dict[str, Any]]:
+def prepared_tables(releases: Iterable[Release], unit: str, rows_per_unit: int) -> list[dict[str, Any]]:
     """Releases of a survey as the plan's [[prepared]] tables; `prepared_ledger` reads them back.
 
     `unit` and `rows_per_unit` are what the releases' sensitivities are of, as in `Prepared`.

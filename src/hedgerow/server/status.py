@@ -72,6 +72,7 @@ class RunBoard:
         task = TrainingTask(task) if isinstance(task, Plan) else task
         plan, self._promise = task.plan, task.promise
         self._accountant = plan.privacy.accountant
+        self._n_prepared = len(plan.prepared) if isinstance(task, TrainingTask) else 0
         self._clock, self._began = clock, clock()
         self._lock = threading.Lock()
         self._run: Run | None = None
@@ -176,7 +177,8 @@ class RunBoard:
             n_abandoned = self._n_abandoned
         return replace(
             base,
-            rounds_done=len(ledger),
+            # A training's ledger begins with what was released before it.
+            rounds_done=max(0, len(ledger) - self._n_prepared),
             seconds=now,
             rounds_per_second=_pace(paces, now),
             epsilon_spent=self._spent(ledger, is_last=base.is_over),
