@@ -230,7 +230,7 @@ def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None
             "federation": {"min_sites": n_sites},
             "label": label,
             "features": features,
-            "prepared": prepared_tables(survey.ledger),
+            "prepared": prepared_tables(survey.ledger, "record", 1),
         }
     )
 
@@ -246,6 +246,7 @@ def plan_text(plan: Plan) -> str:
         "# A plan of Hedgerow: the one public file that all parties agree on.\n"
         "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
         "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"
+        "# They protect single records, by this plan's kind of noise: a plan with another unit or noise is refused.\n"
         "# Correct by hand what you know better from a code book.\n" + plan_toml(plan)
     )
 
