@@ -16,13 +16,15 @@ feature is then one term, a table of its grid's cells. To read the file:
 That reader is called a beta by its makers. It takes NaN (and None for a category) as missing, and a category that is
 not listed as unknown. Cuts stand where double precision turns into the next single-precision number, so that numbers of
 either precision fall into our cells. Weights of cells are the shares of the records that follow from released sums and
-say nothing that the model file does not; a machine has standard deviations, which are not known here and 0.
+say nothing that the model file does not. A machine's standard deviations are those of the noise (`models.bands`), where
+they are known, else 0.
 
 Source: interpret/glassbox/_ebm/_json.py of interpret-core 0.7.8, `_to_json_inner` and its reverse.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,14 @@ HISTOGRAM_BINS = 20
 _LINKS = {"logistic": "logit", "softmax": "mlogit", "identity": "identity", "log": "log"}
 
 
-def to_ebm(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
+def to_ebm(
+    plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float64]] | None = None
+) -> dict[str, Any]:
     """The model as the JSON object that InterpretML reads.
+
+    Args:
+        deviations: per feature, what the noise alone may have moved its shape by: float64 [n_codes, n_outputs], in
+            units of the ensemble's scores; None where that is not known.
 
     Raises:
         ModelError: code "export-unsupported", when a tree asks for several features or no link fits.
@@ -56,7 +64,8 @@ def to_ebm(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     for number, feature in enumerate(plan.features):
         shape = shape_function(ensemble, number)
         features.append(_feature(feature, shape))
-        terms.append(_term(feature, half * tables[number], shape))
+        spread = np.zeros_like(tables[number]) if deviations is None else deviations[number]
+        terms.append(_term(feature, half * tables[number], half * spread, shape))
     intercept = (middle + half * base).tolist()
     return {
         "version": JSON_VERSION,
@@ -133,22 +142,24 @@ def _histogram(shape: Shape, low: float, high: float) -> list[float]:
     return [float(shape.density[-1]), *shares.tolist(), 0.0]
 
 
-def _term(feature: Feature, table: NDArray[np.float64], shape: Shape) -> dict[str, Any]:
+def _term(
+    feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape
+) -> dict[str, Any]:
     """One feature's table in their order: missing, cells or categories, and last what is unknown."""
     missing = len(table) - 1
     # Not a number at all: for us that is an error, so it may as well be missing.
     unknown = missing - 1 if feature.is_categorical else missing
     order = [missing, *range(unknown), unknown] if feature.is_categorical else [missing, *range(missing), missing]
-    scores = table[order]
+    scores, spread = table[order], spread[order]
     weights = shape.density[order]
     if not feature.is_categorical:
         weights[-1] = 0.0
     # One output is no axis of its own.
-    plain = scores[:, 0] if scores.shape[1] == 1 else scores
+    plain, spread = (scores[:, 0], spread[:, 0]) if scores.shape[1] == 1 else (scores, spread)
     return {
         "term_features": [feature.name],
         "scores": plain.tolist(),
-        "standard_deviations": np.zeros_like(plain).tolist(),
+        "standard_deviations": spread.tolist(),
         "bagged_scores": [plain.tolist()],
         "bin_weights": weights.tolist(),
     }

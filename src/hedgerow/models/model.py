@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,9 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.trees.binning import CodeArray
 from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
+
+if TYPE_CHECKING:
+    from hedgerow.models.bands import ShapeBands
 
 Columns = Mapping[str, Any]
 """Column name -> numpy array [n]: numbers (NaN where missing), or text for categories (None or "" where missing)."""
@@ -249,6 +252,26 @@ class Model:
             return Explanation(float(base[0]), np.ascontiguousarray(values[0]), names)
         return Explanation(base, np.ascontiguousarray(values.transpose(1, 2, 0)), names)
 
+    def shape_bands(self, feature: str) -> ShapeBands:
+        """What the trees on a feature alone add to the scores, and how far the noise may have moved that.
+
+        Args:
+            feature: its name.
+
+        Returns:
+            Scores and their standard deviations by the noise, float64 [n_codes, n_outputs] each, in units of
+            `decision_scores` (before a regression's label is scaled back); see `hedgerow.models.bands`.
+
+        Raises:
+            UsageError: code "unknown-feature".
+            ModelError: code "bands-unknown", for a model whose noise cannot be carried over to its shapes.
+        """
+        if feature not in self.plan.feature_names:
+            raise UsageError("unknown-feature", feature=feature, known=", ".join(self.plan.feature_names))
+        from hedgerow.models.bands import shape_bands
+
+        return shape_bands(self.plan, self.ensemble, self.ledger)[self.plan.feature_names.index(feature)]
+
     def to_xgboost(self) -> dict[str, Any]:
         """The model as XGBoost's JSON; see `hedgerow.models.export` for what it expects of its input.
 
@@ -280,9 +303,10 @@ class Model:
         Raises:
             ModelError: code "export-unsupported", when a tree asks for several features, or classes are averaged.
         """
+        from hedgerow.models.bands import known_deviations
         from hedgerow.models.ebm import to_ebm
 
-        return to_ebm(self.plan, self.ensemble)
+        return to_ebm(self.plan, self.ensemble, known_deviations(self.plan, self.ensemble, self.ledger))
 
     def export_ebm(self, path: str | Path) -> None:
         """Write an additive model as InterpretML's JSON.

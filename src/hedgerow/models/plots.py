@@ -6,6 +6,7 @@ A picture shows the model file's content only, so it may be published wherever t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import EnvironmentFault, missing_extra
+from hedgerow.models.bands import known_deviations, why_unknown
 from hedgerow.plan.plan import Feature
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
@@ -29,6 +31,8 @@ CENTRAL_SHARE = 0.99
 SKEWED = 0.08
 """A range whose released median lies lower than this share of it gets a logarithmic axis."""
 INK, MUTED, GRID, FILL = "#1f2a24", "#6b756f", "#e6eae7", "#cfe3d6"
+BAND_SHADES = ((2, 0.13), (1, 0.17))
+"""Standard deviations of the noise that a band reaches to, and its opacity; the widest first."""
 CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b", "#2a8c8c", "#8c8c8c")
 
 
@@ -37,6 +41,8 @@ def plot_shapes(model: Model, path: str | Path) -> None:
 
     All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
     add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
+    Where it is known, two pale bands around it reach to one and to two standard deviations of what the noise alone
+    could have drawn (`hedgerow.models.bands`); the line at the bottom says so, or why there are none.
 
     Raises:
         EnvironmentFault: matplotlib is missing, or the file cannot be written.
@@ -45,6 +51,7 @@ def plot_shapes(model: Model, path: str | Path) -> None:
     found = importances(model.ensemble)
     order = np.argsort(-found.values, kind="stable")[:MAX_PANELS]
     shapes = [shape_function(model.ensemble, int(feature)) for feature in order]
+    deviations = _deviations(model, shapes, order)
     n_columns = min(PANELS_PER_ROW, len(order))
     n_rows = math.ceil(len(order) / n_columns)
     height = 2.45 * n_rows + 1.0
@@ -53,13 +60,13 @@ def plot_shapes(model: Model, path: str | Path) -> None:
             n_rows, n_columns, figsize=(3.4 * n_columns + 0.4, height), squeeze=False, layout="constrained"
         )
         scale = model.ensemble.link.axis_scale(model.plan.label)
-        reach = max(float(np.abs(shape.centred()).max()) for shape in shapes) * scale * 1.12 or 1.0
+        reach = _reach(shapes, deviations) * scale or 1.0
         for position, axis in enumerate(axes.ravel()):
             if position >= len(order):
                 axis.set_axis_off()
                 continue
             index, shape = int(order[position]), shapes[position]
-            _panel(axis, model, index, shape, scale, reach)
+            _panel(axis, model, index, _Drawn(shape, deviations[position] * scale, scale, reach))
             _panel_title(axis, model.plan.features[index].name, _share(found, index))
             if position % n_columns == 0:
                 axis.set_ylabel(model.ensemble.link.axis(model.plan.label), color=MUTED)
@@ -67,11 +74,53 @@ def plot_shapes(model: Model, path: str | Path) -> None:
                 axis.tick_params(labelleft=False)
         add_titles(figure, "What each feature adds to the score", _subtitle(model, found, len(order)), height)
         _class_legend(figure, model)
-        caption = "Ring at the right edge: missing values. Percentages: shares of the importances."
-        if found.is_weighted:
-            caption = "Pale bars: where the records are, estimated from released sums. " + caption
-        figure.supxlabel(caption, x=0.012, ha="left", fontsize=8, color=MUTED)
+        figure.supxlabel(_caption(model, found), x=0.012, ha="left", fontsize=8, color=MUTED)
         save_figure(pyplot, figure, path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What a panel shows.
+
+    Attributes:
+        shape: of the feature.
+        deviations: float64 [n_codes, n_outputs], of the noise, in units of the axis; 0 where no band is drawn.
+        scale: units of the axis for a score of 1.
+        reach: of the axis, up and down.
+    """
+
+    shape: Shape
+    deviations: NDArray[np.float64]
+    scale: float
+    reach: float
+
+
+def _deviations(model: Model, shapes: list[Shape], order: NDArray[np.intp]) -> list[NDArray[np.float64]]:
+    """Of the noise, for each shape; zeros where they are not known."""
+    found = known_deviations(model.plan, model.ensemble, model.ledger)
+    if found is None:
+        return [np.zeros_like(shape.scores) for shape in shapes]
+    return [found[int(feature)] for feature in order]
+
+
+def _reach(shapes: list[Shape], deviations: list[NDArray[np.float64]]) -> float:
+    """How far the axis goes up and down: all shapes, and of the bands what does not make them half as high."""
+    highest = max(float(np.abs(shape.centred()).max()) for shape in shapes)
+    banded = max(
+        float((np.abs(shape.centred()) + 2 * own).max()) for shape, own in zip(shapes, deviations, strict=True)
+    )
+    return max(1.12 * highest, min(1.03 * banded, 1.5 * highest))
+
+
+def _caption(model: Model, found: Importances) -> str:
+    reason = why_unknown(model.plan, model.ensemble)
+    parts = ["Pale bars: where the records are, estimated from released sums."] if found.is_weighted else []
+    parts.append("Ring at the right edge: missing values. Percentages: shares of the importances.")
+    if reason:
+        parts.append(f"\nNo bands of what the noise could have drawn: {reason}.")
+    elif math.isfinite(model.plan.privacy.epsilon):
+        parts.append("\nBands: one and two standard deviations of what the noise alone could have drawn.")
+    return " ".join(parts).replace(" \n", "\n")
 
 
 def pyplot_module() -> ModuleType:
@@ -109,24 +158,25 @@ def style() -> dict[str, Any]:
     }
 
 
-def _panel(axis: Any, model: Model, index: int, shape: Shape, scale: float, reach: float) -> None:
-    feature = model.plan.features[index]
-    axis.set_ylim(-reach, reach)
+def _panel(axis: Any, model: Model, index: int, drawn: _Drawn) -> None:
+    feature, shape = model.plan.features[index], drawn.shape
+    axis.set_ylim(-drawn.reach, drawn.reach)
     axis.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
     if shape.n_trees == 0:
         axis.set_xticks([])
         axis.text(0.5, 0.56, "no tree on this feature alone", transform=axis.transAxes, ha="center", color=MUTED)
     elif feature.is_categorical:
-        _categories_panel(axis, feature, shape, scale, reach)
+        _categories_panel(axis, feature, drawn)
     else:
-        _numbers_panel(axis, feature, shape, scale, reach)
+        _numbers_panel(axis, feature, drawn)
 
 
-def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reach: float) -> None:
+def _numbers_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
     if feature.min is None or feature.max is None:  # a validated plan has both
         raise ValueError(f"feature {feature.name} has no bounds")
+    shape, reach = drawn.shape, drawn.reach
     borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
-    scores, density = shape.centred() * scale, shape.density[:-1]
+    scores, density = shape.centred() * drawn.scale, shape.density[:-1]
     low, high = _shown_range(borders, density, shape.is_weighted)
     is_log = _is_skewed(borders, density, low, high, shape.is_weighted)
     if is_log:
@@ -140,6 +190,7 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reac
         _density_strip(axis, axis.get_xaxis().get_transform(), borders, density, reach)
     for output in range(scores.shape[1]):
         colour = CLASS_COLOURS[output % len(CLASS_COLOURS)]
+        _bands(axis, borders, scores[:, output], drawn.deviations[:, output], colour)
         axis.stairs(scores[:-1, output], borders, baseline=None, color=colour, linewidth=1.6, zorder=3)
         axis.plot([1.045], [scores[-1, output]], "o", markeredgecolor=colour, markerfacecolor="white", markersize=4.5,
                   markeredgewidth=1.4, clip_on=False, zorder=4, transform=axis.get_yaxis_transform())  # fmt: skip
@@ -147,6 +198,21 @@ def _numbers_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reac
     if not is_log:
         axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(_short_number)
+
+
+def _bands(
+    axis: Any, borders: NDArray[Any], scores: NDArray[np.float64], deviations: NDArray[np.float64], colour: str
+) -> None:
+    """Both bands around a curve, and around its ring for missing values."""
+    if not deviations.any():
+        return
+    for count, opacity in BAND_SHADES:
+        low, high = scores - count * deviations, scores + count * deviations
+        axis.stairs(
+            high[:-1], borders, baseline=low[:-1], fill=True, color=colour, alpha=opacity, linewidth=0, zorder=2
+        )
+        axis.plot([1.045] * 2, [low[-1], high[-1]], color=colour, alpha=opacity * 1.5, linewidth=4.5, clip_on=False,
+                  solid_capstyle="butt", zorder=2, transform=axis.get_yaxis_transform())  # fmt: skip
 
 
 def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: NDArray[Any], reach: float) -> None:
@@ -160,8 +226,9 @@ def _density_strip(axis: Any, transform: Any, borders: NDArray[Any], density: ND
     axis.stairs(heights - reach, edges, baseline=-reach, fill=True, color=FILL, linewidth=0, zorder=1.5)
 
 
-def _categories_panel(axis: Any, feature: Feature, shape: Shape, scale: float, reach: float) -> None:
-    scores = shape.centred() * scale
+def _categories_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
+    shape, reach = drawn.shape, drawn.reach
+    scores = shape.centred() * drawn.scale
     names = [*feature.categories, "not listed", "missing"]
     # The categories with the most records, then from the lowest score to the highest.
     kept = np.argsort(-shape.density, kind="stable")[:MAX_BARS]
@@ -171,6 +238,11 @@ def _categories_panel(axis: Any, feature: Feature, shape: Shape, scale: float, r
     for output in range(n_outputs):
         places = np.arange(len(kept)) + (output - (n_outputs - 1) / 2) * width
         axis.bar(places, scores[kept, output], width * 0.94, color=CLASS_COLOURS[output % len(CLASS_COLOURS)], zorder=3)
+        for (count, _), thickness in zip(BAND_SHADES, (1.2, 3.2), strict=True):
+            spread = count * drawn.deviations[kept, output]
+            # Pale on the bar would be lost; the wider band is the thinner line.
+            axis.vlines(places, scores[kept, output] - spread, scores[kept, output] + spread, color=INK, alpha=0.42,
+                        linewidth=thickness, zorder=4)  # fmt: skip
     if shape.is_weighted:
         heights = shape.density[kept] / shape.density[kept].max() * reach * 0.3
         axis.bar(np.arange(len(kept)), heights, 0.9, bottom=-reach, color=FILL, zorder=1.5)

@@ -77,10 +77,10 @@ def shape_function(ensemble: Ensemble, feature: int) -> Shape:
     grid = ensemble.grid.features[feature]
     scores = np.zeros((grid.n_codes, ensemble.n_outputs))
     mine = [tree for tree in range(ensemble.n_trees) if features_of_tree(ensemble, tree) == {feature}]
-    leaves = [_leaf_of_code(ensemble, tree)[: grid.n_codes] for tree in mine]
+    leaves = [leaf_of_code(ensemble, tree)[: grid.n_codes] for tree in mine]
     if ensemble.fitted is not None:
-        for tree, leaf_of_code in zip(mine, leaves, strict=True):
-            scores += ensemble.fitted.values[tree, leaf_of_code] / SCORE_UNIT
+        for tree, reached in zip(mine, leaves, strict=True):
+            scores += ensemble.fitted.values[tree, reached] / SCORE_UNIT
     density = np.full(grid.n_codes, 1 / grid.n_codes)
     is_weighted = ensemble.leaf_weights is not None and bool(mine)
     if ensemble.leaf_weights is not None and mine:
@@ -116,8 +116,8 @@ def features_of_tree(ensemble: Ensemble, tree: int) -> set[int]:
     return {int(feature) for feature in batch.feature[tree][divides]}
 
 
-def _leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
-    """For a tree on a single feature, the leaf of each code."""
+def leaf_of_code(ensemble: Ensemble, tree: int) -> NDArray[np.int64]:
+    """For a tree on a single feature, the leaf of each code: int64 [n_codes of the grid]."""
     if ensemble.fitted is None:
         raise ValueError("an ensemble without trees has no leaves")
     batch = ensemble.fitted.trees
@@ -145,12 +145,12 @@ def _density(
     for _ in range(DENSITY_PASSES):
         explained = np.zeros_like(density)
         n_used = 0
-        for leaf_of_code, leaf_weights in zip(leaves, weights, strict=True):
-            inside = np.bincount(leaf_of_code, weights=density, minlength=len(leaf_weights))
+        for reached_by, leaf_weights in zip(leaves, weights, strict=True):
+            inside = np.bincount(reached_by, weights=density, minlength=len(leaf_weights))
             reached = np.where(inside > 0, leaf_weights, 0).astype(np.float64)
             if reached.sum() > 0:
                 shares = reached / reached.sum()
-                explained += density * (shares / np.where(inside > 0, inside, 1))[leaf_of_code]
+                explained += density * (shares / np.where(inside > 0, inside, 1))[reached_by]
                 n_used += 1
         if n_used == 0:
             return density
