@@ -27,18 +27,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rounds": {"plan", "protocol", "privacy", "crypto", "secagg"},
     "transport": {"plan", "protocol"},
     "trees": {"plan", "protocol", "losses"},
-    "data": {"plan", "protocol", "losses", "trees"},
+    "data": {"plan", "protocol", "losses", "privacy", "trees", "survey"},
     "evaluation": {"plan", "protocol", "losses", "privacy", "trees"},
     "survey": {"plan", "protocol", "losses", "privacy", "trees"},
     "training": {"plan", "protocol", "losses", "privacy", "trees", "evaluation"},
-    "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "training"},
+    "methods": {"plan", "protocol", "losses", "privacy", "trees", "evaluation", "survey", "training"},
     "client": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees", "data",
-        "evaluation", "training", "methods",
+        "evaluation", "survey", "training", "methods",
     },
     "server": {
         "plan", "protocol", "losses", "storage", "privacy", "crypto", "secagg", "rounds", "transport", "trees",
-        "evaluation", "training", "methods",
+        "evaluation", "survey", "training", "methods",
     },
 }  # fmt: skip
 # Every room may import these.

@@ -20,7 +20,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import HedgerowError, RemoteProtocolError
-from hedgerow.methods.tasks import EvaluationTask, ensemble_bytes
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, ensemble_bytes
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
@@ -234,6 +234,8 @@ class Federation:
     coordinator_key: Identity = field(default_factory=lambda: key("coordinator"))
     evaluation: EvaluatedModel | None = None
     """The model that the next runs evaluate; None to train one."""
+    survey: SurveyTask | None = None
+    """What the next runs ask for before there is a plan."""
 
     def watch(self, event: RunEvent) -> None:
         """Keep an event, and let a test act on it."""
@@ -275,7 +277,7 @@ class Federation:
         hub: PumpedHub | None = None
         try:
             keys = (self.roster, self.coordinator_key)
-            watch = (self.watch, self.evaluation)
+            watch = (self.watch, self.evaluation, self.survey)
             setup = RunSetup(plan or self.plan, *keys, self.noise, self.coordinator_entropy, *watch)
             session = self.session = RunSession(setup, journal)
             hub = PumpedHub(self)
@@ -291,6 +293,8 @@ class Federation:
     @property
     def journal(self) -> str:
         """Every model and every evaluation has its own."""
+        if self.survey is not None:
+            return "journal-survey.db"
         return "journal.db" if self.evaluation is None else f"journal-{self.evaluation.task.first_round}.db"
 
     def prepare_evaluation(

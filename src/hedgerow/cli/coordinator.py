@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
 from hedgerow.errors import UsageError
-from hedgerow.methods.tasks import TrainingTask
+from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -182,29 +183,52 @@ class ModelFile:
         )
 
 
+class RunFile(Protocol):
+    """Where the result of a run goes, and where the run is journalled: a `ModelFile`, or the plan of a survey."""
+
+    @property
+    def journal(self) -> Path:
+        """Of the run."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether another run's journal is set aside."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is said."""
+
+    def require_room(self) -> None:
+        """Before a run begins or goes on; raises UsageError."""
+
+    def look(self, session: RunSession) -> None:
+        """Say that a run is over whose journal says so; raises UsageError where there is no room for its result."""
+
+
 def carry_out(
     keys: tuple[PrivateIdentity, PinnedRoster],
     plan: Plan,
     noise: NoiseSource,
-    file: ModelFile,
-    model: EvaluatedModel | None,
+    file: RunFile,
+    about: EvaluatedModel | SurveyTask | None,
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
 ) -> tuple[Outcome, RunSession]:
     """Wait for the sites and carry the run out, whatever engine carries its messages.
 
     Args:
         keys: the coordinator's identity, and the roster.
-        plan: of the run; `model`'s own when a model is evaluated.
+        plan: of the run; `about`'s own unless a model is trained.
         noise: for the releases.
-        file: where its model goes, and where it is journalled.
-        model: to be evaluated; None trains one.
+        file: where its result goes, and where it is journalled.
+        about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
     """
     identity, pinned = keys
-    task = TrainingTask(plan) if model is None else model.task
+    survey, model = (about, None) if isinstance(about, SurveyTask) else (None, about)
+    task = survey or (TrainingTask(plan) if model is None else model.task)
     names = [site.name for site in pinned.sites]
     lines = RunLines(task.n_exchanges, names, quiet=file.quiet)
     board = RunBoard(task, names, task.n_exchanges, time.monotonic, os.urandom(8))
@@ -213,7 +237,7 @@ def carry_out(
         board(event)
         lines(event)
 
-    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model)
+    setup = RunSetup(plan, signing_roster(pinned), signing_key(identity), noise, os.urandom, watch, model, survey)
     place = check_can_write(str(file.journal))
     journal, aside = open_journal(place, task, setup.roster, is_new=file.is_new, before_new=file.require_room)
     try:
@@ -229,14 +253,18 @@ def carry_out(
 
 
 def serve(
-    arguments: argparse.Namespace, plan: Plan, noise: NoiseSource, file: ModelFile, model: EvaluatedModel | None
+    arguments: argparse.Namespace,
+    plan: Plan,
+    noise: NoiseSource,
+    file: RunFile,
+    about: EvaluatedModel | SurveyTask | None,
 ) -> tuple[Outcome, RunSession]:
     """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line."""
     require_masks(plan)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
     host, port = address_of(arguments.listen, "--listen")
     # A node may hold the plan as it was before its seed was drawn; what it makes of a model's, it says itself.
-    digest = bytes.fromhex(plan.digest) if model is None else b""
+    digest = bytes.fromhex(plan.digest) if about is None else b""
     allow_many_connections()
 
     @contextmanager
@@ -254,7 +282,7 @@ def serve(
         finally:
             hub.close()
 
-    return carry_out((identity, pinned), plan, noise, file, model, listening)
+    return carry_out((identity, pinned), plan, noise, file, about, listening)
 
 
 def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:

@@ -22,13 +22,17 @@ def read_plan(path: str) -> Plan:
     Raises:
         PlanError: the file is not there, is no text, or the plan is wrong.
     """
+    return parse_plan(read_text(path))
+
+
+def read_text(path: str) -> str:
+    """The text of a plan's file, with gaps or without; raises PlanError."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
         raise PlanError("plan-not-found", path=path) from None
     except UnicodeDecodeError:
         raise PlanError("plan-encoding", path=path) from None
-    return parse_plan(text)
 
 
 def named_sites(arguments: Sequence[str]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from hedgerow.protocol.reports import (
     EVALUATION,
     LEAST_INTERVAL,
     LONGEST_INTERVAL,
+    SURVEY,
     EventReport,
     RunReport,
     SiteReport,
@@ -238,7 +239,7 @@ class MonitorView:
         report = self._report
         if report is None:
             return Panel(self._connection(), title="hedgerow monitor", title_align="left", width=width)
-        kind = EVALUATION if report.task == EVALUATION else "run"
+        kind = report.task if report.task in (EVALUATION, SURVEY) else "run"
         head = Panel(
             Group(self._connection(), *_numbers(report, width, is_live=self._gone is None)),
             title=f"hedgerow monitor   {kind} {report.run_id.hex()[:8]}   plan {report.plan_digest.hex()[:8]}",

@@ -10,12 +10,14 @@ import os
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
+from hedgerow.cli.plan_survey import survey_facts
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import ArrivalFolder, warm_up
 from hedgerow.client.node_session import NodeSession, leave, run_node
@@ -24,11 +26,13 @@ from hedgerow.client.policy import (
     Policy,
     check_own_plan,
     no_held_out_rows,
+    no_raw_rows,
     no_training_rows,
     read_early,
     require_declared_rows,
 )
 from hedgerow.client.state import NodeStore
+from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
@@ -39,6 +43,9 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import WireCode, WireRefusal, known
+from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.program import Findings
+from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.identities import read_private, read_roster
 from hedgerow.transport.interface import ENGINES, Connected, Disconnected, Repeats, times
@@ -101,6 +108,14 @@ def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | N
         return _said(read_site_data(place, plan, strict=strict), source, tell)
 
     return load
+
+
+def raw_loader(data: str | None, query: str | None) -> Callable[[OpenPlan], RawSite]:
+    """How the raw cells of the rows to train on are read, once a survey asks for them."""
+    if data is None:
+        return no_raw_rows
+    place = data if query is None else f"{data}#{query}"
+    return lambda asked: read_raw_site(place, asked)
 
 
 def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
@@ -194,6 +209,7 @@ def run(arguments: argparse.Namespace) -> None:
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
             arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note),
+            load_raw=raw_loader(arguments.data, arguments.query),
         )  # fmt: skip
         # What the owner can mend is said at once, and before anyone is dialled.
         check_own_plan(setup)
@@ -272,18 +288,25 @@ def _loaders(arguments: argparse.Namespace, policy: Policy) -> tuple[Load, Load]
     return load(arguments.data, arguments.query, no_training_rows), held_out
 
 
+def _found(result: Ensemble | Evaluation | Findings) -> dict[str, Any]:
+    if isinstance(result, Ensemble):
+        return {"n_trees": result.n_trees}
+    return {"survey": asdict(result)} if isinstance(result, Findings) else {"evaluation": result.to_dict()}
+
+
 def _print(
-    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation, book: BudgetBook, policy: Policy
+    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation | Findings, book: BudgetBook, policy: Policy
 ) -> None:
     spent = book.spent(policy.data_set, policy.delta)
     if arguments.json:
         budget = {"data_set": policy.data_set, "spent": spent, "max_epsilon": policy.max_epsilon, "delta": policy.delta}
-        found = {"n_trees": result.n_trees} if isinstance(result, Ensemble) else {"evaluation": result.to_dict()}
-        print_json({"site": name, **found, "budget": budget})
+        print_json({"site": name, **_found(result), "budget": budget})
         return
     facts = [("site", name)]
     if isinstance(result, Ensemble):
         facts.append(("model", f"{result.n_trees} trees"))
+    elif isinstance(result, Findings):
+        facts += survey_facts(result)
     else:
         facts += score_facts(result)
     budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"

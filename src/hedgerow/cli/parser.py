@@ -201,8 +201,9 @@ def _add_survey(commands: Any) -> None:
 
 def _add_plan(actions: Any) -> None:
     add = _command(actions, "init", "hedgerow.cli.plan:init", "draft a commented plan from a table's header")
-    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file")
-    add("--label", required=True, metavar="COLUMN", help="the column to be predicted")
+    command: argparse.ArgumentParser = actions.choices["init"]
+    add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
+    add("--label", metavar="COLUMN", help="the column to be predicted")
     text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
     add("--codebook", metavar="CSV", help=text)
     text = "types, bounds, categories and classes may be published, so read them off the file"
@@ -213,6 +214,21 @@ def _add_plan(actions: Any) -> None:
     add("--delta", type=float, metavar="D", help="the chance that it fails")
     add("--n-records", type=_whole(1), metavar="N", help="the public or declared number of records")
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
+    add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument
+    add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
+    add("--roster", **_ROSTER)
+    add("--identity", **_HUB_IDENTITY)
+    add("--listen", **_LISTEN)
+    _add_engine(add)
+    kinds = ("binary", "multiclass", "regression", "count")
+    add("--label-type", choices=kinds, help="what the label is, where DATA is a table's header (binary)")
+    text = "who adds the noise, where DATA is a table's header; sites have to allow it (distributed)"
+    add("--noise", choices=("distributed", "server"), help=text)
+    add("--journal", metavar="FILE", help="where the survey is journalled; started again, it goes on")
+    add("--new-run", **_NEW_RUN)
+    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    add("--seed", type=_whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
+    command.add_argument("--json", **_JSON)
     add = _command(actions, "preset", "hedgerow.cli.plan:preset", "print a named method, or a plan with it")
     add("name", nargs="?", metavar="NAME", help="the method's name")
     add("--list", action="store_true", help="list all names with their sources")

@@ -18,7 +18,14 @@ from hedgerow.training.presets import PRESETS, Preset, apply_preset, preset_name
 
 
 def init(arguments: argparse.Namespace) -> None:
-    """Print the draft, or write it to a file that does not exist yet."""
+    """Print the draft, or write it to a file that does not exist yet; with --federated, the plan of a survey."""
+    if arguments.federated:
+        from hedgerow.cli import plan_survey
+
+        plan_survey.run(arguments)
+        return
+    if arguments.label is None:
+        raise UsageError("usage-survey-missing", missing="--label")
     out = None if arguments.out is None else new_file(arguments.out)
     if arguments.private:
         _write(private_draft(arguments), out)

@@ -13,8 +13,8 @@ from math import isqrt
 import numpy as np
 
 from hedgerow.client.budget import BudgetBook
-from hedgerow.client.node import ArrivalsOfRun, EvaluationNode, Node
-from hedgerow.client.policy import NodeSetup, require_draws_left
+from hedgerow.client.node import ArrivalsOfRun, Node
+from hedgerow.client.policy import Answers, NodeSetup, require_draws_left
 from hedgerow.client.state import NodeStep, NodeStore, StoredRun
 from hedgerow.errors import RemoteProtocolError
 from hedgerow.methods.replica import Replica
@@ -68,7 +68,7 @@ class NodeRun:
     """
 
     def __init__(
-        self, setup: NodeSetup, files: tuple[NodeStore, BudgetBook], stored: StoredRun, node: Node | EvaluationNode
+        self, setup: NodeSetup, files: tuple[NodeStore, BudgetBook], stored: StoredRun, node: Answers
     ) -> None:
         self._setup, (self._store, self._book), self.node = setup, files, node
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
-from hedgerow.client.node import EvaluationNode, Node
 from hedgerow.client.node_run import NodeRun
 from hedgerow.client.policy import (
+    Answers,
     NodeSetup,
     answering_node,
     asked_by,
@@ -46,6 +46,7 @@ from hedgerow.protocol.messages import (
     RoundRequest,
     Salvaged,
     Stop,
+    SurveyInvitation,
     Welcome,
     decode,
     encode,
@@ -56,6 +57,7 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.protocol.stream import WireRefusal, known
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.survey.program import Findings
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 
@@ -73,6 +75,7 @@ class NodeSession:
         state: where it stands in the script of a run.
         ensemble: the model, once a run that trains one has finished.
         evaluation: what was found, once an evaluation has finished.
+        findings: what was found, once a survey has finished.
         failure: why it has stopped, if it has.
         salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
         set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
@@ -84,6 +87,7 @@ class NodeSession:
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
+        self.findings: Findings | None = None
         self.failure: HedgerowError | None = None
         self.salvaged: Salvage | None = None
         self.plan: Plan | None = setup.plan
@@ -135,7 +139,7 @@ class NodeSession:
 
     def _react(self, message: Message) -> list[Message]:
         match message:
-            case Invitation() | EvaluationInvitation():
+            case Invitation() | EvaluationInvitation() | SurveyInvitation():
                 return self._asked(message)
             case Payload(MessageKind.ORIGIN, content):
                 self._require_run().originate(content)
@@ -176,7 +180,7 @@ class NodeSession:
 
     # Taking part -------------------------------------------------------------------------------------------------
 
-    def _asked(self, message: Invitation | EvaluationInvitation) -> list[Message]:
+    def _asked(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
         try:
             answers = self._invited(message.run_id, task_of(message))
@@ -263,7 +267,7 @@ class NodeSession:
             became = "It is left: this node has answered nothing in it, so it costs nothing."
         self.set_aside = PolicyRefusal("run-set-aside", run=run_id.hex()[:12], name=name, why=why.what, remedy=became)
 
-    def _resume(self, stored: StoredRun, node: Node | EvaluationNode) -> None:
+    def _resume(self, stored: StoredRun, node: Answers) -> None:
         """Rebuild scores and state from the store."""
         self._run = NodeRun(self._setup, (self._store, self._book), stored, node)
         self.plan, self._lost = stored.task.plan, stored.fault
@@ -277,6 +281,8 @@ class NodeSession:
         self.salvaged = run.finish(message)
         if isinstance(run.replica.result, Evaluation):
             self.evaluation = run.replica.result
+        elif isinstance(run.replica.result, Findings):
+            self.findings = run.replica.result
         else:
             self.ensemble = run.replica.result
             if self._store.has_masked(run.run_id):
@@ -347,7 +353,7 @@ def run_node(
     clock: Callable[[], float],
     patience: float,
     observer: Callable[[Connected | Disconnected], None] | None = None,
-) -> Ensemble | Evaluation:
+) -> Ensemble | Evaluation | Findings:
     """Take part until the run is over.
 
     Args:
@@ -359,7 +365,7 @@ def run_node(
         observer: is told whenever the connection comes or goes.
 
     Returns:
-        The model, or what the evaluation found, as this node's own replica made it.
+        The model, or what the evaluation or the survey found, as this node's own replica made it.
 
     Raises:
         HedgerowError: what it refused, or why the run ended.
@@ -378,7 +384,7 @@ def run_node(
         if observer is not None and isinstance(event, Connected | Disconnected):
             observer(event)
         handle(session, uplink, event)
-    result = session.ensemble or session.evaluation
+    result = session.ensemble or session.evaluation or session.findings
     if result is None:
         raise AggregationError("no-model")
     return result

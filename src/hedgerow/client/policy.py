@@ -15,6 +15,8 @@ The owner's policy is a TOML file that never leaves the site:
     noise = ["distributed"]             # who may add the noise: "server", "distributed", "local"; without it:
                                         # the sites only. "server" trusts the coordinator with exact sums
     evaluation_noise = ["distributed"]  # the same for evaluations of models; without it: the sites only
+    surveys = false                     # whether coordinators may ask for bounds, classes and the number of records
+                                        # of the columns above, with the noise above, before there is a plan
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
@@ -37,9 +39,10 @@ from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
+from hedgerow.data.raw_rows import digest_of_raw
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
-from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, survey_task
 from hedgerow.plan.fields import (
     MOST_VALUES,
     boolean,
@@ -56,10 +59,13 @@ from hedgerow.plan.fields import (
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource
-from hedgerow.protocol.messages import EvaluationInvitation, Invitation
+from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyInvitation
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
+from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.site import SurveyNode
 from hedgerow.training.settings import Settings
 
 POLICY_VERSION = 1
@@ -94,6 +100,7 @@ class Policy:
     plans: tuple[str, ...] = checked(_plan_digests, ())
     noise: tuple[str, ...] = checked(distinct_texts, ())
     evaluation_noise: tuple[str, ...] = checked(distinct_texts, ())
+    surveys: bool = checked(boolean, False)
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
@@ -209,6 +216,15 @@ def no_training_rows(_: Plan) -> SiteData:
     raise PolicyRefusal("policy-no-training")
 
 
+def no_raw_rows(_: OpenPlan) -> RawSite:
+    """Raises PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
+    raise PolicyRefusal("policy-no-training")
+
+
+Answers = Node | EvaluationNode | SurveyNode
+"""What answers the queries of a task."""
+
+
 @dataclass(frozen=True)
 class NodeSetup:
     """What a node's owner gives it.
@@ -227,6 +243,7 @@ class NodeSetup:
         models: digests of models that the owner lets be evaluated, besides those that this node helped to make.
         sampling: where samples come from, for plans that draw any; None for the operating system.
         arrivals: where rows come from while a run goes on; None for nowhere.
+        load_raw: reads the raw cells of the rows to train on, for a survey; by default there are none.
     """
 
     site: str
@@ -242,6 +259,7 @@ class NodeSetup:
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
+    load_raw: Callable[[OpenPlan], RawSite] = no_raw_rows
 
     @property
     def max_rows(self) -> int:
@@ -252,8 +270,10 @@ class NodeSetup:
 # Reading an invitation -----------------------------------------------------------------------------------------
 
 
-def task_of(message: Invitation | EvaluationInvitation) -> Task:
+def task_of(message: Invitation | EvaluationInvitation | SurveyInvitation) -> Task:
     """What an invitation is for; raises RemoteProtocolError for what is not a plan, PrivacyError for a bad cost."""
+    if isinstance(message, SurveyInvitation):
+        return survey_task(message.about, message.questions)
     plan = read_plan(message.plan)
     if isinstance(message, Invitation):
         return TrainingTask(plan)
@@ -269,8 +289,14 @@ def read_plan(content: bytes) -> Plan:
         raise RemoteProtocolError("plan-unreadable", why=why) from fault
 
 
-def asked_by(message: Invitation | EvaluationInvitation) -> tuple[str, str, str, float]:
+def asked_by(message: Invitation | EvaluationInvitation | SurveyInvitation) -> tuple[str, str, str, float]:
     """What an invitation asks for, in the words of the list of invitations; see `BudgetBook.note_invitation`."""
+    if isinstance(message, SurveyInvitation):
+        try:
+            task = survey_task(message.about, message.questions)
+            return "survey", task.digest, task.plan.name, task.promise[0]
+        except HedgerowError:
+            return "survey", hashlib.sha256(message.questions).hexdigest(), "(cannot be read)", math.inf
     kind = "training" if isinstance(message, Invitation) else "evaluation"
     epsilon = message.epsilon if isinstance(message, EvaluationInvitation) else None
     try:
@@ -290,6 +316,8 @@ def check_own_plan(setup: NodeSetup) -> None:
     """
     setup.policy.check_roster(setup.roster)
     if setup.plan is None:
+        if setup.policy.surveys and not setup.policy.plans:
+            return
         if not setup.policy.plans:
             raise PolicyRefusal("no-pinned-plan")
         if setup.policy.is_strict:
@@ -316,16 +344,26 @@ def check_task(task: Task, setup: NodeSetup) -> None:
     setup.policy.check_roster(setup.roster)
     evaluation_noise = task.noise if isinstance(task, EvaluationTask) else None
     setup.policy.check_plan(task.plan, task.promise[0], evaluation_noise)
+    max_length = setup.policy.secure_sums.max_length
     if isinstance(task, TrainingTask):
-        require_moderate(task.plan, task.settings, setup.policy.secure_sums.max_length)
+        require_moderate(task.plan, task.settings, max_length)
+    elif isinstance(task, SurveyTask) and task.asked.largest_length > max_length:
+        raise PolicyRefusal("plan-too-large", length=task.asked.largest_length, max_length=max_length)
 
 
 def require_pinned(task: Task, setup: NodeSetup) -> None:
     """Raises PolicyRefusal unless the owner has named the task's plan: "no-pinned-plan" where none is named at all.
 
     A coordinator that could make plans up would choose bounds, classes and units by which a model, or no more than
-    whether a node takes part, tells of single rows.
+    whether a node takes part, tells of single rows. A survey has no bounds and no classes, and refuses nothing for what
+    stands in a row: an owner agrees to surveys as such, with the policy's line ``surveys``.
     """
+    if isinstance(task, SurveyTask):
+        if not setup.policy.surveys:
+            raise PolicyRefusal("policy-survey")
+        if setup.plan is not None:
+            require_same_plan(task, TrainingTask(setup.plan))
+        return
     if setup.plan is None and not setup.policy.plans:
         raise PolicyRefusal("no-pinned-plan")
     # A model's plan says which seed the sites had drawn, where the owner's leaves it to them.
@@ -405,8 +443,11 @@ def require_declared_rows(setup: NodeSetup, data: SiteData) -> SiteData:
     return data
 
 
-def answering_node(task: Task, setup: NodeSetup) -> tuple[Node | EvaluationNode, bytes]:
+def answering_node(task: Task, setup: NodeSetup) -> tuple[Answers, bytes]:
     """What answers the task's queries over the rows for it, and the digest of these rows; raises DataError."""
+    if isinstance(task, SurveyTask):
+        raw = setup.load_raw(task.asked)
+        return SurveyNode(setup.site, raw, task.plan.privacy.rows_per_unit), digest_of_raw(raw)
     if isinstance(task, EvaluationTask):
         held_out = setup.load_held_out(task.plan)
         return EvaluationNode(setup.site, held_out, task.run_plan, setup.n_threads, setup.noise), digest_of(held_out)

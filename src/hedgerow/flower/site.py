@@ -77,6 +77,7 @@ from hedgerow.protocol.messages import (
     Invitation,
     NodeState,
     Refused,
+    SurveyInvitation,
     Welcome,
     decode,
     encode,
@@ -210,7 +211,7 @@ class FlowerNode:
                 self._report(fault)
                 code = fault.public_code if isinstance(fault, DataError) else fault.code
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
-                    if isinstance(message, Invitation | EvaluationInvitation):
+                    if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
                         book.note_invitation(asked_by(message), fault.code)
                 return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:

@@ -18,6 +18,7 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import IntVector, Query
+from hedgerow.survey.program import Findings, SurveyProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
@@ -40,9 +41,9 @@ class Replica:
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
-        self._program: Program | EvaluationProgram | None = None
+        self._program: Program | EvaluationProgram | SurveyProgram | None = None
         self._origin = b""
-        self._result: Ensemble | Evaluation | None = None
+        self._result: Ensemble | Evaluation | Findings | None = None
         self._result_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
@@ -89,7 +90,7 @@ class Replica:
             self._result = finished.value
 
     @property
-    def result(self) -> Ensemble | Evaluation:
+    def result(self) -> Ensemble | Evaluation | Findings:
         """What the program has found; ValueError before it has finished."""
         if self._result is None:
             raise ValueError("the program still asks")
@@ -99,13 +100,14 @@ class Replica:
     def ensemble(self) -> Ensemble:
         """The model; ValueError before the program has finished, or when it makes none."""
         if not isinstance(self.result, Ensemble):
-            raise ValueError("an evaluation makes no model")
+            raise ValueError("an evaluation or a survey makes no model")
         return self.result
 
     def result_digest(self) -> bytes:
         """32 bytes that tell results apart: the hash of all releases, and of every number of the model that they made.
 
-        An evaluation's estimates are numbers for people, which may differ in their last digit between machines.
+        An evaluation's estimates are numbers for people, which may differ in their last digit between machines; what a
+        survey found follows from its releases.
         """
         if isinstance(self.result, Ensemble):
             self._result_digest = self._result_digest or _digest_of(self.history, self.result)
@@ -148,7 +150,7 @@ class Replica:
         """End the program at the releases so far; returns whether they make a model.
 
         The model is the program's own, of the trees whose releases are all there: a party that holds the plan and the
-        releases has the same. An evaluation has nothing to show before its end.
+        releases has the same. An evaluation or a survey has nothing to show before its end.
         """
         if self.query is None or not isinstance(self._task, TrainingTask):
             return False

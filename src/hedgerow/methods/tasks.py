@@ -1,4 +1,6 @@
-"""What a run is for: to train a model by a plan, or to evaluate one. Either is public, and every party has the same.
+"""What a run is for: to train a model by a plan, to evaluate one, or to survey columns before there is a plan.
+
+Each is public, and every party has the same.
 
 A task gives the run its program, says what the program's releases may cost, and has a digest by which parties, stores
 and journals tell it from any other.
@@ -14,20 +16,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hedgerow.errors import PrivacyError, RemoteProtocolError
+from hedgerow.errors import PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.program import N_EXCHANGES, EvaluationProgram, evaluate_ensemble, planned_evaluation
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.plan.fields import read_json
+from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.privacy.prepared import prepared_events
+from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.program import SurveyProgram
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
 from hedgerow.trees.plausibility import ReleaseChecks
 
 _DOMAIN = b"hedgerow evaluation 2"
+_SURVEY_DOMAIN = b"hedgerow survey 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +174,68 @@ class EvaluationTask:
         return planned_evaluation(self.plan, self.epsilon, self.delta)
 
 
-Task = TrainingTask | EvaluationTask
+@dataclass(frozen=True, eq=False)
+class SurveyTask:
+    """Answer questions about raw columns by noisy sums.
+
+    Attributes:
+        asked: the questions and their program; what is written to all parties is its `KIND` and its bytes.
+    """
+
+    asked: OpenPlan
+
+    @property
+    def plan(self) -> Plan:
+        """A plan that says how the sums are made; no one trains by it."""
+        return self.asked.carrier
+
+    @property
+    def run_plan(self) -> Plan:
+        """See `TrainingTask.run_plan`."""
+        return self.asked.carrier
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hexadecimal digits over all of it."""
+        parts = self.asked.KIND.encode() + b"\0" + self.asked.to_bytes()
+        return hashlib.sha256(_SURVEY_DOMAIN + parts).hexdigest()
+
+    @property
+    def promise(self) -> tuple[float, float]:
+        """What the survey may cost by itself, which is part of the promise of the plan that is made of it."""
+        return self.asked.epsilon, self.plan.privacy.delta
+
+    @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        return self.asked.n_exchanges
+
+    def with_structure_seed(self, _: int) -> SurveyTask:
+        """Itself: there are no trees."""
+        return self
+
+    def program(self) -> SurveyProgram:
+        """A fresh program."""
+        return self.asked.program()
+
+    def planned_releases(self) -> list[Event]:
+        return self.asked.planned_releases()
+
+
+SURVEYS = {OpenPlan.KIND: OpenPlan}
+"""What surveys may be about, by the word that invitations and stores have for it."""
+
+
+def survey_task(about: str, content: bytes) -> SurveyTask:
+    """The task of an invitation; raises RemoteProtocolError for what cannot be read, PrivacyError for a bad promise."""
+    try:
+        return SurveyTask(SURVEYS[about](read_json(content, MOST_VALUES)))
+    except (ValueError, AttributeError, KeyError, TypeError) as fault:
+        why = f" {fault.what}" if isinstance(fault, PlanError) else ""
+        raise RemoteProtocolError("plan-unreadable", why=why) from fault
+
+
+Task = TrainingTask | EvaluationTask | SurveyTask
 
 
 def checks_of(task: Task) -> ReleaseChecks:
@@ -192,6 +258,9 @@ def digest_of_model(ensemble: Ensemble) -> bytes:
 
 def task_to_text(task: Task) -> str:
     """A task as JSON, for a node's own store."""
+    if isinstance(task, SurveyTask):
+        asked = {"about": task.asked.KIND, "questions": task.asked.to_bytes().decode("utf-8")}
+        return json.dumps({"survey": asked}, sort_keys=True)
     table: dict[str, Any] = {"plan": task.plan.to_dict()}
     if isinstance(task, EvaluationTask):
         table["evaluation"] = {
@@ -207,6 +276,8 @@ def task_to_text(task: Task) -> str:
 def task_from_text(text: str) -> Task:
     """The task that `task_to_text` wrote."""
     table = json.loads(text)
+    if "survey" in table:
+        return survey_task(str(table["survey"]["about"]), str(table["survey"]["questions"]).encode())
     plan = Plan.from_dict(table["plan"], is_stored=True)
     if "evaluation" not in table:
         return TrainingTask(plan)

@@ -8,7 +8,7 @@ The script is one table for both parties:
 
     node                                          coordinator
     OUTSIDE    Hello ->          <- Welcome       any state
-    OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation for a model)
+    OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation, SurveyInvitation)
     INVITED    Ready ->          <- Origin        SETTING_UP    (from the second epoch on, if sites draw the seed)
     INVITED                      <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
@@ -94,6 +94,7 @@ class MessageKind(IntEnum):
     ORIGIN = 11
     EVALUATION = 12
     SALVAGED = 13
+    SURVEY = 14
     # Node to coordinator.
     HELLO = 20
     READY = 21
@@ -166,11 +167,26 @@ class EvaluationInvitation(Encoded):
 
 
 @dataclass(frozen=True, slots=True)
+class SurveyInvitation(Encoded):
+    """Coordinator: take part in a survey of your columns, before there is a plan?
+
+    Attributes:
+        about: what the survey is about, as a word; "plan" for the gaps of a plan.
+        questions: what it is asked for, as canonical JSON (UTF-8); with "plan" the plan and its gaps.
+    """
+
+    KIND = MessageKind.SURVEY
+    run_id: Hash
+    about: CodeWord
+    questions: PlanBytes
+
+
+@dataclass(frozen=True, slots=True)
 class Ready(Encoded):
     """Node: it has checked the plan, its owner's policy and its data, reserved the budget, and will take part.
 
     Attributes:
-        plan_digest: of the plan; of the task, model and cost included, when it is an evaluation.
+        plan_digest: of the plan; of the task, model and cost included, when it is an evaluation or a survey.
     """
 
     KIND = MessageKind.READY
@@ -232,7 +248,7 @@ class Abandoned(Encoded):
 class Finished(Encoded):
     """Coordinator: the run is over; the last of its `n_releases` releases, and the digest of the model they make.
 
-    After an evaluation the digest is that of the task and the releases.
+    After an evaluation or a survey the digest is that of the task and the releases.
     """
 
     KIND = MessageKind.FINISHED
@@ -292,8 +308,8 @@ class Done(Encoded):
 
 
 Message = (
-    Hello | Welcome | Invitation | EvaluationInvitation | Ready | Payload | RoundRequest | Abandoned | Finished
-    | Salvaged | Stop | Refused | Done
+    Hello | Welcome | Invitation | EvaluationInvitation | SurveyInvitation | Ready | Payload | RoundRequest
+    | Abandoned | Finished | Salvaged | Stop | Refused | Done
 )  # fmt: skip
 
 _BY_KIND: dict[int, type[Encoded]] = {
@@ -383,6 +399,7 @@ SCRIPT: tuple[Cue, ...] = (
     # What a node may receive. Duplicates of what it has answered are answered alike.
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.INVITATION, {_N.INVITED}),
     _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.EVALUATION, {_N.INVITED}),
+    _cue({_N.OUTSIDE, _N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.SURVEY, {_N.INVITED}),
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ORIGIN, set()),
     _cue({_N.INVITED, _N.ENROLLING, *_IN_EPOCH}, _K.ENROL, {_N.ENROLLING}),
     _cue({_N.ENROLLING}, _K.SETUP, {_N.ENROLLING, _N.WAITING}),

@@ -55,7 +55,7 @@ WAITING = "waiting-for-sites"
 
 _LONGEST_SECONDS = 1e9
 """More than thirty years: a number that someone made up, or infinity."""
-TRAINING, EVALUATION = "training", "evaluation"
+TRAINING, EVALUATION, SURVEY = "training", "evaluation", "survey"
 """What a run is for."""
 
 
@@ -146,7 +146,7 @@ class RunReport(Record):
         rounds_abandoned: rounds that were begun again since the coordinator's process began.
         sites: all of the roster, in its order.
         streams_refused: how many streams were refused before they joined, by reason.
-        task: what the run is for: `training`, or `evaluation` of a model of the plan.
+        task: what the run is for: `training`, `evaluation` of a model of the plan, or `survey`.
     """
 
     process: Annotated[bytes, Fixed(8)]

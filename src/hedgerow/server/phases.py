@@ -16,7 +16,7 @@ from hedgerow.codec import HASH_BYTES
 from hedgerow.crypto.primitives import KEY_BYTES
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PlanError, PrivacyError, RemoteProtocolError
 from hedgerow.evaluation.estimates import Evaluation
-from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.methods.tasks import SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.messages import Abandoned, MessageKind, Payload, RunState, Stop
@@ -35,7 +35,10 @@ from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.server.journal import BurntSlot, JournalledRelease
 from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
 from hedgerow.server.run import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Place, Run, RunEventKind, SiteRecord
+from hedgerow.survey.program import Findings
 from hedgerow.training.settings import Settings
+from hedgerow.trees.binning import build_grid
+from hedgerow.trees.ensemble import no_trees
 
 MAX_SLOTS = 1024
 """As many as a node holds by default; a longer run goes on in a new epoch."""
@@ -320,6 +323,9 @@ def check_releases(task: Task, n_sites: int) -> None:
         PlanError: code "plan-releases-too-long".
         ModelError: code "model-too-long-to-send". An evaluation itself has two releases, of a few curves.
     """
+    if isinstance(task, SurveyTask):
+        _require_sendable(task.n_exchanges * task.asked.largest_length, WIDTHS[-1] // 8, task.n_exchanges)
+        return
     if not isinstance(task, TrainingTask):
         if len(task.model) > RELEASES_BYTES:
             raise ModelError("model-too-long-to-send", megabytes=-(-len(task.model) >> 20), most=RELEASES_BYTES >> 20)
@@ -328,7 +334,12 @@ def check_releases(task: Task, n_sites: int) -> None:
     entries, n_bytes = settings.n_released(plan), WIDTHS[-1] // 8
     if plan.model.algorithm == "boosting":
         n_bytes = min(n_bytes, _bytes_of_an_entry(plan, settings, n_sites))
-    size = entries * n_bytes + RELEASE_HEAD_BYTES * task.n_exchanges
+    _require_sendable(entries, n_bytes, task.n_exchanges)
+
+
+def _require_sendable(entries: int, n_bytes: int, n_exchanges: int) -> None:
+    """Raises PlanError (code "plan-releases-too-long") for more entries of so many bytes than a message holds."""
+    size = entries * n_bytes + RELEASE_HEAD_BYTES * n_exchanges
     if size > RELEASES_BYTES:
         raise PlanError(
             "plan-releases-too-long",
@@ -581,6 +592,10 @@ def conclude(run: Run) -> Outcome:
     model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
         run.outcome = model.outcome(run.ledger, replica.result, noise)
+    elif isinstance(replica.result, Findings):
+        report = checked_report(run.plan, run.ledger, noise)
+        nothing = no_trees(run.plan, build_grid(run.plan))
+        run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)
     else:
         report = checked_report(run.plan, run.ledger, noise)
         run.outcome = Outcome(replica.plan, replica.ensemble, run.ledger, report, salvaged=run.salvaged)

@@ -32,6 +32,7 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, refuse
+from hedgerow.survey.program import Findings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
@@ -215,6 +216,8 @@ class Outcome:
         evaluation: what was found, when the run evaluated the model.
         cost: the report on that evaluation alone; `ledger` and `report` hold it beside the model's training.
         salvaged: when the training could not go on: why, and how far it came.
+        findings: what was found, when the run was a survey; the ensemble has no trees then, and `plan` is only how its
+            sums were made.
     """
 
     plan: Plan
@@ -224,6 +227,7 @@ class Outcome:
     evaluation: Evaluation | None = None
     cost: PrivacyReport | None = None
     salvaged: Salvage | None = None
+    findings: Findings | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from hedgerow.crypto.identity import Identity
 from hedgerow.errors import AggregationError, HedgerowError
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import EvaluationTask, Task, TrainingTask, checks_of
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, checks_of
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
@@ -26,6 +26,7 @@ from hedgerow.protocol.messages import (
     RoundRequest,
     RunState,
     Salvaged,
+    SurveyInvitation,
     encode,
 )
 from hedgerow.protocol.queries import IntVector
@@ -485,6 +486,7 @@ class RunSetup:
         entropy: the source of the run's number: ``os.urandom`` but in tests.
         observer: called with everything that happens.
         evaluation: the model to be evaluated; None to train one. `plan` is its plan then.
+        survey: what to find before there is a plan; `plan` is the task's then.
     """
 
     plan: Plan
@@ -494,10 +496,13 @@ class RunSetup:
     entropy: Entropy
     observer: Observer = lambda _: None
     evaluation: EvaluatedModel | None = None
+    survey: SurveyTask | None = None
 
     @property
     def task(self) -> Task:
         """What the run is for."""
+        if self.survey is not None:
+            return self.survey
         return TrainingTask(self.plan) if self.evaluation is None else self.evaluation.task
 
 
@@ -684,8 +689,10 @@ class Run:
         return len(self.releases), fresh
 
 
-def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation:
+def invitation_to(task: Task, run_id: bytes) -> Invitation | EvaluationInvitation | SurveyInvitation:
     """The message that asks a site to take part."""
+    if isinstance(task, SurveyTask):
+        return SurveyInvitation(run_id, task.asked.KIND, task.asked.to_bytes())
     plan = json.dumps(task.plan.to_dict(), sort_keys=True, separators=(",", ":")).encode()
     if isinstance(task, EvaluationTask):
         return EvaluationInvitation(run_id, plan, task.model, task.epsilon, task.delta, task.first_round, task.noise)

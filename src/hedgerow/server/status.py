@@ -15,12 +15,12 @@ from itertools import islice
 from typing import Protocol
 
 from hedgerow import __version__
-from hedgerow.methods.tasks import Task, TrainingTask
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.messages import RunState
-from hedgerow.protocol.reports import EVALUATION, OVER, TRAINING, EventReport, RunReport, SiteReport, SiteState
+from hedgerow.protocol.reports import EVALUATION, OVER, SURVEY, TRAINING, EventReport, RunReport, SiteReport, SiteState
 from hedgerow.server.run import Run, RunEvent, RunEventKind
 
 KEPT_EVENTS = 256
@@ -30,6 +30,7 @@ _PACE_ROUNDS = 50
 _IDLE_PER_WORK = 20
 """An accountant reads the whole ledger, so epsilon is computed at most for a twentieth of the time."""
 _LONGEST_WORD = 64
+_WORDS = {TrainingTask: TRAINING, EvaluationTask: EVALUATION, SurveyTask: SURVEY}
 _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState.COLLECTING_ANSWERS}
 
 
@@ -71,6 +72,7 @@ class RunBoard:
     ) -> None:  # fmt: skip
         task = TrainingTask(task) if isinstance(task, Plan) else task
         plan, self._promise = task.plan, task.promise
+        digest = task.digest if isinstance(task, SurveyTask) else plan.digest
         self._accountant = plan.privacy.accountant
         self._n_prepared = len(plan.prepared) if isinstance(task, TrainingTask) else 0
         self._clock, self._began = clock, clock()
@@ -86,9 +88,9 @@ class RunBoard:
         self._ended: float | None = None
         self._told_phase = ""
         self._base = RunReport(
-            process, bytes(32), bytes.fromhex(plan.digest), __version__, RunState.GATHERING.value,
+            process, bytes(32), bytes.fromhex(digest), __version__, RunState.GATHERING.value,
             rounds_planned=rounds_planned, epsilon_limit=self._promise[0], delta=self._promise[1],
-            task=TRAINING if isinstance(task, TrainingTask) else EVALUATION,
+            task=_WORDS[type(task)],
         )  # fmt: skip
         self._epsilon, self._epsilon_of, self._epsilon_again = 0.0, 0, -math.inf
 

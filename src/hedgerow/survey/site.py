@@ -37,6 +37,9 @@ class SurveyNode:
             raise _refused("its answer has another length than it says")
         return query.answer(self._rows)
 
+    def finish(self, query: Query) -> None:
+        """A round that this node missed: raw cells stay what they are."""
+
 
 def _refused(reason: str) -> RemoteProtocolError:
     return RemoteProtocolError("survey-query-refused", reason=reason)

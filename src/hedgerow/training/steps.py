@@ -17,7 +17,7 @@ from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
-from hedgerow.trees.ensemble import Ensemble, link_of
+from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
 
 Program = Generator[Query, IntVector, Ensemble]
@@ -66,7 +66,7 @@ class Run:
 
 def empty_ensemble(run: Run) -> Ensemble:
     """The model before its first tree."""
-    return Ensemble(run.grid, None, run.plan.label.n_outputs, link_of(run.plan))
+    return no_trees(run.plan, run.grid)
 
 
 @dataclass(eq=False)

@@ -122,6 +122,11 @@ def ensemble_to_dict(ensemble: Ensemble) -> dict[str, Any]:
     }
 
 
+def no_trees(plan: Plan, grid: Grid) -> Ensemble:
+    """A plan's ensemble before its first tree."""
+    return Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
+
+
 def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     """The ensemble that `ensemble_to_dict` wrote for a model of `plan`; everything in it is checked.
 
@@ -143,7 +148,7 @@ def ensemble_from_dict(table: Mapping[str, Any], plan: Plan) -> Ensemble:
     trees = table.get("trees")
     if not isinstance(trees, list) or bool(trees) != bool(depth):
         raise ModelError("model-invalid", fault="the ensemble has no list of trees that fits its depth")
-    ensemble = Ensemble(grid, None, plan.label.n_outputs, link_of(plan))
+    ensemble = no_trees(plan, grid)
     if not trees:
         return ensemble
     read = [_TreeReader(grid, depth, plan.label.n_outputs, number, tree) for number, tree in enumerate(trees)]

@@ -1,0 +1,432 @@
+"""A survey over an engine: the local engine's findings and plan, its cost in every account, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hedgerow.client.policy import Policy
+from hedgerow.data.drafts import plan_toml
+from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.data.site_data import read_site_data
+from hedgerow.errors import AggregationError, DataError, HedgerowError, PlanError, PrivacyError, UsageError
+from hedgerow.local.survey import survey_sites
+from hedgerow.methods.tasks import SurveyTask, survey_task, task_from_text, task_to_text
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.ledger import Ledger
+from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
+from hedgerow.server import phases
+from hedgerow.server.release import Outcome
+from hedgerow.survey.open_plans import OpenPlan, parse_open_plan
+from hedgerow.survey.program import Findings
+from hedgerow.survey.readings import Range
+from tests.memory_network import MemoryHub
+
+if TYPE_CHECKING:
+    from conftest import Builder, Federation
+
+POLICY = Policy(
+    version=1, data_set="test", max_epsilon=100.0, delta=1e-5, noise=("server", "distributed"), surveys=True
+)  # fmt: skip
+N = 4000
+LABELS: dict[str, dict[str, Any]] = {
+    "texts": {"name": "y", "type": "binary"},
+    "numbers": {"name": "n", "type": "binary", "classes": "numbers"},
+    "bounds": {"name": "b", "type": "regression"},
+    "declared": {"name": "y", "type": "binary", "classes": ["no", "yes"]},
+}
+
+
+def asked(label: str = "numbers", **privacy: Any) -> OpenPlan:
+    """A plan with gaps: two columns of numbers of which one is declared, a category, and a label."""
+    return OpenPlan(
+        {
+            "version": 1,
+            "name": "wards",
+            "privacy": {"epsilon": 20.0, "delta": 1e-6, **privacy},
+            "label": LABELS[label],
+            "features": [
+                {"name": "age", "type": "numeric"},
+                {"name": "dose", "type": "numeric", "min": 0.0, "max": 1.0},
+                {"name": "ward", "type": "categorical", "categories": ["a", "b"]},
+                {"name": "stay", "type": "numeric"},
+            ],
+            "model": {"n_trees": 2, "max_depth": 2},
+        }
+    )
+
+
+def write_tables(folder: Path, sites: list[str]) -> dict[str, Path]:
+    """A table for each site, with cells that do not fit and rows of one patient at most thrice."""
+    draw, tables = np.random.default_rng(5), {}
+    for site in sites:
+        lines = ["patient,age,dose,ward,stay,y,n,b"]
+        for row in range(N // len(sites)):
+            age = "unknown" if row % 50 == 7 else str(int(draw.integers(20, 90)))
+            text = ["no", "yes", ""][int(draw.integers(0, 3))] if row % 40 == 3 else ["no", "yes"][row % 2]
+            number = "x" if row % 60 == 5 else str(row % 2)
+            cells = [
+                f"{site}-{row // 3}", age, f"{draw.uniform():.3f}", "ab"[row % 2], f"{draw.exponential(9):.4f}", text,
+                number, f"{draw.normal(50, 3):.3f}",
+            ]  # fmt: skip
+            lines.append(",".join(cells))
+        tables[site] = folder / f"{site}.csv"
+        tables[site].write_text("\n".join(lines) + "\n")
+    return tables
+
+
+def begin(federate: Builder, open_plan: OpenPlan, n_sites: int = 4, **more: Any) -> Federation:
+    """A federation whose nodes take surveys, as `--federated` asks them."""
+    policies = {f"site-{number}": POLICY for number in range(n_sites)} | more.pop("policies", {})
+    federation = federate(n_sites, policies=policies, must_start=False, **more)
+    federation.survey = SurveyTask(open_plan)
+    tables = write_tables(federation.folder, list(federation.parties))
+    for site, party in federation.parties.items():
+        path = tables[site]
+        party.setup = dataclasses.replace(
+            party.setup,
+            plan=None,
+            load_raw=lambda open_plan, path=path: read_raw_site(path, open_plan),
+            load=lambda plan, path=path: read_site_data(path, plan)[0],
+        )
+        party.start()
+    return federation
+
+
+def run(federation: Federation, **more: Any) -> Outcome:
+    """One life of a survey's coordinator."""
+    assert federation.survey is not None
+    return federation.run(plan=federation.survey.plan, **more)
+
+
+def plan_of(federation: Federation, outcome: Outcome) -> str:
+    """The plan's file."""
+    assert federation.survey is not None and outcome.findings is not None
+    return plan_toml(federation.survey.asked.filled(outcome.findings, outcome.ledger))
+
+
+def local_plan(federation: Federation, *sites: str) -> str:
+    """The plan that the local engine finds over the same rows."""
+    assert federation.survey is not None
+    open_plan = federation.survey.asked
+    rows = {site: read_raw_site(federation.folder / f"{site}.csv", open_plan) for site in sites or federation.parties}
+    found = survey_sites(open_plan.questions, rows, SeededNoise(1))
+    return plan_toml(open_plan.filled(found.findings, found.ledger))
+
+
+@pytest.mark.parametrize("unit", ["record", "patient"])
+@pytest.mark.parametrize("label", sorted(LABELS))
+def test_a_survey_is_the_local_engines(federate: Builder, label: str, unit: str) -> None:
+    """The same plan to the byte, with the releases in it; every node finds the same."""
+    rows = {} if unit == "record" else {"unit": unit, "max_rows_per_unit": 2}
+    federation = begin(federate, asked(label, **rows))
+    outcome = run(federation)
+    text = plan_of(federation, outcome)
+    assert text == local_plan(federation)
+    plan = parse_plan(text)
+    assert len(plan.prepared) == len(outcome.ledger) and all(release.seeded for release in plan.prepared)
+    expected = N if unit == "record" else sum(min(2, 1000 - 3 * unit) for unit in range(334)) * 4
+    assert plan.privacy.n_records == pytest.approx(expected, rel=0.05)
+    low, high = plan.features[0].min, plan.features[0].max
+    assert low is not None and high is not None and low <= 20 and 89 <= high <= 128
+    assert plan.features[1].max == 1.0 and plan.label.name == LABELS[label]["name"]
+    classes = {"texts": ("no", "yes"), "declared": ("no", "yes"), "numbers": ("0", "1")}
+    assert plan.label.classes == classes.get(label, ())
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and not party.failures
+        assert party.session.findings == outcome.findings and party.session.ensemble is None
+
+
+def test_the_sites_can_add_the_noise_of_a_survey(federate: Builder) -> None:
+    """With distributed noise the plan names the cohorts, and nobody held an exact sum."""
+    federation = begin(federate, asked(noise="distributed"), 5, noise=SystemNoise(os.urandom))
+    plan = parse_plan(plan_of(federation, run(federation)))
+    assert {release.noise for release in plan.prepared} == {"distributed"}
+    assert all(release.sites == 5 and release.shares for release in plan.prepared)
+
+
+def test_a_training_by_the_found_plan_reports_both_and_every_book_has_both(federate: Builder) -> None:
+    """The survey is charged at each site when it is made, the training after it; the report holds the whole."""
+    federation = begin(federate, asked())
+    outcome = run(federation)
+    plan = parse_plan(plan_of(federation, outcome))
+    cost = get_accountant("gdp").epsilon(outcome.ledger.events(), 1e-5)
+    for party in federation.parties.values():
+        assert party.book is not None
+        (line,) = party.book.lines("test")
+        assert line.status == "finished" and line.plan_name == "wards (survey)"
+        assert party.book.spent("test", 1e-5) == pytest.approx(cost, rel=1e-9)
+        assert [asked.kind for asked in party.book.invitations()] == ["survey"]
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, plan=plan)
+        party.start()
+    federation.survey, federation.plan = None, plan
+    made = federation.run()
+    assert len(made.ledger) == len(plan.prepared) + 2
+    assert outcome.report.epsilon < made.report.epsilon <= plan.privacy.epsilon
+    whole = get_accountant("gdp").epsilon(made.ledger.events(), 1e-5)
+    for party in federation.parties.values():
+        assert party.book is not None and not party.failures
+        assert len(party.book.lines("test")) == 2 and party.book.spent("test", 1e-5) >= 0.99 * whole
+
+
+def test_a_coordinator_killed_after_every_write_ends_in_the_same_plan(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """A crash draws no noise twice: after any write of the journal, the plan is that of an undisturbed run."""
+    whole = begin(federate, asked("numbers"), name="whole")
+    expected = plan_of(whole, run(whole))
+    for kill_after in range(1, 100, 3):
+        federation = begin(federate, asked("numbers"), name=f"killed-{kill_after}")
+        was_killed = False
+        try:
+            run(federation, kill_after=kill_after)
+        except killed:
+            was_killed = True
+        assert plan_of(federation, run(federation)) == expected
+        assert all(party.is_done for party in federation.parties.values())
+        federation.close()
+        if not was_killed:
+            assert kill_after > 8
+            return
+    raise AssertionError("the survey never ended")
+
+
+@pytest.mark.parametrize("number", range(1, 17))
+def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number: int) -> None:
+    """It goes on from its store, and answers no question twice; the plan is that of the sites that were in."""
+    federation = begin(federate, asked("declared"))
+    victim = federation.parties["site-1"]
+    victim.after(number, victim.restart)
+    outcome = run(federation)
+    assert not victim.failures and victim.is_done
+    assert federation.session is not None
+    if all(len(survivors) == 4 for survivors in federation.session.run.survivors):
+        assert plan_of(federation, outcome) == local_plan(federation)
+
+
+REFUSALS: dict[str, dict[str, Any]] = {
+    "policy-survey": {"surveys": False},
+    "policy-query-kind": {"query_kinds": ("LeafSums",)},
+    "policy-feature": {"features": ("age",)},
+    "policy-label": {"labels": ("z",)},
+    "policy-noise": {"noise": ("distributed",)},
+    "policy-over-budget": {"max_epsilon": 0.5},
+    "policy-coordinator": {"coordinators": ("00" * 32,)},
+    "policy-unit": {"unit": "patient"},
+}
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_policy_refuses_a_survey_by_its_code(federate: Builder, code: str) -> None:
+    """The owner's rules hold as for training, and surveys are taken by owners who said so only."""
+    policy = dataclasses.replace(POLICY, **REFUSALS[code])
+    if not policy.surveys:
+        policy = dataclasses.replace(policy, plans=("00" * 32,))
+    federation = begin(federate, asked(), 5, policies={"site-0": policy})
+    run(federation)
+    victim = federation.parties["site-0"]
+    assert [fault.code for fault in victim.failures] == [code]
+    assert federation.session is not None
+    assert all("site-0" not in survivors for survivors in federation.session.run.survivors)
+
+
+def test_a_node_with_a_plan_of_its_own_takes_no_survey(federate: Builder) -> None:
+    """Who pinned one plan takes part in nothing else."""
+    federation = begin(federate, asked(), 5)
+    victim = federation.parties["site-0"]
+    victim.kill()
+    victim.setup = dataclasses.replace(victim.setup, plan=federation.plan)
+    victim.start()
+    run(federation)
+    assert [fault.code for fault in victim.failures] == ["plan-changed"]
+
+
+def _changed(invitation: SurveyInvitation, section: str, **values: Any) -> SurveyInvitation:
+    table = json.loads(invitation.questions)
+    table[section] = {**table[section], **values}
+    return dataclasses.replace(invitation, questions=json.dumps(table).encode())
+
+
+LIES: dict[str, tuple[Callable[[SurveyInvitation], SurveyInvitation], str]] = {
+    "no questions": (lambda i: dataclasses.replace(i, questions=b"[[["), "plan-unreadable"),
+    "a list": (lambda i: dataclasses.replace(i, questions=b"[]"), "plan-unreadable"),
+    "another subject": (lambda i: dataclasses.replace(i, about="rows"), "plan-unreadable"),
+    "no gaps": (lambda i: dataclasses.replace(i, questions=b"{}"), "plan-unreadable"),
+    "no noise": (lambda i: _changed(i, "privacy", epsilon=math.inf), "policy-unnoised"),
+    "a dear one": (lambda i: _changed(i, "privacy", epsilon=1e5), "policy-over-budget"),
+    "fewer columns": (lambda i: _changed(i, "privacy", n_records=5), ""),
+    "a larger unit": (lambda i: _changed(i, "privacy", unit="patient", max_rows_per_unit=3), ""),
+}
+
+
+@pytest.mark.parametrize("lie", sorted(LIES))
+def test_a_coordinator_that_asks_sites_different_things_gets_no_sum_of_them(federate: Builder, lie: str) -> None:
+    """A task's digest is in every answer: a site that was asked something else is refused, or refuses, and is out."""
+    change, code = LIES[lie]
+    federation = begin(federate, asked(), 5)
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(to: str, message: bytes) -> bool:
+            said = decode(message)
+            if to == "site-0" and isinstance(said, SurveyInvitation):
+                message = encode(change(said))
+            return send(to, message)
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    outcome = run(federation)
+    assert [fault.code for fault in federation.parties["site-0"].failures] == ([code] if code else [])
+    if not code:
+        assert "plan-changed" in federation.codes("complaint")
+    assert plan_of(federation, outcome) == local_plan(federation, "site-1", "site-2", "site-3", "site-4")
+
+
+def test_other_releases_than_were_made_lead_to_another_question_which_is_refused(federate: Builder) -> None:
+    """A node makes each question by itself, of the questions and the releases: the spec of another is not masked."""
+    federation = begin(federate, asked(), 5)
+
+    def tamper(hub: MemoryHub) -> None:
+        send = hub.send
+
+        def lying(to: str, message: bytes) -> bool:
+            said = decode(message)
+            if to == "site-0" and isinstance(said, RoundRequest) and said.releases:
+                message = encode(dataclasses.replace(said, releases=(said.releases[0] + 1,)))
+            return send(to, message)
+
+        hub.send = lying  # type: ignore[method-assign]
+
+    federation.tamper = tamper
+    run(federation)
+    assert [fault.code for fault in federation.parties["site-0"].failures] == ["purpose-unexpected"]
+
+
+def test_a_coordinator_that_claims_less_sensitivity_is_not_answered(
+    federate: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise in a signed spec has to be what the node's own questions ask for."""
+    federation = begin(federate, asked(), 5)
+    federation.while_waiting = lambda _: False
+    whole = phases.round_in
+
+    def less(query: Any, *more: Any) -> Any:
+        return whole(dataclasses.replace(query, sensitivity_squared=query.sensitivity_squared // 4), *more)
+
+    monkeypatch.setattr(phases, "round_in", less)
+    with pytest.raises(HedgerowError):
+        run(federation)
+    codes = {fault.code for party in federation.parties.values() for fault in party.failures}
+    assert codes == {"noise-mismatch"}
+    assert federation.session is not None and not federation.session.run.releases
+
+
+def test_a_survey_that_is_over_is_not_answered_again(federate: Builder) -> None:
+    """A coordinator that lost its journal and asks again under the same number gets nothing."""
+    federation = begin(federate, asked(), 4)
+    run(federation)
+    assert federation.session is not None
+    run_id = federation.session.run.run_id
+    for file in federation.folder.glob("journal-survey.db*"):
+        file.unlink()
+    federation.coordinator_entropy = lambda n: run_id if n == 32 else os.urandom(n)
+    for party in federation.parties.values():
+        party.restart()
+    with pytest.raises(AggregationError):
+        run(federation)
+    assert {fault.code for party in federation.parties.values() for fault in party.failures} == {"run-closed"}
+
+
+def test_a_journal_of_a_survey_serves_no_other(federate: Builder) -> None:
+    """What was found for one plan must not be taken for another's."""
+    federation = begin(federate, asked(), 4)
+    run(federation)
+    federation.survey = SurveyTask(asked(epsilon=3.0))
+    with pytest.raises(UsageError, match="journal"):
+        run(federation)
+
+
+def test_a_cell_that_does_not_fit_is_missing_by_itself(tmp_path: Path) -> None:
+    """It changes no other cell of its row or column, and nothing is refused; so is a whole column of such cells."""
+    path = tmp_path / "site.csv"
+    path.write_bytes(b"age,dose,ward,stay,y\n1,x,a,2.5,yes\nold,1,a,3.5,7.0\n,1,a,inf,\xff\n4,1,a,oops,null\n")
+    rows = read_raw_site(path, asked("texts"))
+    assert rows.n_records == 4 and rows.texts is not None
+    np.testing.assert_equal(np.asarray(rows.columns), [[1, np.nan, np.nan, 4], [2.5, 3.5, np.inf, np.nan]])
+    assert rows.texts.tolist() == ["yes", "7", None, None]
+    path.write_text("age,dose,ward,stay,y\n")
+    assert read_raw_site(path, asked("texts")).n_records == 0
+    path.write_text("age,dose,ward\n1,2,a\n")
+    with pytest.raises(DataError):
+        read_raw_site(path, asked())
+
+
+def test_a_site_without_rows_takes_part(federate: Builder) -> None:
+    """Whether a table is empty is its rows' secret."""
+    federation = begin(federate, asked(), 4)
+    (federation.folder / "site-2.csv").write_text("patient,age,dose,ward,stay,y,n,b\n")
+    assert plan_of(federation, run(federation)) == local_plan(federation)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "code"),
+    [
+        ("privacy", {"accountant": "pure"}, ""),
+        ("privacy", {"noise": "local"}, "noise-mode-unsupported"),
+        ("label", {"name": "y", "type": "binary", "min": 1.0}, ""),
+        ("model", {"n_trees": -1}, ""),
+        ("prepared", [{"kind": "x"}], ""),
+    ],
+)
+def test_what_no_survey_can_be_is_refused_at_once(section: str, values: Any, code: str) -> None:
+    """Before anybody is asked anything."""
+    table = dict(asked().table)
+    table[section] = {**table.get(section, {}), **values} if isinstance(values, dict) else values
+    with pytest.raises((PlanError, PrivacyError)) as caught:
+        _ = OpenPlan(table)
+    assert not code or caught.value.code == code
+
+
+def test_a_plan_without_gaps_is_no_survey() -> None:
+    """There is nothing to find, and nothing is spent."""
+    whole = asked("declared", n_records=100).trial
+    with pytest.raises(PlanError) as caught:
+        _ = OpenPlan(whole.to_dict())
+    assert caught.value.code == "survey-nothing-open"
+
+
+def test_a_task_is_read_back_as_it_was_written() -> None:
+    """By a node that was killed, and by one that is invited."""
+    task = SurveyTask(asked())
+    assert task_from_text(task_to_text(task)).digest == task.digest
+    assert survey_task("plan", task.asked.to_bytes()).digest == task.digest
+    assert SurveyTask(asked(n_records=5)).digest != task.digest
+    assert 0 < task.promise[0] < task.plan.privacy.epsilon
+    text = 'version = 1\n[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[label]\nname = "y"\ntype = "binary"\n'
+    assert parse_open_plan(text + '[[features]]\nname = "a"\ntype = "numeric"\n').columns == ("a",)
+
+
+def test_too_few_classes_name_what_was_spent() -> None:
+    """What was found makes no plan; the ledgers have its cost."""
+    with pytest.raises(DataError) as caught:
+        asked().filled(Findings(10, (Range(0.0, 1.0),) * 2, None, (1,)), Ledger())
+    assert caught.value.code == "data-one-class"
+
+
+def test_the_invitation_has_a_kind_of_its_own() -> None:
+    """Older nodes refuse it as a message that they do not know."""
+    assert MessageKind.SURVEY == 14
+    assert Plan.from_dict(asked().carrier.to_dict()).digest == asked().carrier.digest
