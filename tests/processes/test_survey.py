@@ -1,0 +1,98 @@
+"""A survey as its operators run it, then a training by the plan that it found: real commands over TLS."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hedgerow.data.drafts import plan_toml
+from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.local.survey import survey_sites
+from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.survey.open_plans import parse_open_plan
+
+if TYPE_CHECKING:
+    from conftest import Process, Scene, Theatre
+
+SITES = tuple(f"site-{number}" for number in range(4))
+
+
+def open_the_plan(scene: Scene) -> None:
+    """The plan with gaps: no bounds and no number of records; and policies that allow surveys."""
+    text = (scene.folder / "plan.toml").read_text(encoding="ascii")
+    lines = [line for line in text.splitlines() if not line.startswith(("min =", "max =", "n_records ="))]
+    (scene.folder / "open.toml").write_text("\n".join(lines) + "\n", encoding="ascii")
+    policy = scene.folder / "policy.toml"
+    policy.write_text("surveys = true\n" + policy.read_text(encoding="ascii"), encoding="ascii")
+
+
+def surveying(scene: Scene, strike: dict[str, int] | None = None) -> Process:
+    """The coordinator of a survey."""
+    return scene.start(
+        "hub", "plan", "init", "open.toml", "--federated", "--roster", "roster.toml", "--identity",
+        "hub.private.json", "--listen", scene.address, "--seed", "5", "--out", "found.toml", "--json", strike=strike,
+    )  # fmt: skip
+
+
+def surveyed(scene: Scene, site: str, strike: dict[str, object] | None = None) -> Process:
+    """A node without a plan, for there is none yet."""
+    scene.nodes[site] = scene.start(
+        site, "node", f"{site}.csv", "--roster", "roster.toml", "--identity", f"{site}.private.json", "--policy",
+        "policy.toml", "--connect", scene.address, "--json", strike=strike,
+    )  # fmt: skip
+    return scene.nodes[site]
+
+
+def check(scene: Scene, hub: Process) -> None:
+    """The local engine's plan to the byte; then a training by it, whose report counts both."""
+    assert hub.wait() == 0, "".join(hub.err)
+    asked = parse_open_plan((scene.folder / "open.toml").read_text(encoding="ascii"))
+    rows = {site: read_raw_site(scene.folder / f"{site}.csv", asked) for site in SITES}
+    local = survey_sites(asked.questions, rows, SeededNoise(5))
+    found = (scene.folder / "found.toml").read_text(encoding="utf-8")
+    assert found == plan_toml(asked.filled(local.findings, local.ledger))
+    told = json.loads("".join(hub.out))
+    plan = parse_plan(found)
+    assert told["plan_digest"] == plan.digest and told["sites"] == list(SITES)
+    for site in SITES:
+        node = scene.nodes[site]
+        assert node.wait() == 0, "".join(node.err)
+        assert 0 < json.loads("".join(node.out))["budget"]["spent"] < plan.privacy.epsilon
+    (scene.folder / "plan.toml").write_text(found, encoding="utf-8")
+    for site in SITES:
+        scene.node(site)
+    training = scene.coordinator()
+    assert training.wait() == 0, "".join(training.err)
+    assert all(scene.nodes[site].wait() == 0 for site in SITES)
+    report = json.loads(scene.model())["report"]
+    assert told["cost"]["epsilon"] < report["epsilon"] <= plan.privacy.epsilon
+
+
+def undisturbed(scene: Scene) -> None:
+    """A survey, then the training."""
+    open_the_plan(scene)
+    for site in SITES:
+        surveyed(scene, site)
+    check(scene, surveying(scene))
+
+
+def killed_coordinator(scene: Scene) -> None:
+    """SIGKILL after the first release's write: no noise is drawn twice, the plan is the undisturbed one."""
+    open_the_plan(scene)
+    for site in SITES:
+        surveyed(scene, site)
+    assert surveying(scene, {"signal": signal.SIGKILL, "writes": 6}).wait() == -signal.SIGKILL
+    check(scene, surveying(scene))
+
+
+STORIES = {"survey": (undisturbed, 6), "survey, coordinator killed": (killed_coordinator, 6)}
+
+
+@pytest.mark.parametrize("story", sorted(STORIES))
+def test_a_survey(theatre: Theatre, story: str) -> None:
+    """Each story runs by itself; see conftest.py."""
+    theatre.ended(story)
