@@ -355,7 +355,8 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("hedgerow.estimators.base.train", take)
 
     def fit(X: Any, y: Any, sites: Any = None, kind: Any = DPGBDTClassifier, **parameters: Any) -> dict[str, Any]:
-        settings = {"n_records": 100, "random_state": 1, "bounds": [(0, 10)] * 2, **parameters}
+        # Without masks, the rows of all sites are summed as one.
+        settings = {"n_records": 100, "random_state": 1, "bounds": [(0, 10)] * 2, "secure_sums": True, **parameters}
         with pytest.raises(Taken) as taken:
             kind(**settings).fit(X, y, sites)
         found: dict[str, Any] = taken.value.args[0]

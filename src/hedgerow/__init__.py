@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hedgerow.errors import HedgerowError
     from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
     from hedgerow.estimators.linear import DPLinearClassifier, DPLinearRegressor
+    from hedgerow.estimators.tuning import tune
     from hedgerow.local.forecast import forecast
     from hedgerow.local.training import train
     from hedgerow.models.model import Model
@@ -41,6 +42,7 @@ __all__ = [
     "read_site_data",
     "read_sites_data",
     "train",
+    "tune",
 ]
 
 _HOME = {
@@ -59,6 +61,7 @@ _HOME = {
     "read_site_data": "hedgerow.data.site_data",
     "read_sites_data": "hedgerow.data.site_data",
     "train": "hedgerow.local.training",
+    "tune": "hedgerow.estimators.tuning",
 }
 """The module of each public name."""
 

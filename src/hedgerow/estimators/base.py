@@ -383,7 +383,7 @@ def warn_of_few_records(questions: Questions, findings: Findings, columns: Seque
         reasons.append(f"Nothing stands out of the noise in {', '.join(unseen[:8])}; the bounds there are a guess.")
     if reasons:
         remedy = "Give bounds=[(min, max), ...], classes or label_bounds by hand where you know them."
-        warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=4)
+        warnings.warn(" ".join([*reasons, remedy]), FewRecordsWarning, stacklevel=5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,6 +430,23 @@ class Start:
     is_masked: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """What a training needs.
+
+    Attributes:
+        table: the validated table.
+        y: the labels, one per row.
+        label: the plan's [label], but for its name.
+        start: what is known before training.
+    """
+
+    table: Table
+    y: Any
+    label: Mapping[str, Any]
+    start: Start
+
+
 def _raw_columns(table: Table, names: Sequence[str], wanted: Sequence[str]) -> list[NDArray[Any]]:
     """The columns that a survey reads: views of a matrix, else numbers as a plan's features become them."""
     cells = [(name, column(table, name, index)) for index, name in enumerate(names) if name in set(wanted)]
@@ -444,6 +461,7 @@ class PrivateTrees(BaseEstimator):
     model_: Model
     privacy_report_: PrivacyReport
     ledger_: Ledger
+    tuning_: tuple[Any, ...]
     _y_is_numeric = False
 
     def __sklearn_tags__(self) -> Any:
@@ -451,6 +469,10 @@ class PrivateTrees(BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = False
         return tags
+
+    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
+        """Read `X` and `y`, and find what is not declared; arguments and errors as in `fit`."""
+        raise NotImplementedError
 
     def _encoded(self, y: NDArray[Any], plan: Plan) -> NDArray[np.int32]:
         """The labels as a node holds them."""
@@ -518,7 +540,7 @@ class PrivateTrees(BaseEstimator):
         trial = self._plan(table, names, label, replace(start, n_records=self._declared_n_records(n_rows) or 1))
         if holders.units is not None:
             kept = self._within_bound(holders.units, n_rows, trial)
-            start, n_rows = replace(start, rows=_only(start.rows, kept)), int(np.count_nonzero(kept))
+            start, n_rows = replace(start, rows=only_rows(start.rows, kept)), int(np.count_nonzero(kept))
         questions = Questions(
             epsilon=trial.privacy.epsilon,
             delta=trial.privacy.delta,
@@ -554,16 +576,19 @@ class PrivateTrees(BaseEstimator):
         kept[rows] = True
         return kept
 
-    def _train(self, table: Table, y: NDArray[Any], label: Mapping[str, Any], start: Start) -> None:
-        names = self._feature_names()
-        plan = self._plan(table, names, {"name": _free_name("label", names), **label}, start)
-        labels = self._encoded(y, plan)
-        kept = self._kept(labels)
+    def _train(self, ready: Ready) -> None:
+        names, table, start = self._feature_names(), ready.table, ready.start
+        plan = self._plan(table, names, {"name": _free_name("label", names), **ready.label}, start)
         with use_threads(threads_of_jobs(self.n_jobs)) as n_threads, self._shown(plan, len(start.rows)) as progress:
-            site_data = split_sites(encode_table(table, plan, build_grid(plan)), labels, start.rows, kept)
+            site_data = self._site_data(plan, table, ready.y, start.rows)
             self.model_ = train(plan, site_data, noise=start.noise, n_threads=n_threads, progress=progress)
         self.privacy_report_ = self.model_.report
         self.ledger_ = self.model_.ledger
+
+    def _site_data(self, plan: Plan, table: Table, y: NDArray[Any], rows: Rows) -> dict[str, SiteData]:
+        """Each site's rows as its node holds them, without those that are of no class that was found."""
+        labels = self._encoded(y, plan)
+        return split_sites(encode_table(table, plan, build_grid(plan)), labels, rows, self._kept(labels))
 
     def _shown(self, plan: Plan, n_sites: int) -> AbstractContextManager[Progress | None]:
         """What shows how far a training is, where that is asked for."""
@@ -590,7 +615,7 @@ class PrivateTrees(BaseEstimator):
                 **self._model_sections(start.structure_seed),
                 "privacy": {
                     "epsilon": plain(self.epsilon),
-                    "delta": DEFAULT_DELTA if self.delta is None else plain(self.delta),
+                    "delta": self._delta,
                     "accountant": self.accountant,
                     "n_records": start.n_records,
                     "bounds_from_data": declaration.from_data,
@@ -615,6 +640,10 @@ class PrivateTrees(BaseEstimator):
         if self.n_records is not None:
             return plain(self.n_records)
         return n_rows if self._reads_data else None
+
+    @property
+    def _delta(self) -> Any:
+        return DEFAULT_DELTA if self.delta is None else plain(self.delta)
 
     @property
     def _reads_data(self) -> bool:
@@ -706,7 +735,7 @@ def rows_of_sites(sites: Any, n_rows: int) -> dict[str, NDArray[np.intp] | None]
     return {str(name): np.flatnonzero(number == index) for index, name in enumerate(distinct)}
 
 
-def _only(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+def only_rows(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
     """Each site's rows, of those that are kept: bool [n]."""
     return {name: np.flatnonzero(kept) if own is None else own[kept[own]] for name, own in rows.items()}
 
@@ -723,7 +752,7 @@ def split_sites(
         kept: bool [n], the rows that are used; None for all.
     """
     found = {}
-    for name, own in (rows if kept is None else _only(rows, kept)).items():
+    for name, own in (rows if kept is None else only_rows(rows, kept)).items():
         found[name] = SiteData(codes, labels) if own is None else SiteData(codes[:, own], labels[own])
     return found
 

@@ -33,6 +33,7 @@ from hedgerow.estimators.base import (
     PRIVATE,
     Holders,
     PrivateTrees,
+    Ready,
     Start,
     finite_range,
     is_missing,
@@ -135,12 +136,16 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         model and its report to others, never errors.
         """
         refuse_weights(others)
+        self._train(self._ready(X, y, Holders(sites, units)))
+        return self
+
+    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
         cells = _values_of(y)
         y, kind = _read_labels(y)
         table, y = self._table_and_label(X, y)
         y = np.asarray(y)
         check_classification_targets(y)
-        start = self._begin(table, *self._asked(y, kind), Holders(sites, units))
+        start = self._begin(table, *self._asked(y, kind), holders)
         # Of a list, numpy's type follows from all of its values: one row would decide how every class is written.
         kept = y.dtype if isinstance(cells, np.ndarray) and kind == "number" and y.dtype.kind in "biuf" else None
         classes = self._known_classes(y, kind, start, kept)
@@ -148,8 +153,8 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         self.classes_ = classes
         # As they were given: numpy rounds whole numbers above 2^53 where one label is a float.
         labels: Any = y if cells is None else cells
-        self._train(table, labels, {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}, start)
-        return self
+        label = {"type": "binary" if len(texts) == 2 else "multiclass", "classes": texts}
+        return Ready(table, labels, label, start)
 
     def _encoded(self, y: Any, plan: Plan) -> NDArray[np.int32]:
         return _class_indices(y, self.classes_, may_be_others=self._finds_classes)
@@ -210,6 +215,15 @@ class DPGBDTClassifier(ClassifierMixin, PrivateTrees):
         codes = self._codes(X)
         return self.model_.ensemble.probabilities(codes)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on rows that you may show.
+
+        It is exact, so of private rows it is a release without noise, which no guarantee covers and no report counts:
+        so are the scores by which a `GridSearchCV` chooses. `hedgerow.local.evaluation.evaluate_federated` measures
+        with noise that is accounted for, and `hedgerow.tune` chooses by such measurements.
+        """
+        return float(super().score(X, y, sample_weight))
+
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""
         scores = self.decision_function(X)
@@ -261,6 +275,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
     def fit(self, X: Any, y: Any, sites: Any = None, units: Any = None, **others: Any) -> DPGBDTRegressor:
         """Train over the sites that hold the rows; arguments and errors as in `DPGBDTClassifier.fit`."""
         refuse_weights(others)
+        self._train(self._ready(X, y, Holders(sites, units)))
+        return self
+
+    def _ready(self, X: Any, y: Any, holders: Holders) -> Ready:
         y, kind = _read_labels(y)
         y = within_floats(y)
         if kind not in ("", "number"):
@@ -270,9 +288,8 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
         if not np.isfinite(values).all():
             raise DataError("data-label-not-finite")
         is_known = self.label_bounds is not None or self._reads_data
-        start = self._begin(table, values, "" if is_known else "bounds", Holders(sites, units))
-        self._train(table, values, self._label(values, start), start)
-        return self
+        start = self._begin(table, values, "" if is_known else "bounds", holders)
+        return Ready(table, values, self._label(values, start), start)
 
     def _label(self, y: NDArray[np.float64], start: Start) -> dict[str, Any]:
         """The plan's [label], but for its name."""
@@ -291,6 +308,10 @@ class DPGBDTRegressor(RegressorMixin, PrivateTrees):
             low, high = self.label_bounds
             return float(low), float(high)
         return finite_range(y) if start.findings.label is None else start.findings.label.bounds
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² on rows that you may show; of private rows it is a release without noise: see `DPGBDTClassifier.score`."""
+        return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predicted values, float64 [n]."""

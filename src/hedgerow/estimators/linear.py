@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hedgerow.errors import UsageError
-from hedgerow.estimators.base import PRIVATE, Start, keep_parameters, plain
+from hedgerow.estimators.base import PRIVATE, Ready, keep_parameters, plain
 from hedgerow.estimators.boosted import DPGBDTClassifier, DPGBDTRegressor
 
 _OWN_PARAMETERS = ("loss", "rounds", "scale", "row_norm", "gram_share", "ridge", "learning_rate")
@@ -77,10 +77,10 @@ class DPLinearClassifier(_LinearSections, DPGBDTClassifier):
         super().fit(X, y, sites, units, **others)
         return self
 
-    def _train(self, table: Any, y: Any, label: Mapping[str, Any], start: Start) -> None:
-        if label["type"] == "multiclass":
-            raise UsageError("classes-binary", count=len(label["classes"]))
-        super()._train(table, y, label, start)
+    def _train(self, ready: Ready) -> None:
+        if ready.label["type"] == "multiclass":
+            raise UsageError("classes-binary", count=len(ready.label["classes"]))
+        super()._train(ready)
 
 
 class DPLinearRegressor(_LinearSections, DPGBDTRegressor):
