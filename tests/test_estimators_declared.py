@@ -182,7 +182,7 @@ def test_categories_of_a_columns_type_are_declared(library: str) -> None:
     y = [int(cell == "red") for cell in cells]
     model = DPGBDTClassifier(bounds={"x": (0, 1)}, classes=[0, 1], n_records=300, epsilon=20, n_trees=20).fit(frame, y)
     assert model.model_.plan.features[0].categories == tuple(colours)
-    assert model.score(frame, y) == 1
+    assert model.score(frame, y) > 0.9
     assert model.privacy_report_.guarantee == "holds"
     asked = DPGBDTClassifier(
         bounds={"x": (0, 1)}, categories={"colour": ["red", "blue"]}, classes=[0, 1], n_records=300

@@ -44,11 +44,11 @@ def test_all_fits_and_measurements_are_on_one_account(rows: Any, accountant: str
 def test_what_is_found_is_found_and_paid_for_once(rows: Any) -> None:
     """A survey is shared by all settings; the account has it once, and the whole stays within epsilon."""
     X, y = rows
-    tuned = tune(DPGBDTClassifier(epsilon=5, n_trees=3, max_depth=2), SETTINGS[:2], X, y, sites=np.arange(N) % 3)
+    tuned = tune(DPGBDTClassifier(epsilon=5, n_trees=40, max_depth=2), SETTINGS[:2], X, y, sites=np.arange(N) % 3)
     kinds = [release.kind for release in tuned.ledger_]
     assert kinds.count("RecordCount") == kinds.count("OctaveCounts") == kinds.count("ValueCounts") == 1
     assert 4.9 < tuned.privacy_report_.epsilon <= 5
-    assert tuned.score(X, y) > 0.8
+    assert tuned.score(X, y) > 0.7
 
 
 def test_the_better_setting_is_chosen(rows: Any) -> None:
@@ -59,7 +59,7 @@ def test_the_better_setting_is_chosen(rows: Any) -> None:
     # Of so large a promise no more than this is used: beyond, what the grid of the noise costs would tip it over.
     assert 19 < model.privacy_report_.epsilon <= 20
     assert {own.measure for own in model.tuning_} == {"auc"}
-    number: Any = tune(DPGBDTRegressor(bounds=(-1, 1), n_trees=10, epsilon=50), settings, X, X[:, 0])
+    number: Any = tune(DPGBDTRegressor(bounds=(-1, 1), n_trees=60, epsilon=50), settings, X, X[:, 0])
     assert {own.measure for own in number.tuning_} == {"rmse"}
     assert number.learning_rate == 0.5
 
