@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import listed, named_sites
+from hedgerow.cli.inputs import listed, named_sites, new_file
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.survey_page import page_of
@@ -34,6 +34,7 @@ from hedgerow.survey.statistics import TableQuestions
 from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
 
 SUBJECT = "these statistics"
+_PLAN = "plan.toml"
 NOT_SHOWN = "-"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MOST_CATEGORIES = 6
@@ -44,6 +45,9 @@ _FEW_RECORDS = 2000.0
 def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
     folder = None if arguments.out is None else _folder(arguments.out)
+    if folder is not None and arguments.label:
+        # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
+        new_file(str(folder / _PLAN))
     tables = _read(arguments)
     if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
         raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
@@ -64,7 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def private_draft(arguments: argparse.Namespace) -> str:
     """The text of a plan for ``plan init --private``; raises UsageError where nothing stands out of the noise."""
-    if arguments.epsilon is None or arguments.bounds_are_public or arguments.n_records is not None:
+    declares = arguments.bounds_are_public or arguments.n_records is not None or arguments.codebook
+    if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
     arguments.sites, arguments.schema, arguments.without = None, None, []
     arguments.seed, arguments.json = None, False
@@ -124,13 +129,13 @@ def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
 
 
 def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[str]) -> dict[str, Path]:
-    """Write the files; an earlier plan is kept beside, for its account is another one."""
+    """Write the files; statistics that were there before are written over."""
     texts = {
         "report.html": page_of(found, sites, SUBJECT),
         "survey.json": json_text(content_of(found, sites)) + "\n",
     }
     if plan is not None:
-        texts["plan.toml"] = plan_text(plan)
+        texts[_PLAN] = plan_text(plan)
     files = {}
     for name, text in texts.items():
         files[name] = folder / name
@@ -162,16 +167,19 @@ def print_statistics(console: Console, found: TableStatistics, tables: SiteTable
     console.print(Text(meaning + "\n", style="dim"))
 
 
+_WRAPPED = ("categories", "lowest", "highest")
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, padding=(0, 1))
     table.add_column("column", overflow="fold", style="green", max_width=18)
     for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name in ("histogram", "by bin"))
+        table.add_column(name, overflow="fold", no_wrap=name not in _WRAPPED)
     return table
 
 
 def _numbers() -> Table:
-    return _table("missing", "mean", "5 %", "median", "95 %", "bounds", "histogram")
+    return _table("missing", "mean", "5 %", "median", "95 %", "histogram")
 
 
 def _texts() -> Table:
@@ -186,11 +194,10 @@ def _number_row(column: Column) -> list[str | Text]:
     for share in (0.05, 0.5, 0.95):
         own = at.get(share)
         cells.append(NOT_SHOWN if own is None else short(own.value))
-    low, high = (0.0, 0.0) if column.range is None else column.range.bounds
-    return [*cells, f"{short(low)} … {short(high)}", Text(sparkline(column), style="green")]
+    return [*cells, Text(sparkline(column), style="green")]
 
 
-def sparkline(column: Column, n_bars: int = 16) -> str:
+def sparkline(column: Column, n_bars: int = 14) -> str:
     """A histogram in one line: even bins between the bounds; empty where nothing is shown."""
     if column.range is None:
         return ""

@@ -44,7 +44,7 @@ UNKNOWN = -1
 """The index of a category that the plan does not list."""
 MISSING = -2
 """The index of a missing value."""
-MISSING_WORDS = ("", "nan", "na", "null")
+MISSING_WORDS = ("", "nan", "na", "n/a", "null")
 """Text that means "no value", in any case, unless the plan lists that very text as a category."""
 
 Flags = NDArray[np.bool_]
