@@ -6,12 +6,12 @@ import queue
 import threading
 from typing import Any
 
+from hedgerow.transport.engines import Engine
 from hedgerow.transport.identities import PrivateIdentity
 from hedgerow.transport.interface import (
     Arrived,
     Connected,
     Disconnected,
-    Engine,
     HubEvent,
     Joined,
     Left,

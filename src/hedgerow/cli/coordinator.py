@@ -30,9 +30,10 @@ from hedgerow.server.release import EvaluatedModel, Outcome
 from hedgerow.server.run import RunEvent, RunEventKind, RunSetup
 from hedgerow.server.status import Audience, Publisher, RunBoard, Traffic
 from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.grpc_hub import Monitors
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, read_private, read_roster
-from hedgerow.transport.interface import ENGINES, CountingHub, Hub, Repeats, times
+from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
 
 @contextmanager

@@ -47,8 +47,9 @@ from hedgerow.survey.open_plans import OpenPlan
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
+from hedgerow.transport.engines import ENGINES
 from hedgerow.transport.identities import read_private, read_roster
-from hedgerow.transport.interface import ENGINES, Connected, Disconnected, Repeats, times
+from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
 from hedgerow.trees.ensemble import Ensemble
 
 _OLD_BOOK = "budget.db"

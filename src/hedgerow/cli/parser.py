@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from hedgerow import __version__
 from hedgerow.errors import UsageError
-from hedgerow.transport.interface import ENGINES
+from hedgerow.transport.engines import ENGINES
 
 _EXIT_CODES = """\
 exit codes:

@@ -105,7 +105,7 @@ def serve(grid: Grid, context: Context, app_version: str) -> None:
     if folder:
         from hedgerow.flower.simulation import simulate
 
-        simulate(grid, Path(folder), context.run_config)
+        simulate(grid, GridPost(grid), Path(folder), context.run_config)
         return
     file = read_coordinator_file(Path(str(context.run_config.get(COORDINATOR_KEY, ""))))
     coordinate(file, GridPost(grid), Patience(repeat=file.repeat, longest_repeat=10.0 * file.repeat))

@@ -27,7 +27,7 @@ from hedgerow.data.datasets import load_rand_hie, rand_hie_plan_text
 from hedgerow.errors import UsageError
 from hedgerow.flower.coordinator import coordinate
 from hedgerow.flower.files import read_coordinator_file
-from hedgerow.flower.hub import Patience
+from hedgerow.flower.hub import Patience, Post
 from hedgerow.transport.identities import Role, build_roster, create_identity
 
 if TYPE_CHECKING:
@@ -57,18 +57,20 @@ _PATIENCE = Patience(poll=0.05, repeat=600.0, longest_repeat=3600.0)
 _JOINING_SECONDS = 120.0
 
 
-def simulate(grid: Grid, folder: Path, config: Mapping[str, object]) -> None:
+def simulate(grid: Grid, post: Post, folder: Path, config: Mapping[str, object]) -> None:
     """Make a federation of all nodes of a simulation in `folder`, run it, and leave the model there.
 
-    Args: config: the run's configuration: "trees", "batch" and "depth" of the plan.
+    Args:
+        grid: what Flower gives a ServerApp.
+        post: the same as the coordinator's hub takes it.
+        folder: where the files of all parties go.
+        config: the run's configuration: "trees", "batch" and "depth" of the plan.
     """
-    from hedgerow.flower.app import GridPost
-
     nodes = wait_for_nodes(grid)
     model = {name: int(str(config.get(key, default))) for name, key, default in _MODEL}
     make_federation(folder, len(nodes), model)
     began = time.monotonic()
-    trained, hub = coordinate(read_coordinator_file(folder / "coordinator.toml"), GridPost(grid), _PATIENCE)
+    trained, hub = coordinate(read_coordinator_file(folder / "coordinator.toml"), post, _PATIENCE)
     print(
         f"simulation: {len(nodes)} nodes, {trained.ensemble.n_trees} trees, {max(hub.n_requests.values())} exchanges, "
         f"{time.monotonic() - began:.0f} s.",

@@ -4,16 +4,15 @@ The coordinator's end is a `Hub`, a node's end an `Uplink`. Messages are bytes; 
 the order in which one end sent them, or the connection is reported as lost. Nothing is stored: after a connection was
 lost, what was under way may be lost too, and the parties' own journals decide what is sent again.
 
-`ENGINES` has all of them by name.
+`transport/engines.py` has all of them by name.
 """
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 _MOST_KINDS = 8
 
@@ -143,47 +142,4 @@ def times(count: int) -> str:
 
 
 if TYPE_CHECKING:
-    from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Both ends of an engine.
-
-    Attributes:
-        hub: opens the coordinator's end, by its identity, the roster, the host and port to listen on, the SHA-256 of
-            the plan (empty to let nodes join whatever plan they name), and who may watch (`grpc_hub.Monitors`, or
-            None), whom an engine need not serve.
-        uplink: opens a node's end, by the coordinator's "host:port", the node's identity, the roster, and the SHA-256
-            of the plan that its owner agreed to, or empty.
-    """
-
-    hub: Callable[[PrivateIdentity, PinnedRoster, tuple[str, int], bytes, Any], ListeningHub]
-    uplink: Callable[[str, PrivateIdentity, PinnedRoster, bytes], Uplink]
-
-
-ENGINES: dict[str, Engine] = {}
-
-
-def add_engine(name: str, engine: Engine) -> None:
-    """Let `--engine` name it."""
-    ENGINES[name] = engine
-
-
-def _grpc_hub(
-    identity: PrivateIdentity, roster: PinnedRoster, place: tuple[str, int], plan_digest: bytes, monitors: Any
-) -> ListeningHub:
-    # Not at the top: only whoever listens or dials needs grpc.
-    from hedgerow.transport.grpc_hub import GrpcHub, HubAddress
-
-    return GrpcHub(identity, roster, HubAddress(*place), plan_digest=plan_digest, monitors=monitors)
-
-
-def _grpc_uplink(address: str, identity: PrivateIdentity, roster: PinnedRoster, plan_digest: bytes) -> Uplink:
-    from hedgerow.transport.grpc_uplink import GrpcUplink
-
-    # Not for secrets: it only keeps nodes from coming back all at once.
-    return GrpcUplink(address, identity, roster, random.random, plan_digest=plan_digest)
-
-
-add_engine("grpc", Engine(_grpc_hub, _grpc_uplink))
+    pass
