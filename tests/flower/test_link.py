@@ -19,7 +19,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from hedgerow.cli.inputs import read_policy
 from hedgerow.cli.main import main
 from hedgerow.client.budget import BudgetBook
 from hedgerow.codec import head
@@ -37,7 +36,7 @@ from hedgerow.models.model import Model
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.messages import MessageKind
 from hedgerow.protocol.stream import WireRefusal
-from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity
+from hedgerow.transport.identities import PrivateIdentity, Role, build_roster, new_identity, read_private, read_roster
 from hedgerow.transport.interface import Joined, Left
 
 QUICK = Patience(poll=0.001, longest_poll=0.005, roll_call=0.01, repeat=0.05, longest_repeat=0.2, closing=2.0)
@@ -537,13 +536,14 @@ def test_rows_are_read_again_when_the_table_changes(office: Office) -> None:
     file = read_site_file(federation.folder / "site-0.toml")
     (federation.folder / "site-0-state").mkdir()
     plan = coordinator.read_plan(federation.path("plan.toml"))
-    policy = read_policy(file.policy)
-    load = site.rows_to_train_on(file, policy)
+    keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
+    setup = site.setup_of(file, *keys, n_threads=1)
+    load = setup.load
     assert load(plan).n_records == load(plan).n_records == 100
     with (federation.folder / "site-0.csv").open("a") as table:
         table.write("50,a,1\n")
     assert load(plan).n_records == 101
-    assert site.rows_to_evaluate_on(file, policy)(plan).n_records == 100 and load(plan).n_records == 101
+    assert setup.load_held_out(plan).n_records == 100 and load(plan).n_records == 101
     assert len(list((federation.folder / "site-0-state").glob("rows-*.npz"))) == 1
 
 

@@ -271,7 +271,7 @@ def check(path: Path) -> None:
     Path(file.state).mkdir(mode=0o700, parents=True, exist_ok=True)
     with use_threads(file.threads or available_threads()) as n_threads:
         keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
-        setup = _setup(file, *keys, n_threads, is_check=True)
+        setup = setup_of(file, *keys, n_threads, is_check=True)
         check_own_plan(setup)
         with_rows_read(setup)
 
@@ -292,9 +292,10 @@ def leave_run(path: Path) -> None:
         store.close()
 
 
-def _setup(
+def setup_of(
     file: SiteFile, identity: PrivateIdentity, roster: PinnedRoster, n_threads: int, *, is_check: bool = False
 ) -> NodeSetup:
+    """What a site's node is made of; `is_check` as for `_kept`."""
     folder, policy = Path(file.state), read_policy(file.policy)
     arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
     name = identity.public.name
@@ -318,7 +319,7 @@ def answer(path: Path, request: bytes) -> bytes:
     identity, roster = read_private(Path(file.identity)), read_roster(Path(file.roster))
     folder = Path(file.state)
     with use_threads(file.threads or available_threads()) as n_threads:
-        setup = _setup(file, identity, roster, n_threads)
+        setup = setup_of(file, identity, roster, n_threads)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         budget = note_book(folder, book_file(file.budget, folder, file.policy, identity.public.name))
         node = FlowerNode(identity, roster, setup, folder, budget, lambda fault: report(folder, fault))
