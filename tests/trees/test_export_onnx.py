@@ -204,3 +204,22 @@ def test_classes_may_be_whole_numbers(factory: ModuleType, model_of: Any) -> Non
     expected = model.predict_codes(codes_of_matrix(model.ensemble.grid, matrix))
     assert labels.dtype == np.int64
     assert labels.tolist() == [{"a": 3, "b": 5, "c": 7, "d": 9}[name] for name in expected.tolist()]
+
+
+def test_hashed_columns_are_refused_by_name() -> None:
+    """No graph knows the hash: every text would count as unlisted, and predictions would be silently wrong."""
+    from hedgerow.errors import ModelError
+    from hedgerow.estimators.boosted import DPGBDTClassifier
+
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    table = pandas.DataFrame({"town": random.choice(["a", "b", "c"], 400), "age": random.uniform(0, 90, 400)})
+    fitted = DPGBDTClassifier(
+        bounds={"age": (0, 90), "town": "private"}, classes=[0, 1], n_records=400, n_trees=5, interaction_size=1,
+        random_state=0,
+    )
+    model = fitted.fit(table, random.integers(0, 2, 400)).model_
+    for export in (model.to_onnx, model.to_ebm):
+        with pytest.raises(ModelError) as refused:
+            export()
+        assert refused.value.code == "export-unsupported" and "'town'" in refused.value.what

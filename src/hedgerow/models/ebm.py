@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.errors import ModelError
+from hedgerow.models.export import require_listed
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.trees.contributions import contributions
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, pruned_tree
@@ -51,8 +52,10 @@ def to_ebm(
             units of the ensemble's scores; None where that is not known.
 
     Raises:
-        ModelError: code "export-unsupported", when a tree asks for several features or no link fits.
+        ModelError: code "export-unsupported", when a tree asks for several features, a column is hashed, or no link
+                fits.
     """
+    require_listed(plan, "InterpretML's JSON")
     link = _LINKS.get(ensemble.link.name)
     if link is None:
         raise ModelError("export-ebm-link")

@@ -100,6 +100,16 @@ class _Columns:
         self.split_type.append(kind)
 
 
+def require_listed(plan: Plan, form: str) -> None:
+    """Raise ModelError for a column of hashed text: programs that know no such hash would take every text for unlisted.
+
+    XGBoost's JSON has such columns: there a category is its place in the list, which `Model.encode` gives.
+    """
+    hashed = [feature.name for feature in plan.features if feature.is_hashed]
+    if hashed:
+        raise ModelError("export-hashed", name=hashed[0], form=form)
+
+
 def to_xgboost(plan: Plan, ensemble: Ensemble) -> dict[str, Any]:
     """The model as the JSON object that `xgboost.Booster.load_model` reads.
 

@@ -41,6 +41,7 @@ from hedgerow.data.faults import Place
 from hedgerow.errors import ModelError, missing_extra
 from hedgerow.losses.kinds import Link, Objective
 from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.models.export import require_listed
 from hedgerow.plan.plan import Feature, Label, Plan
 from hedgerow.trees.ensemble import Ensemble, Leaf, Node, Split, pruned_tree
 
@@ -70,10 +71,11 @@ def to_onnx(plan: Plan, ensemble: Ensemble, classes: Sequence[int] | None = None
         classes: whole numbers in place of the plan's classes, in their order.
 
     Raises:
-        ModelError: code "export-unsupported", for a loss whose scores have no graph here.
+        ModelError: code "export-unsupported", for a loss whose scores have no graph here, or hashed columns.
         EnvironmentFault: code "missing-extra", when onnx is not installed.
     """
     onnx = onnx_module()
+    require_listed(plan, "ONNX")
     outputs = _OUTPUTS.get(ensemble.link.name)
     if outputs is None:
         raise ModelError("export-onnx-link", link=ensemble.link.name)
