@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import listed, named_sites, new_file
+from hedgerow.cli.inputs import listed, named_sites, new_file, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.survey_page import page_of
-from hedgerow.errors import PlanError, UsageError
+from hedgerow.errors import UsageError
 from hedgerow.local.statistics import (
     SiteTables,
     TableSurvey,
@@ -93,7 +93,7 @@ def _read(arguments: argparse.Namespace) -> SiteTables:
         raise UsageError("survey-twice", data=arguments.data)
     if not arguments.sites and arguments.data is None:
         raise UsageError("survey-no-table")
-    schema = {} if arguments.schema is None else schema_of(_text_of(arguments.schema))
+    schema = {} if arguments.schema is None else schema_of(read_text(arguments.schema))
     places = named_sites(arguments.sites or [arguments.data])
     with status("Reading", quiet=arguments.json):
         tables = read_site_tables(places, schema, arguments.without)
@@ -103,15 +103,6 @@ def _read(arguments: argparse.Namespace) -> SiteTables:
     if tables.unread:
         note(f"Left out, for their types: {listed(tables.unread)}.")
     return tables
-
-
-def _text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError):
-        raise PlanError("plan-not-found", path=path) from None
-    except UnicodeDecodeError:
-        raise PlanError("plan-encoding", path=path) from None
 
 
 def _survey(arguments: argparse.Namespace, tables: SiteTables, delta: float) -> TableSurvey:
