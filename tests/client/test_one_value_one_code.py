@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.columns import UNKNOWN, category_indices, identifiers, numbers
+from hedgerow.data.columns import UNKNOWN, category_indices, days, identifiers, numbers
 from hedgerow.data.faults import Place
 from hedgerow.data.site_data import SiteData, site_data_from_records
 from hedgerow.data.sources import read_records
@@ -165,6 +165,7 @@ def test_an_identifier_as_long_as_a_book_costs_its_own_row_only() -> None:
 
 TEXT_CELLS = st.one_of(
     st.sampled_from(["", "NA", "1", "1.0", " 1", "0", "true", "False", "7.5", "7.50", "unknown", "1e-05", "0.1"]),
+    st.sampled_from(["2020-02-29", "2021-02-29", "31.12.2020", "1.2.2020", "2020-01-01T10:30:00+02:00"]),
     st.text(max_size=4),
 )
 CELLS = st.one_of(
@@ -190,8 +191,8 @@ CATEGORIES = st.sampled_from(
 )
 
 
-def encoded(column: Any, categories: list[str]) -> tuple[list[int], list[str], list[float]]:
-    """What each cell becomes: category, unit, number; a cell that does not fit is marked."""
+def encoded(column: Any, categories: list[str]) -> tuple[list[Any], ...]:
+    """What each cell becomes: category, unit, number, date in two formats; a cell that does not fit is marked."""
     n = len(column)
 
     def marked(encode: Callable[[Any], NDArray[Any]], mark: Any) -> list[Any]:
@@ -209,6 +210,8 @@ def encoded(column: Any, categories: list[str]) -> tuple[list[int], list[str], l
         marked(lambda note: category_indices(column, categories, HERE, note), -9),
         marked(lambda note: identifiers(column, HERE, note), "\0"),
         [repr(value) for value in marked(lambda note: numbers(column, HERE, note), "bad")],
+        [repr(value) for value in marked(lambda note: days(column, None, HERE, note), "bad")],
+        [repr(value) for value in marked(lambda note: days(column, "%d.%m.%Y", HERE, note), "bad")],
     )
 
 
@@ -223,7 +226,7 @@ def test_no_cell_changes_what_another_one_counts_as(cells: list[Any], more: Any,
     """Lists, object arrays and pandas' object columns: each cell by itself is what it is among others."""
     names = listed(categories)
     alone = [encoded([cell], names) for cell in cells]
-    expected = tuple([part for one in alone for part in one[kind]] for kind in range(3))
+    expected = tuple([part for one in alone for part in one[kind]] for kind in range(5))
     for column in ([*cells, more], object_array([*cells, more]), pd.Series(object_array([*cells, more]), dtype=object)):
         found = encoded(column, names)
         assert tuple(part[:-1] for part in found) == expected

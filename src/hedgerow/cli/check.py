@@ -64,7 +64,7 @@ def _cells(column: ColumnFit) -> tuple[str, ...]:
     name = shown(column.name)
     name = name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "..."
     kind = column.kind if column.role != "label" else f"{column.kind} label"
-    n_rows, is_numeric = column.n_rows, column.kind == "numeric"
+    n_rows, is_numeric = column.n_rows, column.kind in ("numeric", "date")
     return (
         name,
         kind,

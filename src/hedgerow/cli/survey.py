@@ -31,7 +31,7 @@ from hedgerow.local.statistics import (
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.survey.statistics import TableQuestions
-from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
+from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, two_digits
 
 SUBJECT = "these statistics"
 _PLAN = "plan.toml"
@@ -145,8 +145,10 @@ def print_statistics(console: Console, found: TableStatistics, tables: SiteTable
     for title, kind, table in (("Numbers", "number", _numbers()), ("Text", "text", _texts())):
         columns = [column for column in found.columns if column.kind == kind]
         if columns:
+            # Dates are ten characters wide: with the full picture beside them a line would not fit into a terminal.
+            n_bars = 6 if any(column.is_date for column in columns) else 14
             for column in columns:
-                table.add_row(*(_number_row(column) if kind == "number" else _text_row(column)))
+                table.add_row(*(_number_row(column, n_bars) if kind == "number" else _text_row(column)))
             table.title = title
             console.print(table)
     unknown = [column.name for column in found.columns if column.kind == "unknown"]
@@ -177,15 +179,16 @@ def _texts() -> Table:
     return _table("missing", "categories")
 
 
-def _number_row(column: Column) -> list[str | Text]:
+def _number_row(column: Column, n_bars: int) -> list[str | Text]:
     at = {own.share: own for own in column.quantiles}
     cells: list[str | Text] = [column.name, percent(column.missing), NOT_SHOWN]
     if column.mean is not None:
-        cells[2] = f"{short(column.mean.value)} ±{two_digits(1.96 * column.mean.deviation)}"
+        spread = 1.96 * column.mean.deviation
+        cells[2] = f"{column.said(column.mean.value)} ±{two_digits(max(spread, 1.0) if column.is_date else spread)}"
     for share in (0.05, 0.5, 0.95):
         own = at.get(share)
-        cells.append(NOT_SHOWN if own is None else short(own.value))
-    return [*cells, Text(sparkline(column), style="green")]
+        cells.append(NOT_SHOWN if own is None else column.said(own.value))
+    return [*cells, Text(sparkline(column, n_bars), style="green")]
 
 
 def sparkline(column: Column, n_bars: int = 14) -> str:

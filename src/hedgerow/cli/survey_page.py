@@ -86,19 +86,26 @@ def _card(column: Column) -> str:
         low, high = column.range.bounds
         if column.odd.is_shown:
             facts.append(("no number", _percent(column.odd)))
-        facts.append(("bounds", f"{short(low)} to {short(high)}"))
-        mean = column.mean
-        facts.append(("mean", "-" if mean is None else f"{short(mean.value)} ± {two_digits(BAND * mean.deviation)}"))
+        facts.append(("bounds", f"{column.said(low)} to {column.said(high)}"))
+        facts.append(("mean", _mean(column)))
         at = {own.share: own for own in column.quantiles}
         for share, name in ((0.05, "5 %"), (0.25, "25 %"), (0.5, "median"), (0.75, "75 %"), (0.95, "95 %")):
             own = at.get(share)
-            facts.append((name, "-" if own is None else f"{short(own.value)} [{short(own.low)}, {short(own.high)}]"))
+            band = "" if own is None else f"{column.said(own.value)} [{column.said(own.low)}, {column.said(own.high)}]"
+            facts.append((name, band or "-"))
     elif column.kind == "text":
         picture = _bars(column)
         if column.is_hashed:
             facts.append(("texts", "no common one was found"))
     rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return f'<section class="card">{title}{picture}<dl>{rows}</dl></section>'
+
+
+def _mean(column: Column) -> str:
+    if column.mean is None:
+        return "-"
+    unit = " days" if column.is_date else ""
+    return f"{column.said(column.mean.value)} ± {two_digits(BAND * column.mean.deviation)}{unit}"
 
 
 # Pictures ------------------------------------------------------------------------------------------------------------
@@ -146,16 +153,18 @@ def _histogram(column: Column) -> str:
         return '<p class="muted">Too little stands out of the noise.</p>'
     top = max((count.value + BAND * count.deviation) / width for _, width, count, _ in bars)
     parts = [_bar(left, width, count, top, name) for left, width, count, name in bars]
-    return _svg("".join(parts) + _ticks(column.range, axis), HEIGHT + FOOT, f"Histogram of {column.name}", HEIGHT)
+    return _svg("".join(parts) + _ticks(column, axis), HEIGHT + FOOT, f"Histogram of {column.name}", HEIGHT)
 
 
-def _ticks(found: Range, axis: _Axis) -> str:
-    """The numbers below a histogram; of whole numbers each once."""
+def _ticks(column: Column, axis: _Axis) -> str:
+    """The numbers or dates below a histogram; of whole numbers each once."""
     said: dict[str, float] = {}
+    found = column.range or Range(0.0, 1.0)
     low, high = found.bounds
     for tick in axis.ticks():
-        value = min(max(round(tick), low), high) if found.is_whole else float(f"{tick:.3g}")
-        said.setdefault(short(value), value)
+        is_rounded = found.is_whole or column.is_date
+        value = min(max(round(tick), low), high) if is_rounded else float(f"{tick:.3g}")
+        said.setdefault(column.said(value), value)
     places = {text: axis(value) for text, value in said.items()}
     return "".join(
         f'<text x="{min(max(place, 2), WIDTH - 2):.1f}" y="{HEIGHT + 12}" '

@@ -2,8 +2,9 @@
 
 A code book is public by its purpose, and so is what a draft takes from it. Two kinds are told apart by their headers:
 
-    name,type,min,max,categories,unit       of which only name is needed. type is "numeric", "integer", "categorical" or
-                                            "identifier"; categories are parted by "|", else by ";", else by ","
+    name,type,min,max,categories,unit       of which only name is needed. type is "numeric", "integer", "date",
+                                            "categorical" or "identifier"; categories are parted by "|", else ";",
+                                            else ","
     a data dictionary of REDCap             as its web page exports it, or its programming interface. Categories are the
                                             codes of the choices, as in an export of raw data
 """
@@ -16,11 +17,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hedgerow.data.dialects import declared, header_of, without_declaration
 from hedgerow.data.tables import existing_file
 from hedgerow.errors import DataError, UsageError
+from hedgerow.plan.fields import ISO_DATE, day_of
 
 _REDCAP = {
     "variable / field name": "field_name",
@@ -38,6 +41,7 @@ _KINDS = {
     "integer": "integer", "int": "integer", "count": "integer",
     "categorical": "categorical", "category": "categorical", "factor": "categorical", "nominal": "categorical",
     "ordinal": "categorical", "binary": "categorical", "boolean": "categorical",
+    "date": "date", "datetime": "date", "timestamp": "date",
     "identifier": "identifier", "id": "identifier", "text": "identifier", "": "",
 }  # fmt: skip
 
@@ -47,7 +51,7 @@ class Entry:
     """What a code book says of one column.
 
     Attributes:
-        kind: "numeric", "categorical", "identifier" (also free text), or "" for nothing.
+        kind: "numeric", "date", "categorical", "identifier" (also free text), or "" for nothing.
         is_integer: whether all values are whole numbers.
         low, high: bounds, None where it names none.
         categories: codes, numbers by their size; empty where it names none.
@@ -102,15 +106,16 @@ def read_codebook(location: str) -> dict[str, Entry]:
 def _own(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Entry]]:
     word = row.get("type", "").lower()
     if word not in _KINDS:
-        raise ValueError(f"{word!r} is no type; it may be numeric, integer, categorical or identifier")
+        raise ValueError(f"{word!r} is no type; it may be numeric, integer, date, categorical or identifier")
     kind, listed = _KINDS[word], row.get("categories", "")
     separator = next((each for each in "|;," if each in listed), "|")
     categories = _sorted([part.strip() for part in listed.split(separator) if part.strip()])
-    low, high = (_number(row.get(bound, ""), has_commas) for bound in ("min", "max"))
+    read = _day if kind == "date" else partial(_number, has_commas=has_commas)
+    low, high = (read(row.get(bound, "")) for bound in ("min", "max"))
     if not kind:
         kind = "categorical" if categories else "numeric" if low is not None or high is not None else ""
     own = "numeric" if kind == "integer" else kind
-    if own == "numeric":
+    if own in ("numeric", "date"):
         categories = ()
     yield row["name"], Entry(own, kind == "integer", low, high, categories, row.get("unit", ""))
 
@@ -137,14 +142,19 @@ def _redcap(row: Mapping[str, str], has_commas: bool) -> Iterator[tuple[str, Ent
         yield name, Entry("numeric", checked == "integer", low, high)
     elif kind == "calc":
         yield name, Entry("numeric")
-    elif kind in ("text", "notes") and not checked.startswith(("date", "time")):
+    elif kind == "text" and checked.startswith("date"):
+        # Whatever order of day and month its form shows, an export of raw data has ISO 8601.
+        words = (row.get(f"text_validation_{bound}", "") for bound in ("min", "max"))
+        low, high = (_day(word) if re.match(ISO_DATE, word) else None for word in words)
+        yield name, Entry("date", False, low, high)
+    elif kind in ("text", "notes") and not checked.startswith("time"):
         yield name, Entry("identifier")
     elif kind != "descriptive":
         yield name, Entry()
 
 
 def _number(text: str, has_commas: bool, checked: str = "number") -> float | None:
-    """A bound; None for none, and for those of a date."""
+    """A bound; None for none, and for those of another kind."""
     if not text or not (checked == "integer" or checked.startswith("number")):
         return None
     plain = text.replace(",", ".") if has_commas or checked.endswith("comma_decimal") else text
@@ -152,6 +162,14 @@ def _number(text: str, has_commas: bool, checked: str = "number") -> float | Non
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is not a number")
     return value
+
+
+def _day(text: str) -> float | None:
+    """A date's bound in days since 1970-01-01; None for none."""
+    try:
+        return day_of(text) if text else None
+    except ValueError:
+        raise ValueError(f"{text!r} is not a date such as 2020-01-31") from None
 
 
 def _sorted(codes: list[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""One column of a table, made into one array: numbers, category indices or identifiers.
+"""One column of a table, made into one array: numbers, dates, category indices or identifiers.
 
 What a cell becomes depends on that cell alone, never on what else stands in its column: otherwise one person's row
 would change what all others count as, and no noise is made for that. So no type is ever inferred over a column. A
@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from hedgerow.data.faults import Place, shown
 from hedgerow.errors import DataError
+from hedgerow.plan.fields import DATE_PARTS, ISO_DATE, day_of
 
 UNKNOWN = -1
 """The index of a category that the plan does not list."""
@@ -98,6 +99,33 @@ def numbers(column: Any, place: Place, unfit: Unfit = refuse) -> NDArray[np.floa
     unfit(undecodable, "data-encoding", error_at)
     unfit(bad & ~undecodable, "data-wrong-type", error_at)
     return found
+
+
+def days(column: Any, layout: str | None, place: Place, unfit: Unfit = refuse) -> NDArray[np.float64]:
+    """The column's dates as days since 1970-01-01, float64 [n], NaN where one is missing; others go to `unfit`.
+
+    A moment without a time zone is taken as UTC, and counts to the microsecond.
+
+    Args: layout: how text writes a date, such as "%d.%m.%Y"; None for ISO 8601. A column, or cell, of a type of dates
+        needs none.
+    """
+    typed = _typed(column)
+    if layout is not None and isinstance(typed, list):
+        # Cell by cell: a database gives dates as such beside text.
+        typed = [_iso_of_layout(cell, layout) if isinstance(cell, str | bytes) else cell for cell in typed]
+    texts = _texts(typed, place)
+    distinct, is_absent = texts.distinct, _flags(_is_missing(texts.distinct))
+    if layout is not None and isinstance(typed, pa.Array) and not is_moment(typed.type):
+        distinct = _rewritten(distinct, layout)
+    found, is_read = _days_of_texts(distinct)
+
+    def error_at(index: int) -> DataError:
+        wanted = "ISO 8601, such as 2020-01-31" if layout is None else layout
+        return DataError("data-not-a-date", place=place.at(index), value=shown(_value_at(typed, index)), wanted=wanted)
+
+    _report_unreadable(texts, typed, place, unfit)
+    unfit((~is_read & ~is_absent & ~texts.unreadable)[texts.codes], "data-wrong-type", error_at)
+    return found[texts.codes]
 
 
 def category_indices(column: Any, categories: Sequence[str], place: Place, unfit: Unfit = refuse) -> NDArray[np.int16]:
@@ -436,6 +464,58 @@ def _number(value: Any) -> float | str | _NotAValue:
         text = _raw(value)
         return math.nan if text is None else text
     return math.nan if _is_absent(value) else _UNREADABLE
+
+
+# Dates --------------------------------------------------------------------------------------------------------------
+
+
+def _days_of_texts(distinct: Any) -> tuple[NDArray[np.float64], Flags]:
+    """float64 [n], NaN where there is none, and whether each is a date of ISO 8601 that there is."""
+    is_shaped = _flags(pc.fill_null(pc.match_substring_regex(distinct, ISO_DATE), False))
+    # Digits beyond the microsecond are left away, as `day_of` does.
+    short = pc.replace_substring_regex(distinct, pattern=r"([.][0-9]{6})[0-9]+", replacement=r"\1")
+    has_zone = _flags(pc.fill_null(pc.match_substring_regex(distinct, r"(Z|[+-][0-9]{2}:[0-9]{2})$"), False))
+    found = np.full(len(distinct), np.nan)
+    for is_own, zone in ((is_shaped & ~has_zone, None), (is_shaped & has_zone, "UTC")):
+        at = np.flatnonzero(is_own)
+        try:
+            moments = pc.cast(short.take(pa.array(at)), pa.timestamp("us", zone))
+            found[at] = moments.cast(pa.int64()).to_numpy() / (86_400 * 10**6)
+        except pa.ArrowInvalid:
+            # One of them is no date, such as 2020-02-31: it alone is left out.
+            found[at] = [_day_or_nan(text) for text in short.take(pa.array(at)).to_pylist()]
+    return found, ~np.isnan(found)
+
+
+def _day_or_nan(text: str) -> float:
+    try:
+        return day_of(text)
+    except (OverflowError, ValueError):
+        return math.nan
+
+
+def _rewritten(texts: Any, layout: str) -> Any:
+    """Texts in a format as ISO 8601; what is not in it as text that is no date. Both ends match one whole text."""
+    parts = re.findall("%(.)", layout)
+    places = {part: rf"\{count}" for count, part in enumerate(parts, start=1)}
+    pieces = [piece if index % 2 == 0 else DATE_PARTS[piece] for index, piece in enumerate(re.split("%(.)", layout))]
+    pattern = "".join(re.escape(piece) if index % 2 == 0 else piece for index, piece in enumerate(pieces))
+    iso = f"{places['Y']}-0{places['m']}-0{places['d']}"
+    if set(parts) & set("HMS"):
+        iso += " " + ":".join("0" + places.get(part, "0") for part in "HMS")
+    fits = pc.match_substring_regex(texts, rf"^{pattern}$")
+    read = pc.replace_substring_regex(texts, pattern=rf"^{pattern}$", replacement=iso)
+    read = pc.replace_substring_regex(read, pattern="([-: ])0([0-9]{2})", replacement=r"\1\2")
+    return pc.if_else(pc.fill_null(fits, False), read, pa.scalar("-"))
+
+
+def _iso_of_layout(cell: str | bytes, layout: str) -> Any:
+    """One cell's text as ISO 8601; as it is where it is missing, or not in the format."""
+    raw = _raw(cell)
+    text = raw.strip() if isinstance(raw, str) and _is_encodable(raw) else ""
+    if text.lower() in MISSING_WORDS:
+        return cell
+    return _rewritten(pa.array([text]), layout)[0].as_py()
 
 
 # Texts --------------------------------------------------------------------------------------------------------------

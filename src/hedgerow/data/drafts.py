@@ -23,7 +23,7 @@ from hedgerow.data.faults import Place, listed
 from hedgerow.data.known_columns import known_range, looks_like_identifier
 from hedgerow.data.sources import column_names, column_types, opened, place_of, read_columns
 from hedgerow.errors import DataError, UsageError
-from hedgerow.plan.fields import shown
+from hedgerow.plan.fields import days_between, iso_of, shown
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.plan.registry import label_kinds
 
@@ -89,6 +89,7 @@ class Summary:
     Attributes:
         is_numeric: every value that is not missing is a number.
         is_integer: and each is integral.
+        is_date: every value that is not missing is a date of ISO 8601; low and high are days then.
         has_values: some value is not missing.
         low, high: the smallest and largest finite number.
         values: the distinct texts, until there are more than `MAX_CATEGORIES` of them.
@@ -97,6 +98,7 @@ class Summary:
     name: str
     is_numeric: bool = True
     is_integer: bool = True
+    is_date: bool = True
     has_values: bool = False
     low: float = math.inf
     high: float = -math.inf
@@ -125,6 +127,7 @@ def summarise(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, S
     for summary in summaries.values():
         # A column of nothing says nothing about its type; numbers are the commoner case.
         summary.is_integer &= summary.is_numeric and summary.has_values
+        summary.is_date &= not summary.is_numeric and summary.has_values
     return summaries
 
 
@@ -143,6 +146,14 @@ def _add(summary: Summary, column: Any, kind: Any, place: Place) -> None:
                 summary.high = max(summary.high, float(finite.max()))
                 summary.is_integer &= bool(np.all(finite == np.floor(finite)))
     distinct = encoders.distinct_texts(column, place)
+    if summary.is_date and not summary.is_numeric:
+        try:
+            found = encoders.days(distinct, None, place)
+        except DataError:
+            summary.is_date = False
+        else:
+            summary.low = min(summary.low, *found.tolist())
+            summary.high = max(summary.high, *found.tolist())
     summary.has_values |= len(distinct) > 0
     if not summary.has_too_many_values:
         summary.values.update(distinct.slice(0, MAX_CATEGORIES + 1).to_pylist())
@@ -294,6 +305,8 @@ min_sites = 1"""
 def _feature(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
     if entry.kind:
         return _feature_of_book(summary.name, entry)
+    if summary.is_date:
+        return _feature_of_dates(summary, bounds_are_public, entry)
     if bounds_are_public and not summary.is_numeric and summary.has_too_many_values:
         return (
             f"# Left out: {quoted(summary.name)} has more than {MAX_CATEGORIES} different texts. An identifier\n"
@@ -314,6 +327,15 @@ def _feature(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
     return "\n".join(lines)
 
 
+def _feature_of_dates(summary: Summary, bounds_are_public: bool, entry: Entry) -> str:
+    guess = _guess('type = "date"', 'or "categorical", with categories in place of min and max', bounds_are_public)
+    lines = ["[[features]]", f"name = {quoted(summary.name)}", guess]
+    if not bounds_are_public:
+        return "\n".join([*lines, *_open_bounds(summary.name, entry)])
+    first, last = days_between(summary.low, summary.high)
+    return "\n".join([*lines, f"min = {quoted(iso_of(first))}", f"max = {quoted(iso_of(last))}"])
+
+
 _OPEN_CATEGORIES = '# categories =   # FILL IN, a list such as ["a", "b"]; other values share one bin of their own'
 
 
@@ -326,6 +348,8 @@ def _feature_of_book(name: str, entry: Entry) -> str:
         lines.append(f"# In {shown(entry.unit)}.")
     if entry.is_integer:
         lines.append("integer = true")
+    if entry.kind == "date":
+        lines.append('# format = "%d.%m.%Y"   # if the tables write dates so, and not as 2020-01-31')
     return "\n".join([*lines, *_open_bounds(name, entry)])
 
 
@@ -335,7 +359,7 @@ def _open_bounds(name: str, entry: Entry) -> list[str]:
     lines = []
     for bound, given, word in (("min", entry.low, "lower"), ("max", entry.high, "higher")):
         if given is not None:
-            lines.append(f"{bound} = {_number(given)}")
+            lines.append(f"{bound} = {quoted(iso_of(given)) if entry.kind == 'date' else _number(given)}")
         elif known is not None:
             value = known.low if bound == "min" else known.high
             what = f"{known.measurement} in {known.unit}" if known.unit else known.measurement

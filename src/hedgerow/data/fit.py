@@ -33,7 +33,7 @@ class ColumnFit:
     Attributes:
         name: its name.
         role: "feature", "label" or "unit".
-        kind: "numeric", "categorical", "hashed" or "identifier".
+        kind: "numeric", "date", "categorical", "hashed" or "identifier".
         n_rows: cells.
         n_missing: without a value.
         n_below, n_above: numbers beyond the bounds, which count as the bound.
@@ -176,7 +176,11 @@ class _Counted:
             self._compare(values[~missing & ~bad].astype(np.float64))
         else:
             low, high = (item.min, item.max) if isinstance(item, Feature) else item.bounds
-            numbers = encoders.numbers(column, place, unfit)
+            is_date = isinstance(item, Feature) and item.is_date
+            layout = item.format if isinstance(item, Feature) else None
+            numbers = (
+                encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
+            )
             missing = np.isnan(numbers) & ~bad
             found.n_missing += int(np.count_nonzero(missing))
             good = numbers[~missing & ~bad]

@@ -20,6 +20,7 @@ from hedgerow.data.faults import Place
 from hedgerow.data.sources import opened, place_of
 from hedgerow.data.units import RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
+from hedgerow.plan.plan import Feature
 from hedgerow.survey.open_plans import OpenPlan
 from hedgerow.survey.queries import RawSite
 
@@ -62,8 +63,9 @@ def digest_of_raw(rows: RawSite) -> bytes:
 def _read(cells: dict[str, Any], asked: OpenPlan, unit: str, table: Place) -> dict[str, Any]:
     label, n_rows = asked.trial.label.name, len(next(iter(cells.values())))
     found: dict[str, Any] = {"": n_rows}
+    features = {feature.name: feature for feature in asked.trial.features}
     for name in (*asked.columns, *([label] if asked.label_asked in ("bounds", "values") else [])):
-        found[name] = _numbers(cells[name], replace(table, column=name))
+        found[name] = _numbers(cells[name], features.get(name), replace(table, column=name))
     if asked.label_asked == "texts":
         texts, codes = encoders.coded_texts(cells[label], replace(table, column=label))
         # The last is for the code -1: no text.
@@ -79,10 +81,17 @@ def _read(cells: dict[str, Any], asked: OpenPlan, unit: str, table: Place) -> di
     return found
 
 
-def _numbers(column: Any, place: Place) -> NDArray[np.float64]:
-    """The column as numbers, NaN where a cell is none."""
+def _numbers(column: Any, feature: Feature | None, place: Place) -> NDArray[np.float64]:
+    """The column as numbers, dates as days; NaN where a cell is neither."""
     bad: list[NDArray[np.bool_]] = []
-    found = encoders.numbers(column, place, lambda rows, code, error_at: bad.append(rows))
+
+    def unfit(rows: NDArray[np.bool_], code: str, error_at: Callable[[int], DataError]) -> None:
+        bad.append(rows)
+
+    if feature is not None and feature.is_date:
+        found = encoders.days(column, feature.format, place, unfit)
+    else:
+        found = encoders.numbers(column, place, unfit)
     return np.where(np.logical_or.reduce(bad), np.nan, found) if bad else found
 
 

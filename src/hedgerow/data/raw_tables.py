@@ -6,7 +6,7 @@ that cannot be read counts as missing. Rows with too few or too many fields are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -29,16 +29,18 @@ class RawColumn:
     Attributes:
         chunks: its cells, as its table gives them.
         place: where they are.
-        type: "number", "text" or "moment" where the table declares one; "" where each cell says what it is.
+        type: "number", "text", "date" or "moment" where the table declares one; "" where each cell says what it is.
+        layout: how text writes a date; None for ISO 8601.
     """
 
     chunks: Sequence[Any]
     place: Place
     type: str = ""
+    layout: str | None = None
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """Float64 [n], NaN where a cell is no number."""
+        """Float64 [n], NaN where a cell is no number; of dates the days since 1970-01-01."""
         return self._decoded[0]
 
     @property
@@ -62,19 +64,22 @@ class RawColumn:
         if self.type == "moment":
             codes = self.texts[1]
             return np.full(len(codes), np.nan), codes >= 0
-        parts = [_decoded(chunk, self.place) for chunk in self.chunks]
+        parts = [_decoded(chunk, self) for chunk in self.chunks]
         numbers = [np.empty(0), *(own for own, _ in parts)]
         return np.concatenate(numbers), np.concatenate([np.empty(0, dtype=np.bool_), *(own for _, own in parts)])
 
 
-def _decoded(chunk: Any, place: Place) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _decoded(chunk: Any, column: RawColumn) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The numbers of some cells, and where there is something else."""
     unfit_of: dict[str, encoders.Flags] = {}
 
     def unfit(rows: encoders.Flags, code: str, _error_at: object) -> None:
         unfit_of[code] = rows
 
-    numbers = encoders.numbers(chunk, place, unfit)
+    if column.type == "date":
+        numbers = encoders.days(chunk, column.layout, column.place, unfit)
+    else:
+        numbers = encoders.numbers(chunk, column.place, unfit)
     is_text = unfit_of.get("data-wrong-type", np.zeros(len(numbers), dtype=np.bool_))
     return np.where(is_text, np.nan, numbers), is_text
 
@@ -91,8 +96,10 @@ class RawTable:
     left_out: RowsLeftOut = field(default_factory=dict)
 
 
-def read_raw(location: Location, names: Sequence[str]) -> RawTable:
+def read_raw(location: Location, names: Sequence[str], dates: Mapping[str, str | None] | None = None) -> RawTable:
     """The named columns of a table.
+
+    Args: dates: columns that are declared as dates, each with the format of their text, None for ISO 8601.
 
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
@@ -100,16 +107,19 @@ def read_raw(location: Location, names: Sequence[str]) -> RawTable:
     table, types = opened(location), types_of(location)
     left_out: RowsLeftOut = {}
     batches = list(table.batches(names, 65536, left_out))
-    place = place_of(table)
+    place, layouts = place_of(table), dates or {}
+    types |= dict.fromkeys(layouts, "date")
     columns = tuple(
-        RawColumn([batch[index] for batch in batches], replace(place, column=name), types[name])
+        RawColumn([batch[index] for batch in batches], replace(place, column=name), types[name], layouts.get(name))
         for index, name in enumerate(names)
     )
     return RawTable(columns, sum(len(batch[0]) for batch in batches), left_out)
 
 
 def types_of(location: Location) -> dict[str, str]:
-    """By column, "number", "text" or "moment" as the table declares it, "" where its cells say; the header's order.
+    """By column, "number", "text", "date" or "moment" (a time of day) as the table declares it, "" where its cells say.
+
+    In the header's order.
 
     A column of a type that Hedgerow does not read is left out.
 
@@ -134,4 +144,6 @@ def _type_of(kind: Any) -> str | None:
         return "number"
     if pa.types.is_boolean(kind) or encoders.is_text(kind):
         return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
     return "moment" if encoders.is_moment(kind) else None

@@ -203,6 +203,8 @@ def _feature(column: Any, feature: Feature, place: Place, unfit: encoders.Unfit)
         return encoders.bucket_indices(column, feature.buckets, place, unfit)
     if feature.is_categorical:
         return encoders.category_indices(column, feature.categories, place, unfit)
+    if feature.is_date:
+        return encoders.days(column, feature.format, place, unfit).astype(np.float32)
     # A number beyond float32 becomes infinite, and an infinite number is clamped to the bounds like any other.
     with np.errstate(over="ignore"):
         return encoders.numbers(column, place, unfit).astype(np.float32)

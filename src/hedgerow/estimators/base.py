@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import sys
 import warnings
@@ -25,7 +26,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from hedgerow.data.columns import distinct_texts, identifiers, numbers, texts_of_cells
+from hedgerow.data.columns import days, distinct_texts, identifiers, numbers, texts_of_cells
 from hedgerow.data.faults import Place
 from hedgerow.data.frames import as_columns, collected
 from hedgerow.data.site_data import SiteData
@@ -35,6 +36,7 @@ from hedgerow.local.survey import survey_sites
 from hedgerow.local.training import SMALLEST_MASKED_COHORT, train
 from hedgerow.models.model import Explanation, Model
 from hedgerow.models.plots import plot_shapes
+from hedgerow.plan.fields import day_of, days_between, iso_of
 from hedgerow.plan.plan import MAX_CATEGORIES, PLAN_VERSION, Plan
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -103,7 +105,7 @@ class Declaration:
         return tuple(
             name
             for index, name in enumerate(names)
-            if bounds.get(name) == PRIVATE and kind_of_column(column(table, name, index)) == "number"
+            if bounds.get(name) == PRIVATE and kind_of_column(column(table, name, index)) in ("number", "date")
         )
 
     def bounds_of(self, table: Table, names: Sequence[str]) -> dict[str, Any]:
@@ -221,7 +223,8 @@ def declared_features(
             feature = _without_declaration(name, kind_of_column(column(table, name, index)), found)
         else:
             low, high = bounds[name]
-            feature = {"name": name, "type": "numeric", "min": low, "max": high}
+            is_date = isinstance(low, str) or kind_of_column(column(table, name, index)) == "date"
+            feature = {"name": name, "type": "date" if is_date else "numeric", "min": low, "max": high}
         features.append(feature)
     return features
 
@@ -233,17 +236,32 @@ def _without_declaration(name: str, kind: str, found: Mapping[str, Range]) -> di
     if kind == "truth":
         return {"name": name, "type": "categorical", "categories": list(BOOLEANS)}
     low, high = found[name].bounds
+    if kind == "date":
+        first, last = days_between(low, high)
+        return {"name": name, "type": "date", "min": first, "max": last, "integer": found[name].is_whole}
     return {"name": name, "type": "numeric", "min": low, "max": high, "integer": found[name].is_whole}
 
 
 def kind_of_column(values: Any) -> str:
-    """ "number", "truth" or "text", by a column's type alone. A numpy array of objects has none: it is of numbers."""
+    """ "number", "date", "truth" or "text", by a column's type alone. A numpy array of objects has none: it is of
+    numbers.
+    """
     kind = _type_of(values)
     if isinstance(values, np.ndarray) and values.dtype == object:
         return "number"
     if getattr(kind, "kind", "") == "b" or str(kind) in ("Boolean", "bool"):
         return "truth"
+    if _is_date(kind):
+        return "date"
     return "number" if _is_numeric(kind) else "text"
+
+
+def _is_date(kind: Any) -> bool:
+    """Whether a column's type is one of dates or moments, of Arrow, numpy, pandas or polars."""
+    kind = getattr(kind, "pyarrow_dtype", kind)
+    if isinstance(kind, pa.DataType):
+        return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    return getattr(kind, "kind", "") == "M" or re.match(r"Date(time)?(\(|$)", str(kind)) is not None
 
 
 def encode_table(table: Table, plan: Plan, grid: Grid) -> CodeArray:
@@ -272,6 +290,9 @@ def finite_range(values: NDArray[np.floating[Any]]) -> tuple[float, float]:
 
 
 def _read_off(values: Any, name: str) -> dict[str, Any]:
+    if kind_of_column(values) == "date":
+        first, last = days_between(*finite_range(days(values, None, Place("X", name, 0))))
+        return {"name": name, "type": "date", "min": first, "max": last}
     if _is_numeric(_type_of(values)):
         is_plain = isinstance(values, np.ndarray) and values.dtype.kind == "f"
         low, high = finite_range(values if is_plain else numbers(values, Place("X", name, 0)))
@@ -328,14 +349,23 @@ def _bounds_by_name(bounds: Any, names: Sequence[str], categories: Mapping[str, 
 
 
 def _pair(value: Any, name: str) -> Any:
-    """(min, max), or "private" as it is."""
+    """(min, max), or "private" as it is; dates as ISO 8601."""
     if _is_word(value, PRIVATE):
         return PRIVATE
     try:
-        low, high = (float(bound) for bound in value)
+        low, high = (_bound(bound) for bound in value)
+        if isinstance(low, str) != isinstance(high, str):
+            raise ValueError(value)
     except (TypeError, ValueError):
         raise UsageError("bounds-of-feature", name=name, value=value) from None
     return low, high
+
+
+def _bound(value: Any) -> float | str:
+    """A number, or the text of a date."""
+    if isinstance(value, str):
+        return iso_of(day_of(value))
+    return str(value.isoformat()) if hasattr(value, "isoformat") else float(value)
 
 
 def _plain(values: Any) -> list[Any]:
@@ -452,7 +482,10 @@ def _raw_columns(table: Table, names: Sequence[str], wanted: Sequence[str]) -> l
     cells = [(name, column(table, name, index)) for index, name in enumerate(names) if name in set(wanted)]
     if not isinstance(table, Mapping):
         return [own for _, own in cells]
-    return [numbers(own, Place("X", name, 0)) for name, own in cells]
+    return [
+        days(own, None, Place("X", name, 0)) if kind_of_column(own) == "date" else numbers(own, Place("X", name, 0))
+        for name, own in cells
+    ]
 
 
 class PrivateTrees(BaseEstimator):
@@ -506,7 +539,7 @@ class PrivateTrees(BaseEstimator):
         if isinstance(X, pa.Table):
             return True
         if not reset:
-            return any(feature.is_categorical for feature in self.model_.plan.features)
+            return any(feature.is_categorical or feature.is_date for feature in self.model_.plan.features)
         return bool(self.categories) or (is_dataframe(X) and not has_only_numbers(X))
 
     def _feature_names(self) -> list[str]:

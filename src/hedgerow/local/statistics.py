@@ -13,8 +13,8 @@ from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
 from hedgerow.local.training import build_aggregation
-from hedgerow.plan.fields import parse_toml, read_section, refuse
-from hedgerow.plan.plan import PLAN_VERSION, Feature, Plan
+from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
+from hedgerow.plan.plan import PLAN_VERSION, Feature, Plan, read_feature
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.prepared import prepared_tables
@@ -90,7 +90,8 @@ def read_site_tables(
     read = [name for name in wanted if all(name in own for own in types.values())]
     if not read:
         raise UsageError("survey-no-columns")
-    raw = {site: read_raw(place, read) for site, place in tables.items()}
+    dates = {name: schema[name].layout for name in read if name in schema and schema[name].is_date}
+    raw = {site: read_raw(place, read, dates) for site, place in tables.items()}
     return SiteTables(
         columns=tuple(_asked(name, [own[name] for own in types.values()], schema) for name in read),
         sites={site: _site_of(own) for site, own in raw.items()},
@@ -112,7 +113,9 @@ def _asked(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -
     if name in schema:
         return schema[name]
     kinds = {"text" if kind == "moment" else kind for kind in types}
-    return AskedColumn(name, kinds.pop() if len(kinds) == 1 else "")
+    if kinds == {"date"}:
+        return AskedColumn(name, "number", is_date=True)
+    return AskedColumn(name, kinds.pop() if len(kinds) == 1 and "date" not in kinds else "")
 
 
 def schema_of(toml_text: str) -> dict[str, AskedColumn]:
@@ -131,7 +134,7 @@ def schema_of(toml_text: str) -> dict[str, AskedColumn]:
     found = {}
     for index, item in enumerate(features):
         if isinstance(item, Mapping) and "type" in item:
-            feature = read_section(Feature, item, f"features[{index}]")
+            feature = read_feature(item, f"features[{index}]")
             found[feature.name] = _declared(feature)
     label = table.get("label")
     if isinstance(label, Mapping) and isinstance(label.get("name"), str) and label.get("classes"):
@@ -148,7 +151,9 @@ def _declared(feature: Feature) -> AskedColumn:
     bounds = None
     if feature.min is not None and feature.max is not None and feature.min < feature.max:
         bounds = feature.min, feature.max
-    return AskedColumn(feature.name, "number", bounds, feature.integer)
+    return AskedColumn(
+        feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format
+    )
 
 
 def survey_tables(questions: TableQuestions, sites: Mapping[str, TableSite], noise: NoiseSource) -> TableSurvey:
@@ -258,7 +263,7 @@ def _label_of(statistics: TableStatistics) -> dict[str, Any] | None:
     if statistics.classes:
         kind = "binary" if len(statistics.classes) == 2 else "multiclass"
         return {"name": own.name, "type": kind, "classes": list(statistics.classes)}
-    if own.kind != "number" or own.range is None:
+    if own.kind != "number" or own.range is None or own.is_date:
         return None
     low, high = own.range.bounds
     return {"name": own.name, "type": "regression", "min": low, "max": high}
@@ -269,6 +274,10 @@ def _feature(column: Column) -> list[dict[str, Any]]:
     if column.kind == "number" and column.range is not None:
         low, high = column.range.bounds
         integer = column.range.is_whole
+        if column.is_date:
+            first, last = days_between(low, high)
+            own = {"name": column.name, "type": "date", "min": first, "max": last, "integer": integer}
+            return [own | ({} if column.layout is None else {"format": column.layout})]
         return [{"name": column.name, "type": "numeric", "min": low, "max": high, "integer": integer}]
     if column.categories:
         return [{"name": column.name, "type": "categorical", "categories": list(column.categories)}]

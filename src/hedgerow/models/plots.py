@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.errors import EnvironmentFault, missing_extra
 from hedgerow.models.bands import known_deviations, why_unknown
+from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.plan.plan import Feature
 from hedgerow.trees.importances import Importances, Shape, importances, shape_function
 
@@ -178,7 +179,7 @@ def _numbers_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
     borders = np.concatenate([[feature.min], np.clip(shape.borders, feature.min, feature.max), [feature.max]])
     scores, density = shape.centred() * drawn.scale, shape.density[:-1]
     low, high = _shown_range(borders, density, shape.is_weighted)
-    is_log = _is_skewed(borders, density, low, high, shape.is_weighted)
+    is_log = not feature.is_date and _is_skewed(borders, density, low, high, shape.is_weighted)
     if is_log:
         # Below the first cell with a noticeable share, a logarithmic axis would only stretch emptiness.
         start = _linear_part(borders, density, high)
@@ -196,8 +197,13 @@ def _numbers_panel(axis: Any, feature: Feature, drawn: _Drawn) -> None:
                   markeredgewidth=1.4, clip_on=False, zorder=4, transform=axis.get_yaxis_transform())  # fmt: skip
     axis.set_xlim(low, high)
     if not is_log:
-        axis.locator_params(axis="x", nbins=4)
-    axis.xaxis.set_major_formatter(_short_number)
+        axis.locator_params(axis="x", nbins=3 if feature.is_date else 4)
+    axis.xaxis.set_major_formatter(_date if feature.is_date else _short_number)
+
+
+def _date(days: float, _: object) -> str:
+    """A tick of days since 1970-01-01."""
+    return iso_of(round(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
 def _bands(

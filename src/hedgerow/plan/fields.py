@@ -8,8 +8,10 @@ names the field, what it found, and the fix.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import math
+import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -209,6 +211,50 @@ def distinct_texts(value: Any, path: str) -> tuple[str, ...]:
         twice = next(word for word in words if words.count(word) > 1)
         raise PlanError("plan-repeated-value", path=path, found=quoted(twice))
     return words
+
+
+ISO_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+"""A date of ISO 8601, or a moment; one that names no time zone is taken as UTC."""
+DATE_PARTS = {"Y": "([0-9]{4})", "m": "([0-9]{1,2})", "d": "([0-9]{1,2})"} | dict.fromkeys("HMS", "([0-9]{1,2})")
+"""What a date's format may name after a %: year, month, day, hour, minute, second."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECONDS = 86_400 * 10**6
+FIRST_DAY, LAST_DAY = -719_162.0, 2_932_896.0
+"""0001-01-01 and 9999-12-31."""
+
+
+def day_of(text: str) -> float:
+    """Days from 1970-01-01 to a date or moment of ISO 8601, to the microsecond; ValueError for other text."""
+    if not re.fullmatch(ISO_DATE, text):
+        raise ValueError(text)
+    found = datetime.datetime.fromisoformat(text)
+    found = found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
+    return (found - _EPOCH) / datetime.timedelta(microseconds=1) / _MICROSECONDS
+
+
+def iso_of(days: float) -> str:
+    """A number of days since 1970-01-01 as ISO 8601: a date if it is whole. OverflowError beyond the years 1 to 9999;
+    `FIRST_DAY` and `LAST_DAY` are their ends.
+
+    `day_of` reads the same number back, where it is one that `day_of` gives.
+    """
+    found = _EPOCH.replace(tzinfo=None) + datetime.timedelta(microseconds=round(days * _MICROSECONDS))
+    return found.date().isoformat() if found.time() == datetime.time() else found.isoformat()
+
+
+def days_between(low: float, high: float) -> tuple[float, float]:
+    """Bounds that were found of days, as dates: whole days, outwards, within the years that have a text."""
+    first, last = max(math.floor(low), FIRST_DAY), min(math.ceil(high), LAST_DAY)
+    return (first, last) if first < last else (min(first, LAST_DAY - 1), max(last, first + 1))
+
+
+def date_format(value: Any, path: str) -> str:
+    """How a date is written: %Y, %m and %d, each once, if so wished %H, %M and %S; other characters for themselves."""
+    parts = re.findall("%(.)", text(value, path))
+    has_parts = {"Y", "m", "d"} <= set(parts) <= set(DATE_PARTS) and len(set(parts)) == len(parts)
+    if not has_parts or "%" in re.sub("%.", "", value):
+        raise refuse(path, value, 'a format with each of %Y, %m and %d once, such as "%d.%m.%Y" or "%d/%m/%Y %H:%M"')
+    return str(value)
 
 
 def as_text(value: object) -> str:

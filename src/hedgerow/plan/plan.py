@@ -25,8 +25,11 @@ from hedgerow.plan.fields import (
     MOST_VALUES,
     boolean,
     checked,
+    date_format,
+    day_of,
     distinct_texts,
     integer,
+    iso_of,
     number,
     one_of,
     parse_toml,
@@ -63,21 +66,23 @@ def bucket_names(n_buckets: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One column: numeric with public bounds, categorical with public categories, or hashed text.
+    """One column: numeric or a date with public bounds, categorical with public categories, or hashed text.
 
     Values outside [min, max] are clamped to the nearest cell; categories that are not listed share one code of their
     own, and so do missing values. A hashed column has no list of values: each falls into one of `buckets` by a public
-    hash of its text alone, and the buckets are its categories.
+    hash of its text alone, and the buckets are its categories. A date counts as days since 1970-01-01, UTC, which `min`
+    and `max` are here; a plan's text has them as ISO 8601. Texts are read as that, or by `format`.
     """
 
     name: str = checked(text)
-    type: str = checked(one_of("numeric", "categorical", "hashed"))
+    type: str = checked(one_of("numeric", "date", "categorical", "hashed"))
     buckets: int | None = checked(integer(2, MAX_CATEGORIES), None)
     min: float | None = checked(number(-3e38, 3e38), None)
     max: float | None = checked(number(-3e38, 3e38), None)
     integer: bool = checked(boolean, False)
     spacing: str = checked(one_of("auto", "uniform", "log"), "auto")
     categories: tuple[str, ...] = checked(distinct_texts, ())
+    format: str | None = checked(date_format, None)
 
     def __post_init__(self) -> None:
         if self.is_hashed and self.buckets is not None and not self.categories:
@@ -85,7 +90,11 @@ class Feature:
 
     @property
     def is_categorical(self) -> bool:
-        return self.type != "numeric"
+        return self.type in ("categorical", "hashed")
+
+    @property
+    def is_date(self) -> bool:
+        return self.type == "date"
 
     @property
     def is_hashed(self) -> bool:
@@ -270,7 +279,7 @@ class Plan:
         plan = cls(
             name=text(table.get("name", "plan"), "name"),
             privacy=read_section(Privacy, table.get("privacy", {}), "privacy"),
-            features=tuple(read_section(Feature, item, f"features[{i}]") for i, item in enumerate(features)),
+            features=tuple(read_feature(item, f"features[{i}]") for i, item in enumerate(features)),
             label=read_section(Label, table.get("label", {}), "label"),
             model=read_section(Model, table.get("model", {}), "model"),
             federation=read_section(Federation, table.get("federation", {}), "federation"),
@@ -387,7 +396,10 @@ class _Gap:
     field: str
 
 
-_IDLE = {"categorical": {"min", "max"}, "numeric": {"categories"}, "hashed": {"min", "max", "categories"}}
+_IDLE = {
+    "categorical": {"min", "max"}, "numeric": {"categories"}, "date": {"categories"},
+    "hashed": {"min", "max", "categories"},
+}  # fmt: skip
 """What a feature of a type has no use for; a draft was made for the type that its cells suggest."""
 
 
@@ -452,7 +464,31 @@ def _plain_feature(feature: Feature) -> dict[str, Any]:
     if feature.is_hashed:
         # They follow from the number of buckets.
         del table["categories"]
+    if feature.is_date:
+        table |= {name: iso_of(table[name]) for name in ("min", "max") if name in table}
     return table
+
+
+def read_feature(table: Any, path: str) -> Feature:
+    """A [[features]] table; bounds of a date are ISO 8601, or a number of days since 1970-01-01.
+
+    Raises:
+        PlanError: naming the field that is wrong.
+    """
+    if isinstance(table, Mapping) and table.get("type") == "date":
+        dates = {name: table[name] for name in ("min", "max") if table.get(name) is not None}
+        table = {**table, **{name: _days(value, f"{path}.{name}") for name, value in dates.items()}}
+    return read_section(Feature, table, path)
+
+
+def _days(value: Any, path: str) -> float:
+    """A date's bound in days."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        return day_of(iso_of(value) if is_number else value)
+    except (OverflowError, TypeError, ValueError):
+        expected = 'a date of the years 1 to 9999, in quotation marks: "2020-01-31" or "2020-01-31T12:30:00"'
+        raise refuse(path, value, expected) from None
 
 
 def _prepared(tables: Any) -> tuple[Prepared, ...]:
@@ -580,10 +616,13 @@ def _check_feature(feature: Feature, path: str) -> None:
             raise refuse(f"{path}.categories", len(feature.categories), f"at most {MAX_CATEGORIES} categories")
         if feature.min is not None or feature.max is not None:
             raise refuse(path, "min or max", "no bounds on a categorical feature")
+    if feature.format is not None and not feature.is_date:
+        raise refuse(f"{path}.format", feature.format, 'no format but with type = "date"')
+    if feature.is_categorical:
         return
     check_bounds(feature.min, feature.max, path)
     if feature.categories:
-        raise refuse(f"{path}.categories", list(feature.categories), "no categories on a numeric feature")
+        raise refuse(f"{path}.categories", list(feature.categories), f"no categories on a {feature.type} feature")
 
 
 def check_bounds(low: float | None, high: float | None, path: str) -> None:

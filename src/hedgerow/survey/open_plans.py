@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from hedgerow.errors import DataError, PlanError, PrivacyError
-from hedgerow.plan.fields import MOST_VALUES, parse_toml, refuse, require_plain
+from hedgerow.plan.fields import MOST_VALUES, days_between, parse_toml, refuse, require_plain
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import account_of
 from hedgerow.privacy.events import Event
@@ -169,7 +169,8 @@ class OpenPlan:
         for item in table["features"]:
             found = ranges.get(item["name"])
             if found is not None:
-                item["min"], item["max"] = found.bounds
+                is_date = item["type"] == "date"
+                item["min"], item["max"] = days_between(*found.bounds) if is_date else found.bounds
                 item.setdefault("integer", found.is_whole)
         label, privacy = table["label"], self.trial.privacy
         if findings.label is not None:
@@ -218,7 +219,7 @@ def _lacks(section: Mapping[str, Any], field: str) -> bool:
 
 def _lacks_bounds(feature: Mapping[str, Any]) -> bool:
     """Whether both are open; one bound alone is a mistake, which the plan refuses."""
-    return feature.get("type") == "numeric" and _lacks(feature, "min") and _lacks(feature, "max")
+    return feature.get("type") in ("numeric", "date") and _lacks(feature, "min") and _lacks(feature, "max")
 
 
 def _lacks_classes(label: Mapping[str, Any]) -> bool:

@@ -59,6 +59,7 @@ from hedgerow.survey.summaries import (
     column_of_numbers,
     column_of_texts,
     counted,
+    dated,
     density_of_octaves,
     density_of_zoom,
     edges_of,
@@ -98,6 +99,8 @@ class AskedColumn:
         bounds: (min, max) of numbers; None to find them.
         is_whole: whether declared bounds are of whole numbers.
         categories: of texts; empty to find them.
+        is_date: whether its numbers are days since 1970-01-01.
+        layout: how its text writes a date; None for ISO 8601.
     """
 
     name: str
@@ -105,6 +108,8 @@ class AskedColumn:
     bounds: tuple[float, float] | None = None
     is_whole: bool = False
     categories: tuple[str, ...] = ()
+    is_date: bool = False
+    layout: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +236,8 @@ def survey_table(questions: TableQuestions) -> StatisticsProgram:
     columns = yield from _cells(questions, budget, known)
     if known.classes:
         columns = yield from _rates(questions, budget, known, columns)
+    asked = zip(columns, questions.columns, strict=True)
+    columns = [dated(column, own.layout) if own.is_date else column for column, own in asked]
     return TableStatistics(n_records, tuple(columns), questions.label, known.classes)
 
 

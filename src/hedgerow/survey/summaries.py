@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.plan.fields import FIRST_DAY, LAST_DAY, iso_of
 from hedgerow.survey.cells import Bins, NumberBins, TextBins
 from hedgerow.survey.queries import HIGHEST_OCTAVE, LOWEST_OCTAVE, N_OCTAVES, N_ZOOM, ZERO
 from hedgerow.survey.readings import Counts, Range
@@ -114,6 +115,8 @@ class Column:
         is_hashed: no common text was found, and the groups are hashes.
         rates: the label's shares of classes by coarser bins; empty without.
         odd: share of the cells of a column of numbers that are none.
+        is_date: whether its numbers are days since 1970-01-01.
+        layout: how its text writes a date; None for ISO 8601.
     """
 
     name: str
@@ -127,6 +130,12 @@ class Column:
     is_hashed: bool = False
     rates: tuple[Group, ...] = ()
     odd: Noisy = Noisy(0.0, 0.0, is_shown=False)
+    is_date: bool = False
+    layout: str | None = None
+
+    def said(self, value: float) -> str:
+        """One of its numbers for a person."""
+        return date_of(value) if self.is_date else short(value)
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -144,6 +153,8 @@ class Column:
         if self.range is not None:
             low, high = self.range.bounds
             found |= {"bounds": [low, high], "is_whole": self.range.is_whole}
+            if self.is_date:
+                found["days_since"] = "1970-01-01"
         if self.kind == "number":
             found["no_number"] = self.odd.to_dict()
             found["mean"] = None if self.mean is None else self.mean.to_dict()
@@ -310,6 +321,28 @@ def _groups_of_numbers(bins: NumberBins, counts: Counts, deviation: float, is_wh
         Group(name_of_range(low, high, is_whole), low, high, counted(float(count), deviation))
         for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
     )
+
+
+def dated(column: Column, layout: str | None) -> Column:
+    """A column of days since 1970-01-01, whose bins are called by their dates."""
+
+    def called(group: Group) -> Group:
+        first, last = math.ceil(max(group.low, FIRST_DAY)), math.ceil(min(group.high, LAST_DAY)) - 1
+        if group.low == -math.inf:
+            return replace(group, name=f"before {date_of(last + 1)}")
+        if group.high == math.inf:
+            return replace(group, name=f"from {date_of(first)}")
+        return replace(group, name=date_of(first) if first >= last else f"{date_of(first)} to {date_of(last)}")
+
+    if column.kind != "number":
+        return column
+    groups, rates = (tuple(called(group) for group in own) for own in (column.groups, column.rates))
+    return replace(column, is_date=True, layout=layout, groups=groups, rates=rates)
+
+
+def date_of(days: float) -> str:
+    """The date of a number of days since 1970-01-01; the first or last that has a text, beyond them."""
+    return iso_of(math.floor(min(max(days, FIRST_DAY), LAST_DAY)))
 
 
 def name_of_range(low: float, high: float, is_whole: bool) -> str:
