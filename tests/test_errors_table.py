@@ -112,6 +112,15 @@ def changed(**values: object) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps({**json.loads(data), **values}).encode()
 
 
+def dates(scene: Scene) -> list[str]:
+    """A column of dates, the last of which is the 29th of February of 2021."""
+    bounds = 'min = "2020-01-01"\nmax = "2022-01-01"'
+    scene.plan('type = "numeric"\nmin = 0\nmax = 100', f'type = "date"\n{bounds}')
+    rows = [f"2021-02-{day},{'ab'[day % 2]},{day % 2}" for day in range(20, 30)]
+    scene.write("odd.csv", "\n".join([HEADER, *rows]) + "\n")
+    return scene.train("odd.csv")
+
+
 def promising_less(data: bytes) -> bytes:
     """A model file whose report has half the epsilon that was spent, with a checksum that fits."""
     content = json.loads(data)
@@ -254,6 +263,7 @@ CASES: dict[str, Case] = {
     "text that is not UTF-8, in a row": file_of("odd.csv", NOT_UTF8),
     "a header that is not UTF-8": file_of("odd.csv", b"\xe9" + NOT_UTF8),
     "`--strict`, and text where the plan says numeric": lambda s: [*s.table("old,a,0"), "--strict"],
+    "`--strict`, and a day that there is not, or a date in another format": lambda s: [*dates(s), "--strict"],
     "`--strict`, and a row with too few fields": lambda s: [*s.table("30,a"), "--strict"],
     "`--strict`, and a label that is none of the plan's classes": lambda s: [*s.table("30,a,2"), "--strict"],
     "`--strict`, and a missing label": lambda s: [*s.table("30,a,"), "--strict"],

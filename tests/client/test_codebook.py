@@ -55,10 +55,10 @@ def test_a_draft_takes_what_the_book_says(book: bytes, write_file: WriteFile) ->
 
 
 def test_redcap_fields_become_the_columns_of_its_exports(write_file: WriteFile) -> None:
-    """A checkbox is a column for each choice; dates and free texts have no bounds that a plan could take."""
+    """A checkbox is a column for each choice, a date has bounds; free texts have none that a plan could take."""
     entries = read_codebook(str(write_file("book.csv", REDCAP)))
     assert entries["symptoms___1"] == entries["symptoms____2"] == Entry("categorical", categories=("0", "1"))
-    assert entries["born"] == Entry() and entries["remark"].kind == "identifier"
+    assert entries["born"] == Entry("date", False, -25_567.0, 21_915.0) and entries["remark"].kind == "identifier"
 
 
 def test_an_own_book_needs_names_only(write_file: WriteFile) -> None:
@@ -73,7 +73,8 @@ def test_an_own_book_needs_names_only(write_file: WriteFile) -> None:
 @pytest.mark.parametrize(
     ("book", "code"),
     [(b"column,low\na,1\n", "codebook-header"), (b"name,min\na,low\n", "codebook-field"),
-     (b"name,type\na,date\n", "codebook-field")],
+     (b"name,type\na,colour\n", "codebook-field"),
+     (b"name,type,min\na,date,1.1.2020\n", "codebook-field")],
 )  # fmt: skip
 def test_what_is_no_book_is_refused(book: bytes, code: str, write_file: WriteFile) -> None:
     """With the row, and what may stand there."""

@@ -31,7 +31,7 @@ from hedgerow.local.statistics import (
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.survey.statistics import TableQuestions
-from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, two_digits
+from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
 
 SUBJECT = "these statistics"
 _PLAN = "plan.toml"
@@ -142,13 +142,15 @@ def print_statistics(console: Console, found: TableStatistics, tables: SiteTable
     sites = f"{len(tables.sites)} {'sites' if len(tables.sites) > 1 else 'site'}: {listed(tables.sites)}"
     print_facts([("sites", sites), ("records", f"about {count_text(found.n_records)}")])
     console.print()
-    for title, kind, table in (("Numbers", "number", _numbers()), ("Text", "text", _texts())):
-        columns = [column for column in found.columns if column.kind == kind]
+    numbers = [column for column in found.columns if column.kind == "number"]
+    for title, table, row, columns in (
+        ("Numbers", _numbers("mean"), _number_row, [column for column in numbers if not column.is_date]),
+        ("Dates", _numbers(), _date_row, [column for column in numbers if column.is_date]),
+        ("Text", _table("missing", "categories"), _text_row, [own for own in found.columns if own.kind == "text"]),
+    ):
         if columns:
-            # Dates are ten characters wide: with the full picture beside them a line would not fit into a terminal.
-            n_bars = 6 if any(column.is_date for column in columns) else 14
             for column in columns:
-                table.add_row(*(_number_row(column, n_bars) if kind == "number" else _text_row(column)))
+                table.add_row(*row(column))
             table.title = title
             console.print(table)
     unknown = [column.name for column in found.columns if column.kind == "unknown"]
@@ -171,24 +173,25 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _numbers() -> Table:
-    return _table("missing", "mean", "5 %", "median", "95 %", "histogram")
+def _numbers(*means: str) -> Table:
+    return _table("missing", *means, "5 %", "median", "95 %", "histogram")
 
 
-def _texts() -> Table:
-    return _table("missing", "categories")
+def _number_row(column: Column) -> list[str | Text]:
+    mean = column.mean
+    said = NOT_SHOWN if mean is None else f"{short(mean.value)} ±{two_digits(1.96 * mean.deviation)}"
+    return [column.name, percent(column.missing), said, *_quantiles(column), Text(sparkline(column), style="green")]
 
 
-def _number_row(column: Column, n_bars: int) -> list[str | Text]:
+def _date_row(column: Column) -> list[str | Text]:
+    """Without a mean: dates are wide, and the median says when."""
+    return [column.name, percent(column.missing), *_quantiles(column), Text(sparkline(column, 8), style="green")]
+
+
+def _quantiles(column: Column) -> list[str]:
     at = {own.share: own for own in column.quantiles}
-    cells: list[str | Text] = [column.name, percent(column.missing), NOT_SHOWN]
-    if column.mean is not None:
-        spread = 1.96 * column.mean.deviation
-        cells[2] = f"{column.said(column.mean.value)} ±{two_digits(max(spread, 1.0) if column.is_date else spread)}"
-    for share in (0.05, 0.5, 0.95):
-        own = at.get(share)
-        cells.append(NOT_SHOWN if own is None else column.said(own.value))
-    return [*cells, Text(sparkline(column, n_bars), style="green")]
+    found = [at.get(share) for share in (0.05, 0.5, 0.95)]
+    return [NOT_SHOWN if own is None else column.said(own.value) for own in found]
 
 
 def sparkline(column: Column, n_bars: int = 14) -> str:

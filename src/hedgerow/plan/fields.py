@@ -244,8 +244,8 @@ def iso_of(days: float) -> str:
 
 def days_between(low: float, high: float) -> tuple[float, float]:
     """Bounds that were found of days, as dates: whole days, outwards, within the years that have a text."""
-    first, last = max(math.floor(low), FIRST_DAY), min(math.ceil(high), LAST_DAY)
-    return (first, last) if first < last else (min(first, LAST_DAY - 1), max(last, first + 1))
+    first = min(max(math.floor(low), FIRST_DAY), LAST_DAY - 1)
+    return first, max(min(math.ceil(high), LAST_DAY), first + 1)
 
 
 def date_format(value: Any, path: str) -> str:

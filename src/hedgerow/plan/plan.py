@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -620,18 +620,18 @@ def _check_feature(feature: Feature, path: str) -> None:
         raise refuse(f"{path}.format", feature.format, 'no format but with type = "date"')
     if feature.is_categorical:
         return
-    check_bounds(feature.min, feature.max, path)
+    check_bounds(feature.min, feature.max, path, iso_of if feature.is_date else float)
     if feature.categories:
         raise refuse(f"{path}.categories", list(feature.categories), f"no categories on a {feature.type} feature")
 
 
-def check_bounds(low: float | None, high: float | None, path: str) -> None:
-    """Raise PlanError unless there are two bounds, the lower one first."""
+def check_bounds(low: float | None, high: float | None, path: str, said: Callable[[float], object] = float) -> None:
+    """Raise PlanError unless there are two bounds, the lower one first; `said` puts one into words."""
     for name, value in (("min", low), ("max", high)):
         if value is None:
             raise PlanError("plan-missing-bound", path=path, name=name)
     if low is not None and high is not None and not low < high:
-        raise refuse(f"{path}.max", high, f"a number above min = {low:g}")
+        raise refuse(f"{path}.max", said(high), f"a value above min = {said(low)}")
 
 
 def check_classes(label: Label, least: int, most: int, expected: str) -> None:
