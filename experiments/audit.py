@@ -38,7 +38,8 @@ from scipy.stats import beta, norm
 
 from experiments.harness import HERE, arguments, carried_out
 from hedgerow.client.node import Node, SamplingSource, SeededSampling, noise_of_site
-from hedgerow.data.site_data import SiteData
+from hedgerow.data.site_data import SiteData, site_data_from_records
+from hedgerow.data.units import records_from_columns
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.adassp.linear import CrossProducts, GramMatrix
 from hedgerow.methods.dp_xgboost.trees import SplitSelection, candidate_scores
@@ -52,6 +53,9 @@ from hedgerow.privacy.gdp import total_mu
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, PureQuery, Query
 from hedgerow.server.release import Releaser
+from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.queries import RawSite
+from hedgerow.survey.site import SurveyNode
 from hedgerow.training.presets import PRESETS, apply_preset
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
@@ -83,7 +87,7 @@ class Found:
         return self.epsilon_lower_bound <= self.epsilon_accounted and self.mu_lower_bound <= self.mu_accounted
 
 
-def audit(attack: Attack, n_runs: int, confidence: float = CONFIDENCE) -> Found:
+def audit(attack: Attack | OpenAttack, n_runs: int, confidence: float = CONFIDENCE) -> Found:
     """Train `n_runs` times, in half of the runs with the canary, and bound epsilon and mu from below."""
     plan, settings = attack.plan, resolve(attack.plan)
     ratios, epsilon, mu = np.empty(n_runs), math.inf, 0.0
@@ -199,8 +203,11 @@ class Attack:
     kind: type[Node] = Node
     takes_all: bool = False
 
-    def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
-        """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary."""
+    def run(self, settings: Settings, run: int, releaser: Releaser | None = None) -> tuple[float, Releaser]:
+        """One training: the adversary's statistic, and the releases' ledger; odd runs hold the canary.
+
+        Args: releaser: that of what was released before; None for a new one.
+        """
         plan, n_records, noise = self.plan, self.records.n_records, self.noise(run)
         is_local = plan.privacy.noise == "local"
         exact = replace(plan, privacy=replace(plan.privacy, noise="server")) if is_local else plan
@@ -209,7 +216,7 @@ class Attack:
         canary = self.kind("canary", self.canary, exact, settings, 1, sampling)
         # The adversary knows what the canary adds if it is drawn: from a twin that spends what the canary spends.
         twin = self.kind("twin", self.canary, exact, settings, 1, Everyone())
-        releaser, total = Releaser(noise, is_local=is_local), 0.0
+        releaser, total = releaser or Releaser(noise, is_local=is_local), 0.0
 
         def release(query: Query) -> IntVector:
             nonlocal total
@@ -228,6 +235,61 @@ class Attack:
 
         carried_out(program_for(plan, settings), release)
         return total, releaser
+
+
+@dataclass(frozen=True)
+class OpenAttack:
+    """An attack on a survey of what a plan leaves open, and on the training by the plan that is made of it.
+
+    The canary lies far out in the open column, where it is counted alone; then it is trained on within the bounds that
+    were found, which it may have moved.
+
+    Attributes:
+        asked: the plan, with gaps.
+        noise: see `Attack`.
+        n_copies: rows of the canary; 2 plants the fault of a row that is read twice.
+        trains: whether the training is attacked too.
+    """
+
+    asked: OpenPlan
+    noise: Callable[[int], NoiseSource]
+    n_copies: int = 1
+    trains: bool = True
+
+    @property
+    def plan(self) -> Plan:
+        """What the plan promises; its gaps are filled with anything."""
+        return self.asked.trial
+
+    def run(self, settings: Settings, run: int) -> tuple[float, Releaser]:
+        """See `Attack.run`."""
+        generator, releaser, total = np.random.default_rng(0), Releaser(self.noise(run)), 0.0
+        rows = {"age": generator.integers(0, 10, 1000), "region": ["north"] * 1000, "y": generator.integers(0, 2, 1000)}
+        n = self.n_copies
+        canary: dict[str, Any] = {"age": [5000] * n, "region": ["south"] * n, "y": [1] * n}
+        site, own = (SurveyNode("records", _raw(table)) for table in (rows, canary))
+        twin = SurveyNode("twin", _raw({name: cells[:1] for name, cells in canary.items()}))
+
+        def release(query: Query) -> IntVector:
+            nonlocal total
+            known = site.answer(query)
+            released = releaser.release(query, known + own.answer(query) if run % 2 else known)
+            total += gain_of(query, known, twin.answer(query), released, is_local=False)[0]
+            return released
+
+        findings = carried_out(self.asked.program(), release)
+        if not self.trains or len(findings.classes) != 2:
+            return total, releaser
+        plan = self.asked.filled(findings, releaser.ledger)
+        data = [site_data_from_records([records_from_columns(table, plan)], plan)[0] for table in (rows, canary)]
+        attack = Attack(plan, data[0], data[1], self.noise)
+        more, _ = attack.run(resolve(plan), run, releaser)
+        return total + more, releaser
+
+
+def _raw(table: Mapping[str, Any]) -> RawSite:
+    columns = [np.asarray(table[name], dtype=np.float64) for name in ("age", "y")]
+    return RawSite(columns, n_all=len(columns[0]))
 
 
 def gain_of(
@@ -398,6 +460,23 @@ def small_plan(
     return Plan.from_dict(table)
 
 
+def open_plan(epsilon: float = 6.0) -> OpenPlan:
+    """`small_plan` with the bounds, the classes and the number of records left open."""
+    table = small_plan(epsilon=epsilon).to_dict()
+    table["features"][0] = {"name": "age", "type": "numeric"}
+    table["label"] = {"name": "y", "type": "binary", "classes": "numbers"}
+    del table["privacy"]["n_records"]
+    return OpenPlan(table)
+
+
+OPEN: Mapping[str, tuple[OpenAttack, str]] = {
+    "private bounds, and training": (OpenAttack(open_plan(), seeded_noise()), ""),
+    "private bounds alone": (OpenAttack(open_plan(60.0), seeded_noise(), trains=False), ""),
+    "fault: a row in the bounds twice": (OpenAttack(open_plan(60.0), seeded_noise(), 2, trains=False), "twice"),
+}
+"""Surveys take a small share of a promise: alone, with a large one, they show a fault in few runs."""
+
+
 Rows = dict[str, tuple[Plan, str]]
 """Plans by what they show, each with the name of its fault, or ""."""
 
@@ -466,12 +545,17 @@ def _run(command: str, about: str | None, argv: list[str], n_runs: int) -> int:
         plans = preset_plans()
         rows = {**{name: (plan, "") for name, plan in plans.items()},
                 **{f"{name}, {halved}": (plan, halved) for name, plan in plans.items()}, **rows}  # fmt: skip
+    attacks: dict[str, tuple[Attack | OpenAttack, str]] = {
+        name: (attack_on(plan, **FAULTS[fault]), fault) for name, (plan, fault) in rows.items()
+    }
+    if command == "audit" and not options.presets:
+        attacks |= OPEN
     print(f"{options.runs} trainings each, {CONFIDENCE:.1%} confidence{', delta = 0' * command.startswith('dpx')}\n")
     width = max(map(len, rows)) + 1 if command == "audit" else 38
     print(f"{'plan':{width}}{_HEADS[command]}  verdict")
     as_expected = True
-    for name, (plan, fault) in rows.items():
-        found = audit(attack_on(plan, **FAULTS[fault]), options.runs)
+    for name, (attack, fault) in attacks.items():
+        found = audit(attack, options.runs)
         as_expected &= found.passed == (not fault)
         verdict = "within the promise" if found.passed else "BROKEN"
         print(f"{name:{width}}{_columns(command, found)}  {verdict}", flush=True)

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise
 from hedgerow.protocol.queries import IntVector, Query
 from hedgerow.server.release import Outcome, PlainAggregation, run_program
-from hedgerow.training.steps import Program
 from hedgerow.trees.binning import CodeArray, build_grid
-from hedgerow.trees.ensemble import Ensemble
 
 HERE = Path(__file__).resolve().parent
 CODE = (
@@ -166,15 +164,15 @@ def run_plainly(
     return run_program(plan, program_for(plan, settings), PlainAggregation([node]), noise)
 
 
-def carried_out(program: Program, release: Callable[[Query], IntVector]) -> Ensemble:
-    """The model of a program that is given what `release` makes of its queries; nothing looks whether that may be."""
+def carried_out(program: Generator[Query, IntVector, T], release: Callable[[Query], IntVector]) -> T:
+    """The result of a program that is given what `release` makes of its queries; nothing looks whether that may be."""
     try:
         query = next(program)
         while True:
             query = program.send(release(query))
     except StopIteration as finished:
-        ensemble: Ensemble = finished.value
-        return ensemble
+        result: T = finished.value
+        return result
 
 
 def rows_of(prepared: Prepared, plan: Plan, chosen: NDArray[np.bool_]) -> SiteData:

@@ -15,6 +15,7 @@ from scipy.stats import binom, norm
 from experiments import audit as audit_module
 from experiments.audit import (
     FAULTS,
+    OPEN,
     ROWS,
     attack_on,
     audit,
@@ -59,6 +60,14 @@ def test_other_methods_keep_the_promise(name: str) -> None:
     """Every loss and update, paid candidates, batches, several rows of one person."""
     found = audit(attack_on(PLANS[name]), 400)
     assert found.passed and found.mu_estimate > 0.6 * found.mu_accounted
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_bounds_that_are_found_privately_keep_the_promise(name: str) -> None:
+    """A survey and the training by what it found, in one account; a row that the survey reads twice is seen."""
+    attack, fault = OPEN[name]
+    found = audit(attack, 200 if attack.trains else 600)
+    assert found.passed == (not fault) and found.mu_estimate > 0.6 * found.mu_accounted
 
 
 def test_rows_that_are_not_shortened_are_found() -> None:
