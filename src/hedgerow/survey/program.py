@@ -14,7 +14,7 @@ more than that of the promise, which is a filter (Koskela, Tobaben & Honkela, ar
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -136,7 +136,7 @@ class _Exchanges:
             return cls(questions, 0.0)
         return cls(questions, calibrate_noise_multiplier(questions.epsilon, questions.delta, 1.0, questions.accountant))
 
-    def ask(self, query: SurveyQuery, share: float, subject: str) -> SurveyQuery:
+    def ask(self, query: Kind, share: float, subject: str) -> Kind:
         """The query with its numbers filled in: `share` of mu**2 for it."""
         rows = self.questions.rows_per_unit
         purpose = Purpose(self.n_made, type(query).__name__, f"survey, {subject}")
@@ -160,21 +160,21 @@ def survey(questions: Questions) -> SurveyProgram:
     exchanges = _Exchanges.of(questions)
     n_records: float = questions.n_records or 0
     if questions.n_records is None:
-        query = exchanges.ask(_blank(RecordCount), COUNT_SHARE, "records")
+        query = exchanges.ask(blank(RecordCount), COUNT_SHARE, "records")
         counted = float(in_records((yield query), UNIT)[0])
         # Never far too small: the checks of releases allow for a few times as many.
         n_records = max(counted, LEAST_COUNT * deviation_of(query))
     ranges: list[Range] = []
     if questions.surveyed:
-        octaves = exchanges.ask(_blank(OctaveCounts, columns=questions.surveyed), OCTAVES_SHARE, "octaves")
+        octaves = exchanges.ask(blank(OctaveCounts, columns=questions.surveyed), OCTAVES_SHARE, "octaves")
         ranges = _ranges(in_records((yield octaves), UNIT), deviation_of(octaves), n_records)
-        yield from _zooms(exchanges, ranges)
+        yield from _zoomed_in(exchanges, ranges)
     classes: tuple[int, ...] | tuple[str, ...] = ()
     if questions.label == "values":
-        values = exchanges.ask(_blank(ValueCounts, column=questions.n_columns), CLASSES_SHARE, "classes")
+        values = exchanges.ask(blank(ValueCounts, column=questions.n_columns), CLASSES_SHARE, "classes")
         classes = classes_of_values(in_records((yield values), UNIT), deviation_of(values))
     elif questions.label == "texts":
-        votes = exchanges.ask(_blank(NameVotes), CLASSES_SHARE, "classes")
+        votes = exchanges.ask(blank(NameVotes), CLASSES_SHARE, "classes")
         classes = classes_of_votes(in_records((yield votes), UNIT), deviation_of(votes))
     label = ranges.pop() if questions.label == "bounds" else None
     return Findings(max(1, round(n_records)), tuple(ranges), label, classes)
@@ -189,15 +189,15 @@ def planned_survey(questions: Questions) -> list[Event]:
     exchanges, columns = _Exchanges.of(questions), questions.surveyed
     if not exchanges.multiplier:
         return [UnnoisedEvent()]
-    queries = []
+    queries: list[SurveyQuery] = []
     if questions.n_records is None:
-        queries.append(exchanges.ask(_blank(RecordCount), COUNT_SHARE, "records"))
+        queries.append(exchanges.ask(blank(RecordCount), COUNT_SHARE, "records"))
     if columns:
-        queries.append(exchanges.ask(_blank(OctaveCounts, columns=columns), OCTAVES_SHARE, "octaves"))
-        zoom = _blank(ZoomCounts, columns=columns, ranges=((0.0, 1.0),) * len(columns))
+        queries.append(exchanges.ask(blank(OctaveCounts, columns=columns), OCTAVES_SHARE, "octaves"))
+        zoom = blank(ZoomCounts, columns=columns, ranges=((0.0, 1.0),) * len(columns))
         queries += [exchanges.ask(zoom, ZOOM_SHARE, f"zoom {number}") for number in range(N_ZOOMS)]
     if questions.label in ("values", "texts"):
-        kind = _blank(ValueCounts, column=0) if questions.label == "values" else _blank(NameVotes)
+        kind = blank(ValueCounts, column=0) if questions.label == "values" else blank(NameVotes)
         queries.append(exchanges.ask(kind, CLASSES_SHARE, "classes"))
     return [noise_of(query).event for query in queries]
 
@@ -209,6 +209,16 @@ def deviation_of(query: SurveyQuery) -> float:
     return integer_sigma(query.noise_multiplier, query.sensitivity_squared) / UNIT
 
 
+@dataclass(frozen=True, eq=False)
+class Zoom:
+    """One zoom into one column: its range before and after, float64 [N_ZOOM] noisy counts, and their deviation."""
+
+    before: Range
+    after: Range
+    counts: NDArray[np.float64]
+    deviation: float
+
+
 def _ranges(counts: NDArray[np.float64], deviation: float, n_records: float) -> list[Range]:
     # What stands beside the octaves of a column is in halves of a unit.
     return [
@@ -217,36 +227,56 @@ def _ranges(counts: NDArray[np.float64], deviation: float, n_records: float) -> 
     ]
 
 
-def _zooms(exchanges: _Exchanges, ranges: list[Range]) -> Generator[SurveyQuery, IntVector, None]:
-    """Zoom into the ranges that are worth it, in place; a label's once in any case, for its bounds scale the noise."""
+def _zoomed_in(exchanges: _Exchanges, ranges: list[Range]) -> Generator[SurveyQuery, IntVector, None]:
+    """Zoom into the ranges that are worth it; a label's once in any case, for its bounds scale the noise."""
     label = exchanges.questions.n_columns
+
+    def takes(index: int, zoom: Zoom) -> bool:
+        # A feature's bounds may be wide, but not narrow.
+        return index == label or wants_zoom(zoom.before, zoom.after)
+
+    def ask(number: int, query: ZoomCounts) -> ZoomCounts:
+        return exchanges.ask(query, ZOOM_SHARE, f"zoom {number}")
+
     columns = [index for index, own in enumerate(ranges) if is_away_from_zero(own) or (index == label and own.is_seen)]
+    yield from zooms(columns, ranges, ask, takes)
+
+
+def zooms(
+    wanted: list[int],
+    ranges: list[Range] | dict[int, Range],
+    ask: Callable[[int, ZoomCounts], ZoomCounts],
+    takes: Callable[[int, Zoom], bool],
+) -> Generator[SurveyQuery, IntVector, None]:
+    """Zoom into ranges, in place, `N_ZOOMS` times at most; those that another zoom says more of are asked for again.
+
+    Args:
+        wanted: the columns to begin with.
+        ranges: of each column.
+        ask: fills the numbers of a zoom's query in, by its number from 0 on.
+        takes: whether a column has what its zoom has found from now on.
+    """
     for number in range(N_ZOOMS):
-        if not columns:
+        if not wanted:
             return
-        before = [ranges[index] for index in columns]
-        query = exchanges.ask(
-            _blank(ZoomCounts, columns=tuple(columns), ranges=tuple((own.low, own.high) for own in before)),
-            ZOOM_SHARE,
-            f"zoom {number}",
-        )
-        counts = in_records((yield query), UNIT).reshape(-1, N_ZOOM)
-        deviation, again = deviation_of(query), []
-        for index, own, seen in zip(columns, before, counts, strict=True):
-            closer = zoomed(own, seen, deviation)
-            # A feature's bounds may be wide, but not narrow; those of a label scale the noise.
-            if wants_zoom(own, closer):
-                again.append(index)
-            elif index != label:
-                continue
-            ranges[index] = closer
-        columns = again
+        before = [ranges[index] for index in wanted]
+        bounds = tuple((own.low, own.high) for own in before)
+        query = ask(number, blank(ZoomCounts, columns=tuple(wanted), ranges=bounds))
+        counts, deviation = in_records((yield query), UNIT).reshape(-1, N_ZOOM), deviation_of(query)
+        again = []
+        for index, own, seen in zip(wanted, before, counts, strict=True):
+            zoom = Zoom(own, zoomed(own, seen, deviation), seen, deviation)
+            if takes(index, zoom):
+                ranges[index] = zoom.after
+                if wants_zoom(own, zoom.after):
+                    again.append(index)
+        wanted = again
 
 
 _NO_PURPOSE = Purpose(0, "", "")
 
 
-def _blank(kind: type[Kind], **about: Any) -> Kind:
+def blank(kind: type[Kind], **about: Any) -> Kind:
     """A query of a kind before its numbers are filled in."""
     blank: dict[str, Any] = {
         "purpose": _NO_PURPOSE, "length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 0.0,

@@ -27,12 +27,11 @@ from hedgerow.privacy.calibration import NoiseDemand, calibrate_noise_multiplier
 from hedgerow.privacy.events import Event
 from hedgerow.protocol.queries import IntVector, Purpose
 from hedgerow.survey.cells import N_KINDS, Bins, CellCounts, JointCounts, KindCounts, NumberBins, TextBins, TextVotes
-from hedgerow.survey.program import N_ZOOMS, deviation_of
+from hedgerow.survey.program import Kind, Zoom, blank, deviation_of, zooms
 from hedgerow.survey.queries import (
     N_BITS,
     N_BUCKETS,
     N_OCTAVES,
-    N_ZOOM,
     UNIT,
     OctaveCounts,
     RecordCount,
@@ -48,8 +47,6 @@ from hedgerow.survey.readings import (
     in_records,
     is_away_from_zero,
     range_of_octaves,
-    wants_zoom,
-    zoomed,
 )
 from hedgerow.survey.summaries import (
     Column,
@@ -175,7 +172,7 @@ class _Budget:
         """These stages will not come: their weights go to the others."""
         self.open = [stage for stage in self.open if stage not in stages]
 
-    def ask(self, stage: str, query: SurveyQuery) -> SurveyQuery:
+    def ask(self, stage: str, query: Kind) -> Kind:
         """The query with its numbers filled in; stages before this one will not come any more."""
         self.open = self.open[self.open.index(stage) :]
         share = self.left * SHARES[stage] / math.fsum(SHARES[each] for each in self.open)
@@ -227,7 +224,7 @@ def survey_table(questions: TableQuestions) -> StatisticsProgram:
     budget = _Budget.of(questions)
     if not questions.label:
         budget.skip("values", "rates")
-    query = budget.ask("records", _blank(RecordCount))
+    query = budget.ask("records", blank(RecordCount))
     n_records = counted(float(in_records((yield query), UNIT)[0]), deviation_of(query))
     known = yield from _kinds(questions, budget, n_records)
     yield from _bounds(questions, budget, known, n_records)
@@ -243,7 +240,7 @@ def survey_table(questions: TableQuestions) -> StatisticsProgram:
 
 def _kinds(questions: TableQuestions, budget: _Budget, n_records: Noisy) -> Generator[SurveyQuery, IntVector, _Known]:
     """What kind each column is, and how much of it is missing."""
-    query = budget.ask("kinds", _blank(KindCounts, n_columns=len(questions.columns)))
+    query = budget.ask("kinds", blank(KindCounts, n_columns=len(questions.columns)))
     counts = in_records((yield query), UNIT).reshape(-1, N_KINDS)
     deviation = deviation_of(query)
     known = _Known([], [], [], [])
@@ -274,7 +271,7 @@ def _bounds(
     if not wanted:
         budget.skip("octaves", "zoom 0", "zoom 1", "zoom 2")
         return
-    query = budget.ask("octaves", _blank(OctaveCounts, columns=tuple(wanted)))
+    query = budget.ask("octaves", blank(OctaveCounts, columns=tuple(wanted)))
     counts, deviation = in_records((yield query), UNIT).reshape(-1, N_OCTAVES + 1), deviation_of(query)
     for index, own in zip(wanted, counts, strict=True):
         found = range_of_octaves(own[:N_OCTAVES], 2 * float(own[N_OCTAVES]), deviation, n_records.value)
@@ -282,28 +279,20 @@ def _bounds(
         known.densities[index] = density_of_octaves(own[:N_OCTAVES], found, deviation)
         if not found.is_seen:
             known.kinds[index] = "unknown"
-    yield from _zooms(budget, known, [index for index in wanted if is_away_from_zero(known.ranges[index])])
 
+    def ask(number: int, query: ZoomCounts) -> ZoomCounts:
+        return budget.ask(f"zoom {number}", query)
 
-def _zooms(budget: _Budget, known: _Known, wanted: list[int]) -> Generator[SurveyQuery, IntVector, None]:
-    for number in range(N_ZOOMS):
-        if not wanted:
-            budget.skip(*(f"zoom {later}" for later in range(number, N_ZOOMS)))
-            return
-        before = [known.ranges[index] for index in wanted]
-        ranges = tuple((own.low, own.high) for own in before)
-        query = budget.ask(f"zoom {number}", _blank(ZoomCounts, columns=tuple(wanted), ranges=ranges))
-        counts, deviation = in_records((yield query), UNIT).reshape(-1, N_ZOOM), deviation_of(query)
-        again = []
-        for index, own, seen in zip(wanted, before, counts, strict=True):
-            found = zoomed(own, seen, deviation)
-            if found == own or not holds_most(own, found, seen, deviation, known.present[index]):
-                continue
-            known.ranges[index] = found
-            known.densities[index] = density_of_zoom(own, seen, found, deviation)
-            if wants_zoom(own, found):
-                again.append(index)
-        wanted = again
+    def takes(index: int, zoom: Zoom) -> bool:
+        if zoom.after == zoom.before:
+            return False
+        if not holds_most(zoom.before, zoom.after, zoom.counts, zoom.deviation, known.present[index]):
+            return False
+        known.densities[index] = density_of_zoom(zoom.before, zoom.counts, zoom.after, zoom.deviation)
+        return True
+
+    away = [index for index in wanted if is_away_from_zero(known.ranges[index])]
+    yield from zooms(away, known.ranges, ask, takes)
 
 
 def _names(questions: TableQuestions, budget: _Budget, known: _Known) -> Generator[SurveyQuery, IntVector, None]:
@@ -316,7 +305,7 @@ def _names(questions: TableQuestions, budget: _Budget, known: _Known) -> Generat
     if not wanted:
         budget.skip("names")
         return
-    query = budget.ask("names", _blank(TextVotes, columns=tuple(wanted)))
+    query = budget.ask("names", blank(TextVotes, columns=tuple(wanted)))
     votes = in_records((yield query), UNIT).reshape(len(wanted), N_BUCKETS * N_BITS)
     for index, own in zip(wanted, votes, strict=True):
         known.categories[index] = classes_of_votes(own, deviation_of(query))
@@ -330,7 +319,7 @@ def _classes(questions: TableQuestions, budget: _Budget, known: _Known) -> Gener
     classes: tuple[str, ...] = known.categories.get(label, ())
     own = known.ranges.get(label)
     if known.kinds[label] == "number" and own is not None and own.is_whole:
-        query = budget.ask("values", _blank(ValueCounts, column=label))
+        query = budget.ask("values", blank(ValueCounts, column=label))
         classes = tuple(map(str, classes_of_values(in_records((yield query), UNIT), deviation_of(query))))
     known.classes = classes if 2 <= len(classes) <= MAX_CLASSES else ()
     budget.skip("values")
@@ -351,9 +340,7 @@ def _cells(
     found: dict[int, tuple[Counts, float]] = {}
     if order:
         bins = tuple(known.bins[index] for index in order)
-        query = budget.ask("cells", _blank(CellCounts, columns=tuple(order), bins=bins))
-        if not isinstance(query, CellCounts):
-            raise TypeError(f"{type(query).__name__} is no CellCounts")
+        query = budget.ask("cells", blank(CellCounts, columns=tuple(order), bins=bins))
         counts = query.by_column(in_records((yield query), UNIT))
         found = {index: (own[:, 0], deviation_of(query)) for index, own in zip(order, counts, strict=True)}
     columns = []
@@ -388,7 +375,7 @@ def _rates(
         return columns
     query = budget.ask(
         "rates",
-        _blank(
+        blank(
             JointCounts,
             columns=tuple(order),
             bins=tuple(bins[index] for index in order),
@@ -396,20 +383,7 @@ def _rates(
             classes=TextBins(known.classes, 0),
         ),
     )
-    if not isinstance(query, JointCounts):
-        raise TypeError(f"{type(query).__name__} is no JointCounts")
     counts = query.by_column(in_records((yield query), UNIT))
     for index, table in zip(order, counts, strict=True):
         columns[index] = replace(columns[index], rates=rates_of(bins[index], table, deviation_of(query)))
     return columns
-
-
-_NO_PURPOSE = Purpose(0, "", "")
-
-
-def _blank(kind: type[SurveyQuery], **about: object) -> SurveyQuery:
-    """A query of a kind before its numbers are filled in."""
-    blank: dict[str, object] = {
-        "purpose": _NO_PURPOSE, "length": 0, "bound": UNIT, "sensitivity_squared": 1, "noise_multiplier": 0.0,
-    }  # fmt: skip
-    return kind(**blank, **about)  # type: ignore[arg-type]
