@@ -19,6 +19,7 @@ from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.privacy.prepared import prepared_ledger, prepared_tables
 from hedgerow.privacy.report import PrivacyContext, check_claims, report_of
+from hedgerow.server.release import PlainAggregation
 from hedgerow.survey.program import Findings, Questions
 from hedgerow.survey.queries import RawSite
 
@@ -311,3 +312,33 @@ def test_a_report_says_what_the_run_has_not_seen() -> None:
     check_claims(report.to_dict(), report)
     with pytest.raises(PrivacyError, match="before the run"):
         check_claims({key: value for key, value in report.to_dict().items() if key != "n_prepared"}, report)
+
+
+def test_sums_over_sites_are_masked_where_masks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`secure_sums=True` is for the survey too: no sum of sites is taken in the clear before a report that claims
+    masks; and over three sites or more a survey of site objects has them in any case, with the same findings.
+    """
+    draw = np.random.default_rng(4)
+    columns = [draw.normal(size=900), draw.integers(1950, 2020, 900).astype(float)]
+    questions = Questions(epsilon=5.0, delta=1e-6, n_columns=2)
+    found = [
+        survey_sites(
+            questions,
+            {f"s{at}": RawSite(columns, None, np.arange(at, 900, n_sites), 900) for at in range(n_sites)},
+            SeededNoise(1),
+        )
+        for n_sites in (1, 2, 4)
+    ]
+    assert found[0].findings == found[1].findings == found[2].findings
+    assert [own.is_clear for own in found] == [False, True, False]
+
+    def seen(*_: Any) -> Any:
+        raise AssertionError("a sum was taken in the clear")
+
+    monkeypatch.setattr(PlainAggregation, "sum_of", seen)
+    X, y = np.column_stack(columns), (columns[0] > 0).astype(int)
+    model = DPGBDTClassifier(epsilon=8, n_trees=2, max_depth=2, random_state=1, secure_sums=True)
+    assert model.fit(X, y, sites=np.arange(900) % 3).model_.plan.prepared
+    assert not model.privacy_report_.sums_in_clear
+    with pytest.raises(AssertionError):
+        model.set_params(secure_sums=False).fit(X, y, sites=np.arange(900) % 3)

@@ -114,6 +114,13 @@ def test_sites_do_not_matter(columns: list[list[str]], site_of: MakeSite) -> Non
     assert found[0].ledger == found[1].ledger == found[2].ledger
 
 
+def test_two_sites_are_added_up_in_the_clear_which_is_said(columns: list[list[str]], site_of: MakeSite) -> None:
+    """Masks hide nothing of two sites, and one site has no sum over sites."""
+    reports = [surveyed(columns, site_of, n_sites).report for n_sites in (1, 2, 3)]
+    assert [report.sums_in_clear for report in reports] == [False, True, False]
+    assert "in the clear" in reports[1].text()
+
+
 @pytest.mark.parametrize("label", ["", "ill", "age"])
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 25.0])
 def test_all_that_was_asked_is_spent_and_no_more(

@@ -12,21 +12,18 @@ from hedgerow.data.sources import opened
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
-from hedgerow.local.training import build_aggregation
+from hedgerow.local.survey import carried_out
 from hedgerow.plan.fields import days_between, parse_toml, read_section, refuse
 from hedgerow.plan.plan import PLAN_VERSION, Feature, Plan, read_feature
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
-from hedgerow.server.release import Answering, Releaser, checked_cost
+from hedgerow.server.release import checked_cost
 from hedgerow.survey.cells import TableSite
-from hedgerow.survey.site import SurveyNode
-from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions, survey_table
+from hedgerow.survey.statistics import AskedColumn, TableQuestions, survey_table
 from hedgerow.survey.summaries import Column, TableStatistics
 
-MOST_ROWS = 2**33
-"""Rows that all sites together may have at most: masked sums have words for so many."""
 HASH_BUCKETS = 32
 """Of a column of text without common values, in a drafted plan."""
 USUAL_EPSILON = 1.0
@@ -166,42 +163,20 @@ def survey_tables(questions: TableQuestions, sites: Mapping[str, TableSite], noi
     names = [column.name for column in questions.columns]
     if questions.label and questions.label not in names:
         raise UsageError("survey-column", column=questions.label, columns=", ".join(names[:12]))
-    program = survey_table(questions)
-    query = next(program)
-    nodes: list[Answering] = [SurveyNode(name, sites[name], questions.rows_per_unit) for name in sorted(sites)]
-    aggregation = build_aggregation(_carrier(questions, len(nodes)), nodes, len(SHARES), noise)
-    releaser = Releaser(noise)
-    try:
-        while True:
-            query = program.send(releaser.release(query, aggregation.sum_of(query)))
-    except StopIteration as finished:
-        found: TableStatistics = finished.value
+    made = carried_out(questions, survey_table(questions), sites, noise)
     context = PrivacyContext(
         delta=questions.delta,
         epsilon_requested=questions.epsilon,
         accountant=questions.accountant,
         seeded=noise.seeded,
         approximate_noise=noise.approximate,
-        n_records=max(1, round(found.n_records.value)),
+        n_records=max(1, round(made.findings.n_records.value)),
+        sums_in_clear=made.is_clear,
     )
-    report = report_of(releaser.ledger, context)
+    report = report_of(made.ledger, context)
     if questions.epsilon < float("inf"):
-        report = checked_cost(releaser.ledger, context)
-    return TableSurvey(found, releaser.ledger, report)
-
-
-def _carrier(questions: TableQuestions, n_sites: int) -> Plan:
-    """What secure sums need to know of a plan: who adds the noise, and how large a sum may be."""
-    return Plan.from_dict(
-        {
-            "version": PLAN_VERSION,
-            "name": "statistics",
-            "privacy": {"epsilon": questions.epsilon, "delta": questions.delta, "n_records": MOST_ROWS},
-            "federation": {"min_sites": n_sites},
-            "label": {"name": "label", "type": "binary", "classes": ["0", "1"]},
-            "features": [{"name": "feature", "type": "numeric", "min": 0, "max": 1}],
-        }
-    )
+        report = checked_cost(made.ledger, context)
+    return TableSurvey(made.findings, made.ledger, report)
 
 
 # The plan that follows -----------------------------------------------------------------------------------------------

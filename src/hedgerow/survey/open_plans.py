@@ -148,9 +148,7 @@ class OpenPlan:
     @property
     def n_exchanges(self) -> int:
         """Releases, at most."""
-        questions = self.questions
-        of_columns = 4 if questions.surveyed else 0
-        return (questions.n_records is None) + of_columns + (questions.label in ("values", "texts"))
+        return self.questions.n_exchanges
 
     @property
     def largest_length(self) -> int:

@@ -100,6 +100,12 @@ class Questions:
         """Whether nothing is asked for."""
         return not (self.n_columns or self.label or self.n_records is None)
 
+    @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        of_columns = 1 + N_ZOOMS if self.surveyed else 0
+        return (self.n_records is None) + of_columns + (self.label in ("values", "texts"))
+
 
 @dataclass(frozen=True)
 class Findings:

@@ -135,6 +135,11 @@ class TableQuestions:
             raise PrivacyError("survey-pure")
 
     @property
+    def n_exchanges(self) -> int:
+        """Releases, at most."""
+        return len(SHARES)
+
+    @property
     def label_index(self) -> int | None:
         names = [column.name for column in self.columns]
         return names.index(self.label) if self.label else None
