@@ -19,11 +19,12 @@ from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import read_site_data
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PlanError, PrivacyError, UsageError
 from hedgerow.local.survey import survey_sites
-from hedgerow.methods.tasks import SurveyTask, survey_task, task_from_text, task_to_text
+from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.ledger import Ledger
 from hedgerow.privacy.noise import SeededNoise, SystemNoise
+from hedgerow.privacy.prepared import prepared_events
 from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitation, decode, encode
 from hedgerow.server import phases
 from hedgerow.server.release import Outcome
@@ -178,6 +179,28 @@ def test_a_training_by_the_found_plan_reports_both_and_every_book_has_both(feder
     for party in federation.parties.values():
         assert party.book is not None and not party.failures
         assert len(party.book.lines("test")) == 2 and party.book.spent("test", 1e-5) >= 0.99 * whole
+
+
+def test_a_training_reserves_nothing_that_its_survey_has_been_charged_for(federate: Builder) -> None:
+    """A book with room for the survey and the training has room for both one after the other: `[[prepared]]` releases
+    are on it already, and were reserved beside that a second time.
+    """
+    federation = begin(federate, asked())
+    plan = parse_plan(plan_of(federation, run(federation)))
+    whole = [*prepared_events(plan), *TrainingTask(plan).settings.planned_releases(plan)]
+    room = get_accountant("gdp").epsilon(whole, POLICY.delta) * (1 + 1e-9)
+    assert room < get_accountant("gdp").epsilon([*prepared_events(plan), *whole], POLICY.delta)
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(
+            party.setup, plan=plan, policy=dataclasses.replace(party.setup.policy, max_epsilon=room)
+        )
+        party.start()
+    federation.survey, federation.plan = None, plan
+    federation.run()
+    for party in federation.parties.values():
+        assert party.book is not None and not party.failures
+        assert 0.99 * room <= party.book.spent("test", POLICY.delta) <= room
 
 
 def test_a_coordinator_killed_after_every_write_ends_in_the_same_plan(

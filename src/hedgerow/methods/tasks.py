@@ -23,7 +23,6 @@ from hedgerow.plan.fields import MOST_VALUES, read_json
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
-from hedgerow.privacy.prepared import prepared_events
 from hedgerow.survey.open_plans import OpenPlan
 from hedgerow.survey.program import SurveyProgram
 from hedgerow.training.settings import Settings
@@ -78,8 +77,11 @@ class TrainingTask:
         return program_for(self.plan, self.settings)
 
     def planned_releases(self) -> list[Event]:
-        """What a whole run releases, at its most expensive, after what its plan's own parts have cost."""
-        return [*prepared_events(self.plan), *self.settings.planned_releases(self.plan)]
+        """What a whole run releases, at its most expensive.
+
+        The plan's [[prepared]] releases are not among them: who answered those was charged for them then.
+        """
+        return self.settings.planned_releases(self.plan)
 
 
 @dataclass(frozen=True, eq=False)
