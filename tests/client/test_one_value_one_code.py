@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
-from hedgerow.data.columns import UNKNOWN, category_indices, days, identifiers, numbers
+from hedgerow.data.adapters import read_adapter
+from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, days, identifiers, numbers
 from hedgerow.data.faults import Place
 from hedgerow.data.site_data import SiteData, site_data_from_records
-from hedgerow.data.sources import read_records
+from hedgerow.data.sources import adapted, read_records
 from hedgerow.data.units import Records, concatenate, records_from_columns, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.methods.registry import program_for, resolve
@@ -605,3 +606,114 @@ def test_a_moment_beyond_pythons_years_costs_its_own_row_at_most() -> None:
 def test_an_unlisted_value_is_unknown_and_not_refused() -> None:
     """What is neither number nor text in a category is a value that the plan does not list."""
     assert category_indices(["a", "b", "c"], ["a"], HERE).tolist() == [0, UNKNOWN, UNKNOWN]
+
+
+def dated_plan(**privacy: Any) -> Plan:
+    """The same with a date, whose text other sites write in a format of the plan."""
+    given = plan_of(("male", "female"), **privacy).to_dict()
+    born = {"name": "born", "type": "date", "min": "1900-01-01", "max": "2020-01-01", "format": "%m/%d/%Y"}
+    return Plan.from_dict({**given, "features": [*given["features"], born]})
+
+
+ADAPTER = """
+[data]
+decimal = "comma"
+missing = [".", -999]
+rename = {sex = "c", weeks = "x"}
+recode.c = {M = "male", 2 = "female", "" = "male", n = ""}
+date.born = "%d.%m.%Y"
+scale.x = 0.5
+"""
+ADAPTED = ("sex", "weeks", "y", "person", "born")
+SITE_CELLS = st.sampled_from(["M", " M ", "m", "male", 2, 2.0, "2.0", "", None, "n", ".", "-999.0", 7, "x", "7,5"])
+SITE_NUMBERS = st.sampled_from(["1,5", "1.5", ".", -999, "-999", "unknown", None, "7,5e0", *range(-9, 9)])
+SITE_DATES = st.sampled_from(["31.12.1999", "1.2.2003", "12/31/1999", "31.02.1999", ".", None, "n/a", "01/02/2003"])
+
+
+def adapted_reader(source: str, folder: Path, plan: Plan) -> Callable[[list[tuple[Any, ...]]], Records]:
+    """Reads rows of a source through `ADAPTER`; of a typed source, its own types."""
+    file = folder / "site.toml"
+    file.write_text(ADAPTER)
+    own = read_adapter(str(file))
+
+    def read(rows: list[tuple[Any, ...]]) -> Records:
+        columns = dict(zip(ADAPTED, map(list, zip(*rows, strict=True)), strict=True))
+        if source == "sql":
+            (folder / "a.db").unlink(missing_ok=True)
+            with sqlite3.connect(folder / "a.db") as connection:
+                connection.execute(f"create table t ({', '.join(ADAPTED)})")
+                connection.executemany("insert into t values (?, ?, ?, ?, ?)", rows)
+            connection.close()
+            place = f"sqlite:///{folder / 'a.db'}#select * from t order by rowid"
+        elif source == "csv":
+            texts = [["" if cell is None else str(cell) for cell in row] for row in [ADAPTED, *rows]]
+            (folder / "a.csv").write_text("".join('"' + '";"'.join(row) + '"\n' for row in texts))
+            place = str(folder / "a.csv")
+        elif source == "parquet":
+            pq.write_table(pa.table(columns), folder / "a.parquet")
+            place = str(folder / "a.parquet")
+        else:
+            duckdb = pytest.importorskip("duckdb")
+            (folder / "a.duckdb").unlink(missing_ok=True)
+            with duckdb.connect(str(folder / "a.duckdb")) as connection:
+                connection.register("given", pa.table(columns))
+                connection.execute("create table t as select * from given")
+            place = f"duckdb:///{folder / 'a.duckdb'}#select * from t order by rowid"
+        return concatenate(read_records(adapted(place, own), plan, left_out={}))
+
+    return read
+
+
+@pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+@given(data=st.data())
+def test_no_row_changes_another_row_through_an_adapter(
+    source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Add one row of anything to a table that a site writes in its own way: the codes of all others stay."""
+    folder = tmp_path_factory.getbasetemp()
+    plan = dated_plan(unit="person", max_rows_per_unit=1)
+    people, kinds = st.sampled_from(["p", "q", 1]), data.draw(st.sampled_from(["texts", "numbers", "days"]))
+    row = st.tuples(SITE_CELLS, SITE_NUMBERS, st.sampled_from(["no", "yes"]), people, SITE_DATES)
+    rows, more = data.draw(st.lists(row, min_size=1, max_size=6)), data.draw(row)
+    if source in TYPED:
+        # A column of such a source has one type, whatever one more row is.
+        def typed(sex: Any, weeks: Any, label: Any, person: Any, born: Any) -> tuple[Any, ...]:
+            texts = [None if cell is None else str(cell) for cell in (sex, weeks, person, born)]
+            if kinds == "texts":
+                return texts[0], texts[1], label, texts[2], texts[3]
+            number = float(weeks) if isinstance(weeks, int) else -999.0 if weeks == "-999" else None
+            at = datetime.date(2000 + (int(number or 0) % 9), 1, 31) if kinds == "days" and born != "." else None
+            return (2.0 if sex == 2 else number), number, label, texts[2], at if kinds == "days" else texts[3]
+
+        rows, more = [typed(*own) for own in rows], typed(*more)
+    read = adapted_reader(source, folder, plan)
+    whole = [("M", "1", "no", "p", "31.12.1999")] if kinds == "texts" or source not in TYPED else []
+    before, after = read([*whole, *rows]), read([*whole, *rows, more])
+    n = before.n_records
+    assert after.unit is not None and before.unit is not None and after.unit[:n].tolist() == before.unit.tolist()
+    for old, new in zip(before.features, after.features, strict=True):
+        np.testing.assert_array_equal(new[:n], old)
+
+
+@pytest.mark.parametrize("source", ["csv", "sql", "parquet", "duckdb file"])
+def test_an_adapter_makes_the_same_of_every_source(source: str, tmp_path: Path) -> None:
+    """Renames, recodes, missing codes, decimal commas, factors and dates: each cell as the plan's other sites write it.
+
+    A date in the plan's format, but not in the site's, is none: 1/2/2003 would be read as another day.
+    """
+    rows = [
+        ("M", "1,5", "no", "p", "31.12.1999"),
+        ("2.0", "4", "no", "p", "1.2.2003"),
+        ("female", "-999", "yes", "p", "."),
+        ("n", ".", "yes", "p", None),
+        (None, "7", "yes", "p", "n/a"),
+        ("m", "0", "yes", "p", "1.1.2000"),
+        ("male", "0", "yes", "p", "01/02/2003"),
+        ("male", "old", "yes", "p", "1.1.2000"),
+    ]
+    found = adapted_reader(source, tmp_path, dated_plan())(rows)
+    sex, weeks, born = (column.tolist() for column in found.features)
+    assert sex == [0, 1, 1, MISSING, 0, UNKNOWN]
+    assert [None if math.isnan(value) else value for value in weeks] == [0.75, 2.0, None, None, 3.5, 0.0]
+    day = [(datetime.date(*at) - datetime.date(1970, 1, 1)).days for at in ((1999, 12, 31), (2003, 2, 1), (2000, 1, 1))]
+    assert [None if math.isnan(value) else value for value in born] == [day[0], day[1], None, None, None, day[2]]

@@ -7,8 +7,9 @@ import dataclasses
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import note, print_facts, print_json, wrapped
+from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.fit import ColumnFit, TableFit, table_fit
-from hedgerow.data.sources import is_url
+from hedgerow.data.sources import adapted, is_url
 from hedgerow.data.units import MANY
 from hedgerow.plan.fields import shown
 
@@ -19,7 +20,8 @@ _WIDEST_NAME = 32
 def run(arguments: argparse.Namespace) -> None:
     """Print one line a column, then what its owner should look at."""
     plan = read_plan(arguments.plan)
-    found = table_fit(arguments.data, plan)
+    own = PLAIN if arguments.adapter is None else read_adapter(arguments.adapter)
+    found = table_fit(adapted(arguments.data, own), plan)
     if arguments.json:
         print_json(
             {

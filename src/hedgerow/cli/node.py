@@ -32,9 +32,10 @@ from hedgerow.client.policy import (
     require_declared_rows,
 )
 from hedgerow.client.state import NodeStore
+from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
-from hedgerow.data.sources import column_names, is_url, opened
+from hedgerow.data.sources import adapted, column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.evaluation.estimates import Evaluation
@@ -89,12 +90,15 @@ Load = Callable[[Plan], SiteData]
 """Reads a site's rows by a plan."""
 
 
-def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None) -> Load:
+def loader(
+    data: str, query: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
+) -> Load:
     """How the site's rows are read once there is a plan.
 
     Args:
         strict: refuse a row that does not fit, and a table without rows; else such rows are left out.
         tell: is given a sentence when rows are left out.
+        own: how the site writes its table.
 
     Raises:
         UsageError: a URL without a query, or a query without a URL.
@@ -106,17 +110,17 @@ def loader(data: str, query: str | None, *, strict: bool = False, tell: Tell | N
     source = opened(place).source if is_url(place) else data
 
     def load(plan: Plan) -> SiteData:
-        return _said(read_site_data(place, plan, strict=strict), source, tell)
+        return _said(read_site_data(adapted(place, own), plan, strict=strict), source, tell)
 
     return load
 
 
-def raw_loader(data: str | None, query: str | None) -> Callable[[OpenPlan], RawSite]:
+def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[OpenPlan], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
         return no_raw_rows
     place = data if query is None else f"{data}#{query}"
-    return lambda asked: read_raw_site(place, asked)
+    return lambda asked: read_raw_site(adapted(place, own), asked)
 
 
 def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | None) -> SiteData:
@@ -127,13 +131,13 @@ def _said(read: tuple[SiteData, ContributionReport], source: str, tell: Tell | N
     return rows
 
 
-def check_table(data: str) -> None:
+def check_table(data: str, own: Adapter = PLAIN) -> None:
     """Look at a table before there is a plan: it is there, and its header can be read. Raises DataError.
 
     A database is asked when there is a plan.
     """
     if not is_url(data):
-        column_names(data)
+        column_names(adapted(data, own))
 
 
 def with_rows_read(setup: NodeSetup) -> NodeSetup:
@@ -153,13 +157,15 @@ def with_rows_read(setup: NodeSetup) -> NodeSetup:
     return replace(setup, load=load, load_held_out=load_held_out)
 
 
-def arrivals_of(folder: str | None, *, strict: bool = False, tell: Tell | None = None) -> ArrivalFolder | None:
+def arrivals_of(
+    folder: str | None, *, strict: bool = False, tell: Tell | None = None, own: Adapter = PLAIN
+) -> ArrivalFolder | None:
     """The folder of tables that come while a run goes on; None for none; EnvironmentFault when it is not there."""
     if folder is None:
         return None
 
     def read(path: Path, plan: Plan) -> SiteData:
-        return _said(read_site_data(path, plan, strict=strict), path.name, tell)
+        return _said(read_site_data(adapted(path, own), plan, strict=strict), path.name, tell)
 
     source = ArrivalFolder(Path(folder), read, strict, tell)
     source.names()
@@ -209,8 +215,8 @@ def run(arguments: argparse.Namespace) -> None:
         models = frozenset(model_digest(path) for path in arguments.models or ())
         setup = NodeSetup(
             name, *keys, policy, os.urandom, noise, load, plan, n_threads, load_held_out, models,
-            arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note),
-            load_raw=raw_loader(arguments.data, arguments.query),
+            arrivals=arrivals_of(arguments.arrivals, strict=policy.is_strict, tell=note, own=policy.data),
+            load_raw=raw_loader(arguments.data, arguments.query, policy.data),
         )  # fmt: skip
         # What the owner can mend is said at once, and before anyone is dialled.
         check_own_plan(setup)
@@ -281,8 +287,8 @@ def _loaders(arguments: argparse.Namespace, policy: Policy) -> tuple[Load, Load]
     def load(data: str | None, query: str | None, nothing: Load) -> Load:
         if data is None and query is None:
             return nothing
-        found = loader(data or "", query, strict=policy.is_strict, tell=note)
-        check_table(data or "")
+        found = loader(data or "", query, strict=policy.is_strict, tell=note, own=policy.data)
+        check_table(data or "", policy.data)
         return found
 
     held_out = load(arguments.held_out, arguments.held_out_query, no_held_out_rows)

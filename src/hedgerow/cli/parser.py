@@ -166,6 +166,8 @@ def _add_local(commands: Any) -> None:
     add = _command(commands, "check", "hedgerow.cli.check:run", text)
     add("plan", **_PLAN)
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
+    text = "how this site writes its table: a policy, or another file with a [data] table (docs/data.md)"
+    add("--adapter", metavar="FILE", help=text)
     add("--json", **_JSON)
     _add_survey(commands)
     text = "train over sites whose tables are all on this machine"
@@ -173,6 +175,8 @@ def _add_local(commands: Any) -> None:
     add("plan", **_PLAN)
     text = "one site's table, a file or a URL (a database's with # and a query); repeat"
     add("--site", action="append", required=True, dest="sites", metavar="[NAME=]TABLE", help=text)
+    text = "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat"
+    add("--adapter", action="append", default=[], dest="adapters", metavar="[NAME=]FILE", help=text)
     add("--out", metavar="MODEL", help="the model file to write (default: a new model.json)")
     add("--seed", **_SEED)
     add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")

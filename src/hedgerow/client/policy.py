@@ -21,6 +21,7 @@ The owner's policy is a TOML file that never leaves the site:
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
     rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
+    [data]                              # how this site writes its tables: see `hedgerow.data.adapters`
 
 Of a task is asked, before the node joins it and in this order: `task_of` reads the invitation, `check_task` asks the
 owner's plan and policy, `require_known_model` and `require_draws_left` look at what the node has done before. Only
@@ -39,6 +40,7 @@ from hedgerow.client.budget import MOST_UNUSED_DRAWS, BudgetBook
 from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSource
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
+from hedgerow.data.adapters import PLAIN, Adapter, adapter
 from hedgerow.data.raw_rows import digest_of_raw
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
@@ -105,6 +107,7 @@ class Policy:
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
     rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
+    data: Adapter = checked(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
 
     @property
     def is_strict(self) -> bool:

@@ -27,7 +27,7 @@ import hashlib
 import math
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -229,6 +229,104 @@ def distinct_texts(column: Any, place: Place) -> Any:
     _report_unreadable(texts, typed, place, refuse)
     canonical = _canonical(texts.distinct)
     return pc.unique(canonical.filter(pc.invert(_is_missing(canonical))))
+
+
+def replaced(column: Any, targets: Mapping[str, str | None], place: Place) -> Any:
+    """The column with other texts in the cells whose text is a key of `targets`; all others stay as they are.
+
+    A cell's text is looked for as it is written, then as at the head of this file; where there is none it is "".
+
+    Args: targets: the new texts; None for no value.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    typed = _typed(column)
+    texts = _texts(typed, place)
+    written, keys = pc.fill_null(texts.distinct, ""), pc.utf8_trim_whitespace(pa.array(targets, pa.string()))
+    exact = pc.index_in(written, value_set=keys)
+    otherwise = pc.index_in(_canonical(written), value_set=_canonical(keys))
+    found = np.array([*pc.fill_null(pc.coalesce(exact, otherwise), -1).to_pylist(), -1], dtype=np.intp)
+    found[:-1][texts.unreadable] = -1
+    at, values = found[texts.codes], [*targets.values(), None]
+    if isinstance(typed, pa.Array) and not isinstance(column, list | tuple):
+        # Which way follows from the column's type and from what is declared, not from what its cells are.
+        if is_text(typed.type):
+            typed = typed if pa.types.is_binary(typed.type) else typed.cast(pa.large_binary())
+            new = pa.array([None if value is None else value.encode() for value in values], typed.type)
+            return pc.if_else(pa.array(at >= 0), new.take(pa.array(at % len(values))), typed)
+        if all(value is None for value in values):
+            return pc.if_else(pa.array(at >= 0), pa.scalar(None, typed.type), typed)
+    cells = _cells(typed) if isinstance(typed, pa.Array) and not isinstance(column, list | tuple) else column
+    return [cell if index < 0 else values[index] for cell, index in zip(cells, at.tolist(), strict=True)]
+
+
+def dated(column: Any, layout: str, place: Place) -> Any:
+    """The column with dates in the place of text that is one in a format; a column of a type of dates as it is.
+
+    Text in any other format is no date for anybody.
+
+    Args: layout: as `days` takes it.
+
+    Raises:
+        DataError: for a column of a type that Hedgerow does not read.
+    """
+    typed = _typed(column)
+    if isinstance(typed, pa.Array) and is_moment(typed.type):
+        return column
+    texts = _texts(typed, place)
+    missing, iso = _flags(_is_missing(texts.distinct)), _rewritten(texts.distinct, layout)
+    is_date = _days_of_texts(iso)[1]
+    table = [
+        None if absent else datetime.datetime.fromisoformat(own) if is_read else f"{text} (not {layout})"
+        for text, own, absent, is_read in zip(
+            texts.distinct.to_pylist(), iso.to_pylist(), missing.tolist(), is_date.tolist(), strict=True
+        )
+    ]
+    cells = column if isinstance(column, list | tuple) else _cells(typed)
+    is_kept = [
+        is_bad or isinstance(cell, datetime.date)
+        for cell, is_bad in zip(cells, texts.unreadable[texts.codes].tolist(), strict=True)
+    ]
+    return [
+        cell if kept else table[code] for cell, kept, code in zip(cells, is_kept, texts.codes.tolist(), strict=True)
+    ]
+
+
+def scaled(column: Any, factor: float, offset: float, place: Place) -> Any:
+    """The column's numbers times a factor, plus an offset; what is no number as it is.
+
+    Raises:
+        DataError: for a column whose type is none of numbers, text and true/false.
+    """
+    bad = np.zeros(len(column), dtype=np.bool_)
+
+    def unfit(rows: Flags, code: str, error_at: Callable[[int], DataError]) -> None:
+        np.logical_or(bad, rows, out=bad)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = numbers(column, place, unfit) * factor + offset
+    if not bad.any():
+        return pa.array(found, from_pandas=True)
+    cells = column if isinstance(column, list | tuple) else _cells(_typed(column))
+    return [cell if is_bad else own for cell, is_bad, own in zip(cells, bad.tolist(), found.tolist(), strict=True)]
+
+
+def _cells(typed: Any) -> list[Any]:
+    """The plain value of each cell of an Arrow array; the text of a date or time that Python has no value for."""
+    if is_text(typed.type):
+        return list(typed.cast(pa.large_binary()).to_pylist())
+    try:
+        return list(typed.to_pylist())
+    except (OverflowError, ValueError):
+        return [_cell(typed, index) for index in range(len(typed))]
+
+
+def _cell(typed: Any, index: int) -> object:
+    try:
+        return typed[index].as_py()
+    except (OverflowError, ValueError):
+        return _value_at(typed, index)
 
 
 def value_at(column: Any, index: int) -> object:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
 from hedgerow.data.csv_tables import CsvTable
 from hedgerow.data.dialects import plain_name, without_declaration
 from hedgerow.data.duckdb_tables import DuckDbTable
@@ -23,6 +24,24 @@ from hedgerow.plan.plan import Plan
 
 Location = str | os.PathLike[str]
 """A path, or a URL."""
+
+
+
+@dataclass(frozen=True)
+class AdaptedLocation(os.PathLike[str]):
+    """A place with how its site writes tables, which all that is read from there goes through; see `adapted`."""
+
+    place: str
+    adapter: Adapter
+
+    def __fspath__(self) -> str:
+        return self.place
+
+
+def adapted(location: Location, adapter: Adapter) -> Location:
+    """The location of a table that the site writes in its own way."""
+    return location if adapter == PLAIN else AdaptedLocation(os.fspath(location), adapter)
+
 
 SOURCES: dict[str, Callable[[str], Table]] = {}
 
@@ -59,14 +78,18 @@ def ending_of(name: str) -> str:
 
 def opened(location: Location) -> Table:
     """The table at a place; DataError or UsageError when it cannot be opened, or nothing reads such tables."""
+    own = location.adapter if isinstance(location, AdaptedLocation) else PLAIN
     place = os.fspath(location)
     if is_url(place):
         scheme = place.partition("://")[0].lower()
-        return SOURCES[scheme if scheme in SOURCES else ""](place)
+        table = SOURCES[scheme if scheme in SOURCES else ""](place)
+        return table if own == PLAIN else AdaptedTable(table, own)
     ending = ending_of(os.path.basename(place))
     if not ending:
         raise DataError("data-unknown-format", path=place)
-    return SOURCES[ending](place)
+    if ending in (".csv", ".csv.gz"):
+        place = own.declared_of(place)
+    return SOURCES[ending](place) if own == PLAIN else AdaptedTable(SOURCES[ending](place), own)
 
 
 def read_records(

@@ -50,6 +50,7 @@ from hedgerow.client.policy import (
 )
 from hedgerow.client.state import NodeStore
 from hedgerow.codec import stored_version
+from hedgerow.data.adapters import PLAIN
 from hedgerow.data.site_data import SiteData
 from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import DataError, HedgerowError, PolicyRefusal
@@ -267,7 +268,7 @@ def check(path: Path) -> None:
     """Look at what a site's file names before anyone asks: policy, plan, tables; raises what the owner has to mend."""
     file = read_site_file(path)
     for table in filter(None, (file.data, file.held_out)):
-        check_table(table)
+        check_table(table, read_policy(file.policy).data)
     Path(file.state).mkdir(mode=0o700, parents=True, exist_ok=True)
     with use_threads(file.threads or available_threads()) as n_threads:
         keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
@@ -297,7 +298,9 @@ def setup_of(
 ) -> NodeSetup:
     """What a site's node is made of; `is_check` as for `_kept`."""
     folder, policy = Path(file.state), read_policy(file.policy)
-    arrivals = arrivals_of(file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text))
+    arrivals = arrivals_of(
+        file.arrivals or None, strict=policy.is_strict, tell=lambda text: _log(folder, text), own=policy.data
+    )
     name = identity.public.name
     load: Load = no_training_rows
     load_held_out: Load = no_held_out_rows
@@ -341,7 +344,9 @@ def _kept(
     """
     data, query = source
     table = "" if is_url(data) else file_of(data)
-    read = loader(data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text))
+    read = loader(
+        data, query or None, strict=policy.is_strict, tell=lambda text: _log(Path(file.state), text), own=policy.data
+    )
 
     def load(plan: Plan) -> SiteData:
         is_counted = rows_are_counted(plan, max_rows)
@@ -356,6 +361,8 @@ def _kept(
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
         counted = f" {max_rows}" if is_counted else ""
         kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
+        # A site that writes nothing down about its tables keeps the rows that it has read before.
+        kind += "" if policy.data == PLAIN else f" {policy.data}"
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():

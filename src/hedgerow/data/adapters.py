@@ -1,0 +1,237 @@
+"""How one site writes its table, beside the plan that all sites share: the `[data]` table in a site's own file.
+
+    [data]
+    separator = "semicolon"                        # of CSV files: comma, semicolon, tab, pipe
+    encoding = "cp1252"                            # of CSV files
+    decimal = "comma"                              # "3,5" is 3.5, in every source
+    missing = [".", -999]                          # in all columns; or a table: missing.pulse = [0, -999]
+    rename = {age_years = "age"}                   # the table's name = the plan's name
+    recode.sex = {M = "male", F = "female"}        # the table's text = the plan's text
+    date.admitted = "%d.%m.%Y"                     # how text writes a date
+    scale.age = "days to years"                    # a name of `UNITS`, or a factor
+
+All lines but `rename` call columns by the plan's names. The plan knows nothing of this, and none of it leaves the site.
+
+Each cell is changed by itself: `recode` and `missing` look at its text, and where both name it `recode` counts; then
+`date`, or `scale`. A cell's text is that of `hedgerow.data.columns`, so 1, 1.0 and "1" are all meant by "1". What
+becomes of one cell depends on this file and that cell alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hedgerow.data import columns as encoders
+from hedgerow.data.dialects import DECIMALS, SEPARATORS, declared, without_declaration
+from hedgerow.data.faults import Place
+from hedgerow.data.tables import Table
+from hedgerow.data.units import RowsLeftOut
+from hedgerow.errors import PlanError, UsageError
+from hedgerow.plan.fields import checked, date_format, distinct_texts, one_of, read_section, read_toml, refuse, text
+
+UNITS: Mapping[str, tuple[float, float]] = {
+    "days to years": (1 / 365.25, 0.0),
+    "weeks to years": (7 / 365.25, 0.0),
+    "months to years": (1 / 12, 0.0),
+    "hours to days": (1 / 24, 0.0),
+    "m to cm": (100.0, 0.0),
+    "cm to m": (0.01, 0.0),
+    "inches to cm": (2.54, 0.0),
+    "g to kg": (0.001, 0.0),
+    "pounds to kg": (0.45359237, 0.0),
+    "fahrenheit to celsius": (5 / 9, -160 / 9),
+}
+"""By its name, what a number is multiplied by, and what is added then."""
+
+_EVERY_COLUMN = ""
+
+
+def _encoding(value: Any, path: str) -> str:
+    """An encoding that CSV files may be declared in."""
+    try:
+        declared(f"encoding={text(value, path)}")
+    except UsageError:
+        expected = 'utf-8, utf-16, or one with a byte for each character, such as "cp1252"'
+        raise refuse(path, value, expected) from None
+    return str(value)
+
+
+def _table_of(value: Any, path: str, expected: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise refuse(path, value, expected)
+    return value
+
+
+def _renames(value: Any, path: str) -> tuple[tuple[str, str], ...]:
+    found = _table_of(value, path, 'a table such as {age_years = "age"}')
+    names = tuple((name, text(new, f"{path}.{name}")) for name, new in found.items())
+    if len({new for _, new in names}) < len(names):
+        raise refuse(path, dict(names), "another new name for each column")
+    return names
+
+
+def _recodes(value: Any, path: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    expected = 'a table for each column, such as sex = {M = "male", F = "female"}'
+    found = []
+    for column, own in _table_of(value, path, expected).items():
+        pairs = _table_of(own, f"{path}.{column}", expected)
+        # By the rule of lists of categories, a number stands for its text.
+        texts = [(old, distinct_texts([new], f"{path}.{column}.{old}")[0]) for old, new in pairs.items()]
+        found.append((column, tuple(texts)))
+    return tuple(found)
+
+
+def _missing(value: Any, path: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(value, Mapping):
+        return ((_EVERY_COLUMN, distinct_texts(value, path)),)
+    return tuple((column, distinct_texts(own, f"{path}.{column}")) for column, own in value.items())
+
+
+def _dates(value: Any, path: str) -> tuple[tuple[str, str], ...]:
+    found = _table_of(value, path, 'a table of formats, such as {admitted = "%d.%m.%Y"}')
+    return tuple((column, date_format(layout, f"{path}.{column}")) for column, layout in found.items())
+
+
+def _scales(value: Any, path: str) -> tuple[tuple[str, tuple[float, float]], ...]:
+    found = []
+    for column, own in _table_of(value, path, 'a table of factors, such as {age = "days to years"}').items():
+        is_factor = isinstance(own, int | float) and not isinstance(own, bool) and math.isfinite(own) and own != 0
+        if not is_factor and (not isinstance(own, str) or own not in UNITS):
+            names = ", ".join(f'"{name}"' for name in UNITS)
+            raise refuse(f"{path}.{column}", own, f"a factor other than 0, or one of {names}")
+        found.append((column, UNITS[own] if isinstance(own, str) else (float(own), 0.0)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """How a site writes its table: the fields are those at the head of this file.
+
+    Attributes:
+        separator, decimal, encoding: the words of a declaration (`hedgerow.data.dialects`), "" where the file decides.
+        missing: texts that mean "no value", by column; "" is every column.
+        rename: names of the table with the plan's names.
+        recode: by column, texts of the table with the plan's texts.
+        date: by column, how text writes a date.
+        scale: by column, the factor, and what is added after it.
+    """
+
+    separator: str = checked(one_of(*SEPARATORS), "")
+    decimal: str = checked(one_of(*DECIMALS), "")
+    encoding: str = checked(_encoding, "")
+    missing: tuple[tuple[str, tuple[str, ...]], ...] = checked(_missing, ())
+    rename: tuple[tuple[str, str], ...] = checked(_renames, ())
+    recode: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = checked(_recodes, ())
+    date: tuple[tuple[str, str], ...] = checked(_dates, ())
+    scale: tuple[tuple[str, tuple[float, float]], ...] = checked(_scales, ())
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns, by the plan's names, that a line speaks of."""
+        own = {name for part in (self.missing, self.recode, self.date, self.scale) for name, _ in part}
+        return own - {_EVERY_COLUMN} | {new for _, new in self.rename}
+
+    def changed(self, column: Any, place: Place) -> Any:
+        """The cells of one column as the plan's other sites would write them, an Arrow array or a list.
+
+        Args: place: `place.column` is the plan's name of it.
+        """
+        name, missing = place.column, dict(self.missing)
+        words = (*missing.get(_EVERY_COLUMN, ()), *missing.get(name, ()))
+        targets = dict.fromkeys(words) | dict(dict(self.recode).get(name, ()))
+        if targets:
+            column = encoders.replaced(column, targets, place)
+        if (layout := dict(self.date).get(name)) is not None:
+            return encoders.dated(column, layout, place)
+        scale = dict(self.scale).get(name)
+        return column if scale is None else encoders.scaled(column, *scale, place)
+
+    def declared_of(self, location: str) -> str:
+        """A CSV file's place with what is declared here behind it; what its own name declares stands."""
+        place, own = without_declaration(location)
+        named = {part.partition("=")[0] for part in own.split(",")}
+        parts = {"separator": self.separator, "decimal": self.decimal, "encoding": self.encoding}
+        added = [f"{name}={word}" for name, word in parts.items() if word and name not in named]
+        return f"{place}#{','.join([*filter(None, [own]), *added])}" if added else location
+
+
+PLAIN = Adapter()
+"""Of a site that writes its table as the plan does."""
+
+
+def adapter(value: Any, path: str) -> Adapter:
+    """The check of a `[data]` table; raises PlanError."""
+    found = read_section(Adapter, value, path)
+    twice = {name for name, _ in found.date} & {name for name, _ in found.scale}
+    if twice:
+        raise refuse(f"{path}.scale", min(twice), "no column that is a date")
+    return found
+
+
+def read_adapter(path: str) -> Adapter:
+    """The adapter in a site's own file: a policy, or a file with a `[data]` table alone. Raises UsageError."""
+    try:
+        content = read_toml(Path(path).read_text(encoding="utf-8"))
+        if "data" not in content:
+            raise UsageError("adapter-none", path=path)
+        return adapter(content["data"], "data")
+    except OSError as fault:
+        raise UsageError("adapter-not-read", path=path, fault=fault.strerror or fault) from None
+    except PlanError as fault:
+        raise UsageError("adapter-file", path=path, what=fault.what, cause=fault.cause, remedy=fault.remedy) from None
+    except ValueError as fault:
+        raise fault if isinstance(fault, UsageError) else UsageError("adapter-syntax", path=path, fault=fault) from None
+
+
+class AdaptedTable:
+    """A table as the plan's other sites would write it; see `Table`."""
+
+    def __init__(self, table: Table, own: Adapter) -> None:
+        self._table, self._adapter = table, own
+        self._own_names = {new: old for old, new in own.rename}
+        self.source, self.first_row = table.source, table.first_row
+        self.is_typed = getattr(table, "is_typed", False)
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """See `Table.has_decimal_commas`."""
+        own = self._adapter.decimal
+        return DECIMALS[own] if own else getattr(self._table, "has_decimal_commas", False)
+
+    def types(self) -> dict[str, Any]:
+        """See `Table.types`."""
+        own = self._adapter
+        kinds: dict[str, Any] = dict.fromkeys((name for name, _ in own.recode), pa.string())
+        kinds |= dict.fromkeys((name for name, _ in own.scale), pa.float64())
+        kinds |= dict.fromkeys((name for name, _ in own.date), pa.timestamp("us"))
+        named = zip(self._renamed(self._table.types()), self._table.types().values(), strict=True)
+        return {name: kinds.get(name, kind) for name, kind in named if name is not None}
+
+    def names(self) -> list[str]:
+        """See `Table.names`; a column whose name another one is given is hidden."""
+        return [name for name in self._renamed(self._table.names()) if name is not None]
+
+    def batches(
+        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
+    ) -> Iterator[tuple[Sequence[Any], ...]]:
+        """See `Table.batches`."""
+        own = self._table.batches([self._own_names.get(name, name) for name in names], chunk_rows, left_out)
+        place = Place(self.source, "", self.first_row, self.has_decimal_commas)
+        return self._changed(own, [replace(place, column=name) for name in names])
+
+    def _changed(
+        self, batches: Iterator[tuple[Sequence[Any], ...]], places: Sequence[Place]
+    ) -> Iterator[tuple[Sequence[Any], ...]]:
+        for batch in batches:
+            yield tuple(self._adapter.changed(column, place) for column, place in zip(batch, places, strict=True))
+
+    def _renamed(self, names: Any) -> list[str | None]:
+        """The plan's name of each column; None for one that is hidden."""
+        new_names = dict(self._adapter.rename)
+        return [new_names.get(name, None if name in self._own_names else name) for name in names]
