@@ -122,7 +122,9 @@ class Deployment:
         (home / "config.toml").write_text(text, encoding="utf-8")
         self.nodes: dict[str, Process] = {}
         self._runs: list[Process] = []
-        self._residents: list[Process] = []
+        # A socket's path may have a hundred letters only.
+        self._sockets = Path(tempfile.mkdtemp(prefix="hedgerow-"))
+        self._residents = [self._start_resident(site) for site in residents]
         self.superlink = self._start(
             "superlink", "flower-superlink", "--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem",
             "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
@@ -135,18 +137,14 @@ class Deployment:
             if register.wait(_PATIENCE) != 0:
                 raise EnvironmentFault(f"{site} could not be registered: {''.join(register.lines)}")
             register.end()
-        # A socket's path may have a hundred letters only.
-        self._sockets = Path(tempfile.mkdtemp(prefix="hedgerow-"))
-        for site in residents:
-            self._start_resident(site)
+        for resident in self._residents:
+            resident.wait_for("Listening at")
 
-    def _start_resident(self, site: str) -> None:
+    def _start_resident(self, site: str) -> Process:
         place = self._sockets / site
         words = ("hedgerow", "flower-node", str(self.site_files[site]), "--socket", str(place))
-        resident = self._start(f"{site}-resident", *words)
-        self._residents.append(resident)
-        resident.wait_for("Listening at")
         self.site_files[site] = place
+        return self._start(f"{site}-resident", *words)
 
     def start_node(self, site: str) -> None:
         """Start a site's SuperNode."""
@@ -156,10 +154,9 @@ class Deployment:
             "--node-config", f'hedgerow-site="{self.site_files[site]}"',
         )  # fmt: skip
 
-    def restart_node(self, site: str) -> None:
-        """Stop a SuperNode in order and start it again. One that is killed is not let in before a minute has passed."""
+    def end_node(self, site: str) -> None:
+        """End a SuperNode in order, for good or for a while. One that is killed is not let in for a minute."""
         self.nodes[site].end(signal.SIGTERM)
-        self.start_node(site)
 
     def run(self, coordinator: Path) -> Process:
         """`flwr run` of the repository with a coordinator's file, and its log as it grows."""

@@ -93,12 +93,17 @@ class SumOverSurvivors:
     cohort = None
     sites = None
 
-    def __init__(self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Node], survivors: Sequence[Sequence[str]], arrivals: Mapping[int, Any] | None = None
+    ) -> None:
         self._nodes, self._survivors, self.n_nodes = nodes, survivors, len(nodes)
+        self._arrivals = arrivals or {}
 
     def sum_of(self, query: Query) -> IntVector:
         """See `Aggregation.sum_of`."""
         total = np.zeros(query.length, dtype=np.int64)
+        for site, rows in self._arrivals.get(query.purpose.round, {}).items():
+            self._nodes[site].arrive(rows)
         for site, node in self._nodes.items():
             if site in self._survivors[query.purpose.round]:
                 total += node.answer(query)
@@ -108,12 +113,19 @@ class SumOverSurvivors:
 
 
 def survivors_model(
-    plan: Plan, data: Mapping[str, SiteData], survivors: Sequence[Sequence[str]], noise: NoiseSource
+    plan: Plan,
+    data: Mapping[str, SiteData],
+    survivors: Sequence[Sequence[str]],
+    noise: NoiseSource,
+    arrivals: Mapping[int, Mapping[str, SiteData]] | None = None,
 ) -> bytes:
-    """The model file when each round's sum is over the sites that were in it: an oracle without masks."""
+    """The model file when each round's sum is over the sites that were in it: an oracle without masks.
+
+    `arrivals` are rows that come to sites before the round of that number.
+    """
     settings = resolve(plan)
     nodes = {site: Node(site, rows, plan, settings) for site, rows in data.items()}
-    outcome = run_program(plan, program_for(plan, settings), SumOverSurvivors(nodes, survivors), noise)
+    outcome = run_program(plan, program_for(plan, settings), SumOverSurvivors(nodes, survivors, arrivals), noise)
     return Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report).to_bytes()
 
 

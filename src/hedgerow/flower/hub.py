@@ -184,8 +184,10 @@ class FlowerHub:
         deadline, poll = self._clock.now() + timeout, self._patience.poll
         while not self._events:
             self._flush()
-            self._call_roll()
+            absent = self._call_roll()
+            # What a node has left behind counts: it is asked for after the node was seen to be gone.
             self._collect()
+            self._dismiss(absent)
             rest = deadline - self._clock.now()
             if self._events or rest <= 0:
                 break
@@ -264,15 +266,20 @@ class FlowerHub:
         if peer.request is not None:
             peer.raw, peer.letters, peer.failures = sign(peer.request, self._identity.seed), set(), 0
 
-    def _call_roll(self) -> None:
+    def _call_roll(self) -> list[int]:
+        """Take in the nodes that are new; returns those that are not there any more."""
         if self._clock.now() < self._next_roll_call:
-            return
+            return []
         self._next_roll_call = self._clock.now() + self._patience.roll_call
         there = set(self._post.nodes())
         for node in sorted(there - set(self._peers)):
             self._peers[node] = _Peer(node, b"", b"")
-        for node in sorted(set(self._peers) - there):
-            self._drop(self._peers.pop(node), WireCode.SILENT)
+        return sorted(set(self._peers) - there)
+
+    def _dismiss(self, absent: Iterable[int]) -> None:
+        """Nodes that have ended, or have given no sign of life for a minute: no round waits for them."""
+        for node in absent:
+            self._drop(self._peers.pop(node), WireCode.CONNECTION_LOST)
 
     # Replies -----------------------------------------------------------------------------------------------------
 
@@ -343,7 +350,7 @@ class FlowerHub:
     def _failed(self, peer: _Peer, fetched: Fetched) -> None:
         """The node's process failed or refuses: its request is posted again, and after some failures it is greeted."""
         if fetched.is_away:
-            self._begin_again(peer, WireCode.SILENT)
+            self._begin_again(peer, WireCode.CONNECTION_LOST)
             peer.rests_until = self._clock.now() + self._patience.roll_call
             return
         if peer.letters:
