@@ -79,11 +79,18 @@ class DataError(HedgerowError, ValueError):
 
     @property
     def public_code(self) -> str:
-        """All that a node may tell its peers: that its data do not fit.
+        """All that a node may tell its peers: its code where this follows from the table's head, not from a row.
 
-        The kind of fault would say more, such as that a label occurs which a coordinator left out of its plan.
+        For other faults that its data do not fit: their kind would say more, such as that a label occurs which a
+        coordinator left out of its plan.
         """
-        return self.default_code
+        return self.code if self.code in _OF_TABLES else self.default_code
+
+
+_OF_TABLES = {
+    "data-missing-column", "data-duplicate-column", "data-file-missing", "data-permission", "data-unknown-format",
+}  # fmt: skip
+"""What is wrong with a table whatever its rows are."""
 
 
 class ModelError(HedgerowError, ValueError):

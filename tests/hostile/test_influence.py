@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from hedgerow.cli.node import with_rows_read
+from hedgerow.cli.node import loader, with_rows_read
 from hedgerow.client.node import Node
 from hedgerow.client.node_run import NodeRun
 from hedgerow.data.site_data import SiteData
@@ -241,3 +242,21 @@ def test_sums_that_may_not_be_clipped_are_not_given_beyond_the_declared_rows(
     federation.run()
     assert [fault.code for fault in federation.parties["site-1"].failures] == ["data-too-many-rows"]
     assert federation.codes("refused") == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [("visits\n1\n", "data-missing-column"), ("", "data"), (None, "data-file-missing")]
+)
+def test_a_coordinator_hears_what_is_wrong_with_a_tables_head_and_no_more(
+    federate: Builder, factory: ModuleType, tmp_path: Path, content: str | None, code: str
+) -> None:
+    """A missing column is named by a code that helps; what depends on whether there are rows is not told."""
+    federation: Federation = federate(4, plan_of(factory, 400))
+    party, table = federation.parties["site-1"], tmp_path / "a.csv"
+    if content is not None:
+        table.write_text(content, encoding="ascii")
+    party.kill()
+    party.setup = dataclasses.replace(party.setup, load=loader(str(table), None))
+    party.start()
+    federation.run()
+    assert federation.codes("refused") == [code]

@@ -326,9 +326,34 @@ def test_a_node_without_a_plan_does_not_begin(
         check_own_plan(NodeSetup("s0", key("s0"), roster, policy, os.urandom, SeededNoise(1), factory.make_data))
 
     start()
+    for limit, code in (
+        ({"rows_that_do_not_fit": "refuse"}, "strict-without-plan"),
+        ({"max_clamped": 0.5}, "limits-without-plan"),
+        ({"max_unlisted": 0.5}, "limits-without-plan"),
+    ):
+        with pytest.raises(PolicyRefusal) as caught:
+            start(**limit)
+        assert caught.value.code == code
+
+
+def test_a_table_beyond_the_owners_limits_is_refused_before_anyone_is_dialled(
+    wards: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody else hears of it; over Flower a table that nobody has looked at gets one answer, whatever its rows are."""
+    federation = Federation(wards, tmp_path, 'plan = "plan.toml"\n', "max_clamped = 0.01\n")
+    with open(tmp_path / "site-0.csv", "a", encoding="ascii") as table:
+        table.write("400,a,1\n" * 20)
+    assert federation.answer_to(federation.plan) == "rows-unchecked"
     with pytest.raises(PolicyRefusal) as caught:
-        start(rows_that_do_not_fit="refuse")
-    assert caught.value.code == "strict-without-plan"
+        site.check(tmp_path / "site-0.toml")
+    assert caught.value.code == "policy-clamped"
+    assert main([
+        "node", str(tmp_path / "site-0.csv"), "--plan", str(tmp_path / "plan.toml"), "--roster",
+        str(tmp_path / "roster.toml"), "--identity", str(tmp_path / "site-0.private.json"), "--policy",
+        str(tmp_path / "policy.toml"), "--connect", "127.0.0.1:1",
+    ]) == 6  # fmt: skip
+    said = " ".join(capsys.readouterr().err.split())
+    assert "(policy-clamped, exit code 6)" in said and "dialling" not in said and "rows read; clamped" in said
 
 
 # A model that was made for one patient --------------------------------------------------------------------------------

@@ -1,27 +1,43 @@
-"""``hedgerow check``: how a table fits a plan, for the owner of its rows. Nothing that it prints may leave the site."""
+"""``hedgerow check``: how a table fits a plan, for the owner of its rows. Nothing that it prints may leave the site.
+
+A node looks at its tables by the same functions, each time that it starts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from hedgerow.cli.inputs import read_plan
 from hedgerow.cli.output import note, print_facts, print_json, wrapped
+from hedgerow.client.policy import Policy
 from hedgerow.data.adapters import PLAIN, read_adapter
+from hedgerow.data.codings import counted, renames
 from hedgerow.data.fit import ColumnFit, TableFit, table_fit
-from hedgerow.data.sources import adapted, is_url
-from hedgerow.data.units import MANY
+from hedgerow.data.sources import Location, adapted, column_names, is_url
+from hedgerow.data.units import MANY, needed_columns
 from hedgerow.plan.fields import shown
+from hedgerow.plan.plan import Plan
 
 _TITLES = ("column", "kind", "missing", "clamped", "not listed", "unreadable")
 _WIDEST_NAME = 32
+_WORST = 4
+"""Columns that a line names for one reason."""
+_MOST_LINES = 12
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print one line a column, then what its owner should look at."""
+    """Print one line a column, then what its owner should look at, and what would mend it."""
     plan = read_plan(arguments.plan)
     own = PLAIN if arguments.adapter is None else read_adapter(arguments.adapter)
-    found = table_fit(adapted(arguments.data, own), plan)
+    place = adapted(arguments.data, own)
+    if not arguments.json:
+        _note_renames(place, plan)
+    found = table_fit(place, plan)
     if arguments.json:
         print_json(
             {
@@ -43,6 +59,18 @@ def run(arguments: argparse.Namespace) -> None:
     if findings:
         print("\nTo look at")
         print_facts(findings)
+    unlisted = [
+        (column.name, counted(column.unlisted, column.n_unlisted - sum(column.unlisted.values())))
+        for column in found.columns
+        if column.unlisted
+    ]
+    if unlisted:
+        print("\nNot listed, and how often")
+        print_facts(unlisted)
+    mending = [line for column in found.columns for line in column.mending.split("\n") if line]
+    if mending:
+        print("\nIf that is what these cells mean, it is mended by these lines of this site's own file (docs/data.md)")
+        print("\n".join(["  [data]", *(f"  {line}" for line in dict.fromkeys(mending))]))
     print("\n" + wrapped(_rest(found), hanging=0))
     if any(column.beyond > MANY for column in found.columns):
         note(
@@ -50,6 +78,46 @@ def run(arguments: argparse.Namespace) -> None:
             "what the plan says is published. Too narrow bounds spoil a model in silence, too wide ones cost it nearly "
             "nothing."
         )
+
+
+def look(table: Location, plan: Plan, policy: Policy, tell: Callable[[str], object]) -> None:
+    """Tell a node's owner, and no one else, how its table fits the plan, before anyone is dialled.
+
+    No cell is told: what is said here may stand in a log.
+
+    Raises:
+        DataError: the table cannot be read, or lacks a column.
+        PolicyRefusal: more cells of a column are clamped, or not listed, than the policy lets pass.
+    """
+    found = table_fit(table, plan)
+    name = "The query's result" if is_url(table) else Path(os.fspath(table)).name
+    said = [f"{name}: {found.n_rows:,} rows read"]
+    for words, counts in (
+        ("clamped", {column.name: column.n_below + column.n_above for column in found.columns}),
+        ("not listed", {column.name: column.n_unlisted for column in found.columns}),
+        ("missing", {column.name: column.n_missing for column in found.columns}),
+    ):
+        worst = [each for each in sorted(counts, key=lambda each: -counts[each]) if counts[each]]
+        if worst:
+            shares = [f"{_share(counts[each], found.n_rows)} of {each!r}" for each in worst[:_WORST]]
+            said.append(f"{words} {', '.join(shares)}" + (" and others" if len(worst) > _WORST else ""))
+    tell(f"{'; '.join(said)} (private: for this site only)")
+    odd = [column for column in found.columns if column.findings()]
+    for column in odd[:_MOST_LINES]:
+        tell(f"{name}, column {column.name!r}: {'; '.join(column.findings())} (private: for this site only)")
+    if odd:
+        tell("`hedgerow check` has the whole table, and what would mend it.")
+    policy.check_fit(found)
+
+
+def _note_renames(table: Location, plan: Plan) -> None:
+    """Suggest where columns that are not there may be; the error that follows names them."""
+    present = column_names(table)
+    missing = [name for name in needed_columns(plan) if name not in present]
+    line = renames(missing, [name for name in present if name not in needed_columns(plan)])
+    if line:
+        note("Columns that are missing may be there by other names. If so, this mends it in the site's own file:")
+        print(f"  [data]\n  {line}", file=sys.stderr)
 
 
 def _table(found: TableFit) -> str:

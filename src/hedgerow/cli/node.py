@@ -9,11 +9,12 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hedgerow.cli.check import look
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
 from hedgerow.cli.output import note, print_facts, print_json, warn
@@ -35,7 +36,7 @@ from hedgerow.client.state import NodeStore
 from hedgerow.data.adapters import PLAIN, Adapter
 from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
-from hedgerow.data.sources import adapted, column_names, is_url, opened
+from hedgerow.data.sources import Location, adapted, column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
 from hedgerow.errors import EnvironmentFault, UsageError
 from hedgerow.evaluation.estimates import Evaluation
@@ -140,12 +141,28 @@ def check_table(data: str, own: Adapter = PLAIN) -> None:
         column_names(adapted(data, own))
 
 
-def with_rows_read(setup: NodeSetup) -> NodeSetup:
-    """The same, with the tables of its plan read already; raises DataError for one that does not fit, or is too large.
+def table_of(data: str | None, query: str | None, own: Adapter) -> list[Location]:
+    """Where a table is, with its query; none where none is given."""
+    return [] if not data else [adapted(data if not query else f"{data}#{query}", own)]
+
+
+def with_rows_read(setup: NodeSetup, tables: Sequence[Location] = (), tell: Tell = note) -> NodeSetup:
+    """The same, with the tables of its plan looked at and read already, before anyone is dialled.
 
     Without a plan they are read when the coordinator proposes one.
+
+    Args:
+        tables: those that `setup` reads.
+        tell: is given what the owner should know of them.
+
+    Raises:
+        DataError: a table does not fit, or is too large.
+        PolicyRefusal: too many cells lie beyond the plan: see `look`.
     """
     load, load_held_out = setup.load, setup.load_held_out
+    if setup.plan is not None:
+        for table in tables:
+            look(table, setup.plan, setup.policy, tell)
     if load is not no_training_rows:
         load = read_early(load, setup.plan)
         if setup.plan is not None:
@@ -220,7 +237,7 @@ def run(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         # What the owner can mend is said at once, and before anyone is dialled.
         check_own_plan(setup)
-        setup = with_rows_read(setup)
+        setup = with_rows_read(setup, _tables(arguments, policy.data))
         warm_up(plan, n_threads)
         store = NodeStore(folder)
         book = BudgetBook(note_book(folder, book_file(arguments.budget, folder, arguments.policy, name)))
@@ -277,6 +294,11 @@ class ConnectionNotes:
             said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
             note(said + times(count))
+
+
+def _tables(arguments: argparse.Namespace, own: Adapter) -> list[Location]:
+    given = ((arguments.data, arguments.query), (arguments.held_out, arguments.held_out_query))
+    return [table for data, query in given for table in table_of(data, query, own)]
 
 
 def _loaders(arguments: argparse.Namespace, policy: Policy) -> tuple[Load, Load]:

@@ -21,6 +21,8 @@ The owner's policy is a TOML file that never leaves the site:
     requires_echo = false
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
     rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
+    max_unlisted = 0.02                 # the largest share of a column's cells that the plan may not list, and
+    max_clamped = 0.05                  # that may lie beyond its bounds: with more the node does not start; 1 without
     [data]                              # how this site writes its tables: see `hedgerow.data.adapters`
 
 Of a task is asked, before the node joins it and in this order: `task_of` reads the invitation, `check_task` asks the
@@ -41,6 +43,7 @@ from hedgerow.client.node import ArrivalFolder, EvaluationNode, Node, SamplingSo
 from hedgerow.client.state import NodeStore
 from hedgerow.crypto.identity import Identity
 from hedgerow.data.adapters import PLAIN, Adapter, adapter
+from hedgerow.data.fit import TableFit
 from hedgerow.data.raw_rows import digest_of_raw
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import DataError, HedgerowError, PlanError, PolicyRefusal, RemoteProtocolError, UsageError
@@ -107,12 +110,19 @@ class Policy:
     requires_echo: bool = checked(boolean, False)
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
     rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
+    max_unlisted: float = checked(number(0, 1), 1.0)
+    max_clamped: float = checked(number(0, 1), 1.0)
     data: Adapter = checked(adapter, PLAIN)  # noqa: RUF009 (frozen, like the others' defaults)
 
     @property
     def is_strict(self) -> bool:
         """Whether one row that does not fit, or a table without rows, keeps the site out of a run."""
         return self.rows_that_do_not_fit == "refuse"
+
+    @property
+    def limits_fit(self) -> bool:
+        """Whether it depends on the rows that are there if the node starts; see `check_fit`."""
+        return min(self.max_unlisted, self.max_clamped) < 1
 
     @property
     def noise_of_evaluations(self) -> tuple[str, ...]:
@@ -168,6 +178,17 @@ class Policy:
             raise PolicyRefusal("policy-unnoised")
         if not plan.federation.secure_aggregation:
             raise PolicyRefusal("policy-clear-sums")
+
+    def check_fit(self, found: TableFit) -> None:
+        """Raises PolicyRefusal: policy-clamped or policy-unlisted. For the owner alone: it tells of the rows."""
+        for column in found.columns:
+            if column.clamped > self.max_clamped:
+                raise PolicyRefusal(
+                    "policy-clamped", column=column.name, share=f"{column.clamped:.2%}", most=f"{self.max_clamped:.2%}"
+                )
+            if column.not_listed > self.max_unlisted:
+                share, most = f"{column.not_listed:.2%}", f"{self.max_unlisted:.2%}"
+                raise PolicyRefusal("policy-unlisted", column=column.name, share=share, most=most)
 
     def check_query(self, query: Query) -> None:
         """Raises PolicyRefusal: policy-query-kind or policy-unnoised."""
@@ -325,6 +346,8 @@ def check_own_plan(setup: NodeSetup) -> None:
             raise PolicyRefusal("no-pinned-plan")
         if setup.policy.is_strict:
             raise PolicyRefusal("strict-without-plan")
+        if setup.policy.limits_fit:
+            raise PolicyRefusal("limits-without-plan")
         return
     if setup.policy.plans:
         _require_listed(setup.plan, setup.policy.plans)

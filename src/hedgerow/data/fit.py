@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hedgerow.data import codings
 from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place
 from hedgerow.data.known_columns import looks_like_identifier
@@ -24,6 +25,8 @@ from hedgerow.plan.plan import Feature, Label, Plan
 _ALL_MISSING = 0.5
 _WATCHED_ROWS = 10_000
 """The first rows of a column, in which an identifier's values all differ."""
+_MOST_TEXTS = 1_000
+"""Distinct odd texts of a column that are counted apart."""
 
 
 @dataclass
@@ -41,6 +44,9 @@ class ColumnFit:
         n_unreadable: cells that are no number, or no text; their rows are left out.
         is_constant: whether all values that are there are one for the model.
         looks_like_id: whether its name is an identifier's, or its first values all differ as an identifier's do.
+        unlisted: texts that the plan does not list, and how often each is there: of 1,000 at most.
+        coding: what another coding at this site would explain, in words; "" for nothing.
+        mending: the lines of a `[data]` table that would mend it (`hedgerow.data.adapters`), where that is clear.
     """
 
     name: str
@@ -54,18 +60,31 @@ class ColumnFit:
     n_unreadable: int = 0
     is_constant: bool = True
     looks_like_id: bool = False
+    unlisted: dict[str, int] = field(default_factory=dict)
+    coding: str = ""
+    mending: str = ""
+
+    @property
+    def clamped(self) -> float:
+        """The share of its cells that counts as a bound."""
+        return (self.n_below + self.n_above) / max(self.n_rows, 1)
+
+    @property
+    def not_listed(self) -> float:
+        """The share of its cells that the plan does not list."""
+        return self.n_unlisted / max(self.n_rows, 1)
 
     @property
     def beyond(self) -> float:
         """The share of its cells that is clamped, or not listed."""
-        return (self.n_below + self.n_above + self.n_unlisted) / max(self.n_rows, 1)
+        return self.clamped + self.not_listed
 
     def findings(self) -> list[str]:
         """What its owner should look at, in words."""
         said = []
-        if (self.n_below + self.n_above) / max(self.n_rows, 1) > MANY:
+        if self.clamped > MANY:
             said.append("many values beyond the bounds: are these too narrow, or in another unit?")
-        if self.n_unlisted / max(self.n_rows, 1) > MANY:
+        if self.not_listed > MANY:
             is_label = self.role == "label"
             said.append("many rows of no listed class: they are left out" if is_label else "many values not listed")
         if self.n_unreadable:
@@ -76,6 +95,8 @@ class ColumnFit:
             said.append("mostly missing")
         if self.role != "unit" and self.is_constant and self.n_rows:
             said.append("one value for the model: nothing can be learned from it")
+        if self.coding:
+            said.append(self.coding)
         if self.role == "feature" and self.looks_like_id:
             said.append("looks like an identifier: leave it out, or make it privacy.unit")
         return said
@@ -124,6 +145,10 @@ class _Counted:
         self._only: float | None = None
         self._watched: set[str] | None = set()
         self._n_watched = 0
+        self._used: set[int] = set()
+        self._unreadable: dict[str, int] = {}
+        self._sample: list[NDArray[np.float64]] = []
+        self._sentinels: dict[float, int] = {}
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> _Counted:
@@ -149,7 +174,24 @@ class _Counted:
         found = self._found
         all_differ = self._watched is not None and self._n_watched > 50 and found.kind != "identifier"
         found.looks_like_id = looks_like_identifier(found.name) or all_differ
+        found.coding, found.mending = self._other_coding()
         return found
+
+    def _other_coding(self) -> tuple[str, str]:
+        """What another coding would explain, in words, and the lines that would mend it."""
+        found, item = self._found, self._item
+        if item is None or found.kind == "hashed":
+            return "", ""
+        if found.kind == "categorical":
+            listed = item.categories if isinstance(item, Feature) else item.classes
+            used = {listed[index] for index in self._used}
+            return codings.of_categories(found.name, found.unlisted, listed, used)
+        said, lines = codings.of_unreadable(found.name, self._unreadable, found.kind == "date")
+        if found.kind == "date" or not self._sample:
+            return said, lines
+        bounds = (item.min or 0.0, item.max or 0.0) if isinstance(item, Feature) else item.bounds
+        more = codings.of_numbers(found.name, np.concatenate(self._sample), bounds, self._sentinels)
+        return "; ".join(filter(None, (said, more[0]))), "\n".join(filter(None, (lines, more[1])))
 
     def _count(self, column: Any, place: Place) -> None:
         found, item = self._found, self._item
@@ -173,6 +215,8 @@ class _Counted:
             missing, unlisted = values == encoders.MISSING, (values == encoders.UNKNOWN) & ~bad
             found.n_missing += int(np.count_nonzero(missing & ~bad))
             found.n_unlisted += int(np.count_nonzero(unlisted))
+            self._used.update(np.unique(values[values >= 0]).tolist())
+            _count_texts(column, unlisted, place, found.unlisted)
             self._compare(values[~missing & ~bad].astype(np.float64))
         else:
             low, high = (item.min, item.max) if isinstance(item, Feature) else item.bounds
@@ -186,8 +230,18 @@ class _Counted:
             good = numbers[~missing & ~bad]
             found.n_below += int(np.count_nonzero(good < (low or 0.0)))
             found.n_above += int(np.count_nonzero(good > (high or 0.0)))
+            _count_texts(column, bad, place, self._unreadable)
+            self._sample_numbers(good, (low or 0.0, high or 0.0))
             self._compare(np.clip(good, low, high))
         found.n_unreadable += int(np.count_nonzero(bad))
+
+    def _sample_numbers(self, numbers: NDArray[np.float64], bounds: tuple[float, float]) -> None:
+        room = _WATCHED_ROWS - sum(map(len, self._sample))
+        self._sample.append(numbers[np.isfinite(numbers)][:room])
+        for value in codings.SENTINELS:
+            n_cells = 0 if bounds[0] <= value <= bounds[1] else int(np.count_nonzero(numbers == value))
+            if n_cells:
+                self._sentinels[value] = self._sentinels.get(value, 0) + n_cells
 
     def _compare(self, values: NDArray[np.float64]) -> None:
         if not len(values) or not self._found.is_constant:
@@ -210,6 +264,17 @@ class _Counted:
         has_fractions = any("." in text for text in texts)
         if len(self._watched) < self._n_watched or has_fractions:
             self._watched = None
+
+
+def _count_texts(column: Any, rows: NDArray[np.bool_], place: Place, counts: dict[str, int]) -> None:
+    """Count the texts of some cells, of the first 1,000 different ones."""
+    if not rows.any():
+        return
+    at = np.flatnonzero(rows)
+    cells = [column[index] for index in at.tolist()] if isinstance(column, list) else column.take(pa.array(at))
+    for text in encoders.texts_of_cells(_decodable(cells), place):
+        if text is not None and (text in counts or len(counts) < _MOST_TEXTS):
+            counts[text] = counts.get(text, 0) + 1
 
 
 def _decodable(column: Any) -> Any:

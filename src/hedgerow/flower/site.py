@@ -33,6 +33,7 @@ from hedgerow.cli.node import (
     model_digest,
     note_book,
     note_leaving,
+    table_of,
     with_rows_read,
 )
 from hedgerow.cli.output import note
@@ -274,7 +275,9 @@ def check(path: Path) -> None:
         keys = read_private(Path(file.identity)), read_roster(Path(file.roster))
         setup = setup_of(file, *keys, n_threads, is_check=True)
         check_own_plan(setup)
-        with_rows_read(setup)
+        own = setup.policy.data
+        tables = [*table_of(file.data, file.query, own), *table_of(file.held_out, file.held_out_query, own)]
+        with_rows_read(setup, tables, lambda text: _log(Path(file.state), text))
 
 
 def leave_run(path: Path) -> None:
@@ -361,8 +364,9 @@ def _kept(
         # The seed of the trees, which a model's plan has and the owner's may not, changes nothing about the rows.
         counted = f" {max_rows}" if is_counted else ""
         kind = f"{plan.with_joint_structure().digest} {policy.rows_that_do_not_fit}{counted}"
-        # A site that writes nothing down about its tables keeps the rows that it has read before.
+        # A policy without these lines keeps the rows that it has read before.
         kind += "" if policy.data == PLAIN else f" {policy.data}"
+        kind += f" {policy.max_unlisted} {policy.max_clamped}" if policy.limits_fit else ""
         stamp = f"{kind} {data} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
         kept = Path(file.state) / f"{name}-{sha256(stamp.encode()).hexdigest()[:32]}.npz"
         if kept.is_file():
@@ -388,6 +392,8 @@ def _why_checked(policy: Policy, is_counted: bool) -> str:
     """Why rows have to be checked before a coordinator asks; empty where they need not be."""
     if policy.is_strict:
         return 'The policy says rows_that_do_not_fit = "refuse"'
+    if policy.limits_fit:
+        return "The policy says max_unlisted or max_clamped"
     return "The plan has the accountant pure, and the roster says how many rows this site has" if is_counted else ""
 
 
