@@ -50,6 +50,41 @@ def test_the_files(study: Path, sites: list[str], tmp_path: Path, hedgerow: Run)
     assert [column["name"] for column in stored["columns"]][1:] == ["age", "ward", "ill"]
 
 
+def test_a_unit_is_protected_in_the_statistics_and_in_the_training(
+    study: Path, sites: list[str], tmp_path: Path, hedgerow: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one row of each patient half of the rows are counted; the plan that is drafted protects patients too."""
+    out = tmp_path / "statistics"
+    asked = ("--label", "ill", "--unit", "patient", "--epsilon", 8, "--seed", 2)
+    content = hedgerow("survey", *sites, *asked, "--max-rows-per-unit", 2, "--out", out, "--json")
+    assert [column["name"] for column in content["columns"]] == ["age", "ward", "ill"]
+    assert content["n_records"]["value"] == pytest.approx(1500, rel=0.05)
+    assert (content["report"]["unit"], content["report"]["max_rows_per_unit"]) == ("patient", 2)
+    plan = read_plan(str(out / "plan.toml"))
+    assert (plan.privacy.unit, plan.privacy.rows_per_unit) == ("patient", 2)
+    report = hedgerow("train", out / "plan.toml", *sites, "--out", tmp_path / "m.json", "--json")["report"]
+    assert report["unit"] == "patient"
+    one = hedgerow("survey", *sites, *asked, "--json")
+    assert one["n_records"]["value"] == pytest.approx(750, rel=0.05)
+
+
+def test_a_code_book_is_public_knowledge(study: Path, tmp_path: Path, hedgerow: Run) -> None:
+    """Bounds, categories and classes of a book are not asked for; identifiers and columns of other tables left out."""
+    book, out = tmp_path / "book.csv", tmp_path / "statistics"
+    book.write_text(
+        "name,type,min,max,categories\npatient,identifier,,,\nage,numeric,0,100,\nward,categorical,,,a|b|c|d\n"
+        "ill,categorical,,,no|yes\nelsewhere,numeric,0,1,\n"
+    )
+    table = study / "north.csv"
+    said = hedgerow("survey", table, "--label", "ill", "--codebook", book, "--epsilon", 20, "--seed", 1, "--out", out)
+    assert "patient" not in said
+    plan = read_plan(str(out / "plan.toml"))
+    assert [release.kind for release in plan.prepared] == ["RecordCount", "KindCounts", "CellCounts", "JointCounts"]
+    assert (plan.features[0].min, plan.features[0].max) == (0, 100)
+    assert plan.features[1].categories == ("a", "b", "c", "d")
+    assert plan.feature_names == ("age", "ward")
+
+
 def test_a_seed_repeats(study: Path, sites: list[str], hedgerow: Run) -> None:
     """With a seed, the order of the sites changes nothing."""
     asked = ("--label", "ill", "--epsilon", "1", "--seed", "4", "--json")
@@ -102,6 +137,8 @@ NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--
         (["TABLE", "--epsilon", "1", "--without", "none"], "survey-column"),
         (["TABLE", "--epsilon", "1", "--site", "TABLE"], "usage"),
         (["--epsilon", "1"], "usage"),
+        (["TABLE", "--epsilon", "1", "--unit", "Patient"], "survey-column"),
+        (["TABLE", "--epsilon", "1", "--max-rows-per-unit", "2"], "usage"),
         (["TABLE", "--epsilon", "1", "--train-epsilon", "1"], "survey-plan-epsilon"),
         (["TABLE", "--epsilon", "1", "--schema", "none.toml"], "plan-not-found"),
         (["TABLE", "--epsilon", "1", *NONE_LEFT], "survey-no-columns"),

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.data.faults import Place
-from hedgerow.data.raw_tables import RawColumn
-from hedgerow.errors import PrivacyError, UsageError
+from hedgerow.data.raw_tables import RawColumn, RawTable, bounded_tables
+from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.local.statistics import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
 from hedgerow.plan.plan import parse_plan
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.cells import CellCounts, JointCounts, KindCounts, NumberBins, TableSite, TextBins, TextVotes
+from hedgerow.survey.open_tables import OpenTable
 from hedgerow.survey.queries import UNIT, SurveyQuery
 from hedgerow.survey.statistics import SHARES, AskedColumn, TableQuestions
 from hedgerow.survey.summaries import counted
@@ -97,14 +99,15 @@ def columns() -> list[list[str]]:
 NAMES = ("age", "year", "amount", "place", "ill", "odd")
 
 
-def questions(epsilon: float = 2.0, label: str = "ill", **declared: AskedColumn) -> TableQuestions:
-    asked = tuple(declared.get(name, AskedColumn(name)) for name in NAMES)
-    return TableQuestions(columns=asked, epsilon=epsilon, delta=1e-6, label=label)
+def open_table(epsilon: float = 2.0, label: str = "ill", **declared: AskedColumn) -> OpenTable:
+    asked = [declared.get(name, AskedColumn(name)) for name in NAMES]
+    return OpenTable.of(asked, label, {"epsilon": epsilon, "delta": 1e-6})
 
 
 def surveyed(columns: list[list[str]], site_of: MakeSite, n_sites: int = 1, **about: Any) -> TableSurvey:
-    sites = {f"s{at}": site_of([own[at::n_sites] for own in columns]) for at in range(n_sites)}
-    return survey_tables(questions(**about), sites, SeededNoise(5))
+    sites = [site_of([own[at::n_sites] for own in columns]) for at in range(n_sites)]
+    tables = {f"s{at}": RawTable(tuple(site.cells), site.n_all) for at, site in enumerate(sites)}
+    return survey_tables(open_table(**about), tables, SeededNoise(5))
 
 
 def test_sites_do_not_matter(columns: list[list[str]], site_of: MakeSite) -> None:
@@ -189,6 +192,41 @@ def test_what_is_declared_is_not_asked_for(columns: list[list[str]], site_of: Ma
     assert found.report.epsilon_gdp == pytest.approx(2.0, rel=1e-4)
 
 
+SOME_CELLS = st.sampled_from(["1", "2", "x", ""])
+PLACES = st.integers(0, 2)
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcd"), SOME_CELLS, PLACES), max_size=20),
+    own=st.lists(st.tuples(SOME_CELLS, PLACES), min_size=1, max_size=9),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_unit_adds_no_more_than_its_bound_whatever_its_rows(rows: list[Any], own: list[Any]) -> None:
+    """One person more, with rows at any of the sites, moves an answer by what the query's sensitivity says at most,
+    and changes no other person's rows.
+    """
+    asked = OpenTable.of(
+        [AskedColumn("c")], "", {"epsilon": 1.0, "delta": 1e-6, "unit": "person", "max_rows_per_unit": 2}
+    )
+    queries: list[SurveyQuery] = [KindCounts(**BLANK, n_columns=1), TextVotes(**BLANK, columns=(0,))]
+    queries.append(CellCounts(**BLANK, columns=(0,), bins=(BINS[1],)))
+
+    def sums(everyone: list[Any]) -> list[Any]:
+        tables = {}
+        for site in range(3):
+            here = [row for row in everyone if row[2] == site]
+            cells, people = (pa.array([row[at] for row in here], pa.string()) for at in (1, 0))
+            column, person = (RawColumn([each], Place("table", "c")) for each in (cells, people))
+            tables[f"s{site}"] = RawTable((column,), len(here), unit=person.identifiers())
+        sites = bounded_tables(tables, asked)
+        return [sum(query.answer(site).astype(object) for site in sites.values()) for query in queries]
+
+    joined = [*rows, *(("new", cell, site) for cell, site in own), ("", "1", 0)]
+    for query, before, after in zip(queries, sums(rows), sums(joined), strict=True):
+        change = after - before
+        assert int((change * change).sum()) <= query.norm_squared() * asked.questions.rows_per_unit**2
+
+
 def test_small_cells_are_not_shown(columns: list[list[str]], site_of: MakeSite) -> None:
     """A count below ten, or below three standard deviations of its noise, is null, and so is what rests on it."""
     assert not counted(9.9, 0.0).is_shown
@@ -220,7 +258,7 @@ def test_the_draft_has_what_was_found_and_what_it_cost(columns: list[list[str]],
 
 def test_what_is_refused(columns: list[list[str]], site_of: MakeSite) -> None:
     """A label that no column is, and a promise without delta, are refused before anything is released."""
-    with pytest.raises(UsageError, match="No column is called"):
+    with pytest.raises(PlanError, match="label"):
         surveyed(columns, site_of, label="Ill")
     with pytest.raises(PrivacyError, match="Gaussian"):
         TableQuestions(columns=(), epsilon=1.0, delta=1e-6, accountant="pure")

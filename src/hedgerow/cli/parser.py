@@ -195,7 +195,12 @@ def _add_survey(commands: Any) -> None:
     text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
     add("--label", default="", metavar="COLUMN", help=text)
     add("--schema", metavar="PLAN", help="a plan, or part of one: types, bounds and categories that are public")
+    text = "a code book, as for `plan init`: types, bounds and categories are public, identifiers are left out"
+    add("--codebook", metavar="CSV", help=text)
     add("--without", action="append", default=[], metavar="COLUMN", help="leave this column out; repeat")
+    text = "protect whom this column names, who may have several rows, and not single rows"
+    add("--unit", metavar="COLUMN", help=text)
+    add("--max-rows-per-unit", type=_whole(1, 10**6), metavar="N", help="rows of one unit that are used (1)")
     text = "what the drafted plan promises, these statistics included (1, or twice E if that is more)"
     add("--train-epsilon", type=_above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")

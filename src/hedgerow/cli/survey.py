@@ -17,6 +17,8 @@ from hedgerow.cli.inputs import listed, named_sites, new_file, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.survey_page import page_of
+from hedgerow.data.codebook import read_codebook
+from hedgerow.data.sources import column_names
 from hedgerow.errors import UsageError
 from hedgerow.local.statistics import (
     SiteTables,
@@ -25,12 +27,14 @@ from hedgerow.local.statistics import (
     plan_text,
     read_site_tables,
     schema_of,
+    schema_of_book,
     survey_tables,
     usual_epsilon,
 )
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from hedgerow.survey.statistics import TableQuestions
+from hedgerow.survey.open_tables import OpenTable
+from hedgerow.survey.statistics import AskedColumn
 from hedgerow.survey.summaries import LEAST_RECORDS, Column, Group, Noisy, TableStatistics, short, two_digits
 
 SUBJECT = "these statistics"
@@ -51,12 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
     tables = _read(arguments)
     if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
         raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
-    found = _survey(arguments, tables, arguments.delta)
-    plan = drafted_plan(found, len(tables.sites), arguments.train_epsilon)
-    files = {} if folder is None else _write(folder, found, plan, tuple(tables.sites))
+    found = _survey(arguments, tables)
+    plan = drafted_plan(found, len(tables.tables), arguments.train_epsilon)
+    files = {} if folder is None else _write(folder, found, plan, tuple(tables.tables))
     if arguments.json:
         written = {name: str(path) for name, path in files.items()}
-        print_json({**content_of(found, tuple(tables.sites)), "files": written})
+        print_json({**content_of(found, tuple(tables.tables)), "files": written})
         return
     if found.report.seeded:
         warn_seeded()
@@ -72,8 +76,9 @@ def private_draft(arguments: argparse.Namespace) -> str:
     if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
     arguments.sites, arguments.schema, arguments.without = None, None, []
-    arguments.seed, arguments.json = None, False
-    found = _survey(arguments, _read(arguments), 1e-6 if arguments.delta is None else arguments.delta)
+    arguments.seed, arguments.json, arguments.unit, arguments.max_rows_per_unit = None, False, None, None
+    arguments.delta = 1e-6 if arguments.delta is None else arguments.delta
+    found = _survey(arguments, _read(arguments))
     plan = drafted_plan(found, 1)
     if plan is None:
         raise UsageError("survey-no-plan", label=arguments.label)
@@ -93,10 +98,10 @@ def _read(arguments: argparse.Namespace) -> SiteTables:
         raise UsageError("survey-twice", data=arguments.data)
     if not arguments.sites and arguments.data is None:
         raise UsageError("survey-no-table")
-    schema = {} if arguments.schema is None else schema_of(read_text(arguments.schema))
     places = named_sites(arguments.sites or [arguments.data])
+    schema, without = _known(arguments, column_names(next(iter(places.values()))))
     with status("Reading", quiet=arguments.json):
-        tables = read_site_tables(places, schema, arguments.without)
+        tables = read_site_tables(places, schema, without, arguments.unit or "record")
     for site, causes in tables.left_out.items():
         said = ", ".join(f"{count:,} {code}" for code, count in sorted(causes.items()))
         note(f"Private, for the site {site} only: rows left out: {said}.")
@@ -105,13 +110,36 @@ def _read(arguments: argparse.Namespace) -> SiteTables:
     return tables
 
 
-def _survey(arguments: argparse.Namespace, tables: SiteTables, delta: float) -> TableSurvey:
+def _known(arguments: argparse.Namespace, names: Sequence[str]) -> tuple[dict[str, AskedColumn], list[str]]:
+    """What is declared of the columns, by the schema before the code book, and the columns that are left out."""
+    if arguments.unit is None and arguments.max_rows_per_unit is not None:
+        raise UsageError("survey-rows-without-unit")
+    schema = {} if arguments.schema is None else schema_of(read_text(arguments.schema))
+    book = {} if arguments.codebook is None else read_codebook(arguments.codebook)
+    own = {arguments.unit, arguments.label, *schema}
+    # A code book is of a whole study: what it says of columns that are not here is for other tables.
+    identifiers = [name for name in names if name in book and book[name].kind == "identifier" and name not in own]
+    if identifiers:
+        note(f"Left out, by the code book identifiers or free text: {listed(identifiers)}.")
+    known = {name: column for name, column in schema_of_book(book).items() if name in names and name != arguments.unit}
+    return {**known, **schema}, [*arguments.without, *identifiers]
+
+
+def _survey(arguments: argparse.Namespace, tables: SiteTables) -> TableSurvey:
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    questions = TableQuestions(
-        columns=tables.columns, epsilon=arguments.epsilon, delta=delta, label=arguments.label or ""
-    )
+    asked = _open_table(arguments, tables.columns)
     with status("Adding up", quiet=arguments.json):
-        return survey_tables(questions, tables.sites, noise)
+        return survey_tables(asked, tables.tables, noise)
+
+
+def _open_table(arguments: argparse.Namespace, columns: Sequence[AskedColumn]) -> OpenTable:
+    names = [column.name for column in columns]
+    if arguments.label and arguments.label not in names:
+        raise UsageError("survey-column", column=arguments.label, columns=listed(names))
+    privacy: dict[str, object] = {"epsilon": arguments.epsilon, "delta": arguments.delta}
+    if arguments.unit is not None:
+        privacy |= {"unit": arguments.unit, "max_rows_per_unit": arguments.max_rows_per_unit or 1}
+    return OpenTable.of(columns, arguments.label or "", privacy)
 
 
 def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
@@ -139,7 +167,7 @@ def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[
 
 def print_statistics(console: Console, found: TableStatistics, tables: SiteTables) -> None:
     """The statistics for a person."""
-    sites = f"{len(tables.sites)} {'sites' if len(tables.sites) > 1 else 'site'}: {listed(tables.sites)}"
+    sites = f"{len(tables.tables)} {'sites' if len(tables.tables) > 1 else 'site'}: {listed(tables.tables)}"
     print_facts([("sites", sites), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     numbers = [column for column in found.columns if column.kind == "number"]

@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place
 from hedgerow.data.sources import Location, opened, place_of
-from hedgerow.data.units import RowsLeftOut
+from hedgerow.data.tables import require_columns
+from hedgerow.data.units import RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
+from hedgerow.survey.cells import TableSite
+from hedgerow.survey.open_tables import OpenTable
+from hedgerow.survey.statistics import AskedColumn
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,19 @@ class RawColumn:
             codes.append(np.array([*table, -1], dtype=np.intp)[own])
         return list(numbers_of), np.concatenate(codes)
 
+    def identifiers(self) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
+        """The rows of which this column says whom they are about, intp [n], and whom: text [n]."""
+        parts, fits = [np.empty(0, dtype=np.str_)], [np.empty(0, dtype=np.bool_)]
+        for chunk in self.chunks:
+            own = np.ones(len(chunk), dtype=np.bool_)
+
+            def unfit(rows: encoders.Flags, code: str, error_at: object, own: encoders.Flags = own) -> None:
+                np.logical_and(own, ~rows, out=own)
+
+            parts.append(encoders.identifiers(chunk, self.place, unfit)[own])
+            fits.append(own)
+        return np.flatnonzero(np.concatenate(fits)), np.concatenate(parts)
+
     @cached_property
     def _decoded(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         if self.type == "moment":
@@ -89,31 +106,67 @@ class RawTable:
     """A table's columns, and the rows that were left out because they have another number of fields.
 
     The counts are exact and of private rows: for the table's own operator.
+
+    Attributes:
+        unit: the rows that say whom they are about, intp [n], and whom, text [n]; None where that was not read.
     """
 
     columns: tuple[RawColumn, ...]
     n_rows: int
     left_out: RowsLeftOut = field(default_factory=dict)
+    unit: tuple[NDArray[np.intp], NDArray[np.str_]] | None = None
 
 
-def read_raw(location: Location, names: Sequence[str], dates: Mapping[str, str | None] | None = None) -> RawTable:
+def read_raw(location: Location, columns: Sequence[AskedColumn], unit: str = "record") -> RawTable:
     """The named columns of a table.
 
-    Args: dates: columns that are declared as dates, each with the format of their text, None for ISO 8601.
+    Args:
+        columns: of which names, and what is declared of dates, count.
+        unit: the column that says whom a row is about; "record" for none.
 
     Raises:
         DataError: the table cannot be read, or lacks a column; never because of what stands in a cell.
     """
     table, types = opened(location), types_of(location)
+    layouts = {column.name: column.layout for column in columns if column.is_date}
+    own = [column.name for column in columns]
+    names = own if unit == "record" else [*own, unit]
+    require_columns(table.source, names, table.names())
     left_out: RowsLeftOut = {}
-    batches = list(table.batches(names, 65536, left_out))
-    place, layouts = place_of(table), dates or {}
-    types |= dict.fromkeys(layouts, "date")
-    columns = tuple(
-        RawColumn([batch[index] for batch in batches], replace(place, column=name), types[name], layouts.get(name))
-        for index, name in enumerate(names)
-    )
-    return RawTable(columns, sum(len(batch[0]) for batch in batches), left_out)
+    batches, place = list(table.batches(names, 65536, left_out)), place_of(table)
+    # A date that another table's schema declares may be text here.
+    types |= {name: "date" for name in layouts}
+    raw = [
+        RawColumn([batch[index] for batch in batches], replace(place, column=name), types.get(name, ""), layout)
+        for index, (name, layout) in enumerate((name, layouts.get(name)) for name in names)
+    ]
+    found = None if unit == "record" else raw.pop().identifiers()
+    return RawTable(tuple(raw), sum(len(batch[0]) for batch in batches), left_out, found)
+
+
+def bounded_tables(tables: Mapping[str, RawTable], asked: OpenTable) -> dict[str, TableSite]:
+    """Tables as sites: at most `max_rows_per_unit` rows of a unit at each, `rows_per_unit` at all together.
+
+    Which rows stay follows from nothing but what is asked and the unit's own rows at each site. Rows that do not say
+    whom they are about are left out.
+    """
+    privacy, key = asked.carrier.privacy, bytes.fromhex(asked.carrier.digest)
+    units = {name: tables[name].unit for name in sorted(tables)}
+    kept: dict[str, tuple[NDArray[np.intp], NDArray[np.str_]]] = {}
+    for name, unit in units.items():
+        if unit is not None:
+            stay, _ = rows_within_bound(unit[1], privacy.max_rows_per_unit, key)
+            kept[name] = unit[0][stay], unit[1][stay]
+    if len(kept) > 1:
+        together, _ = rows_within_bound(np.concatenate([own for _, own in kept.values()]), privacy.rows_per_unit, key)
+        ends = np.cumsum([len(rows) for rows, _ in kept.values()])
+        for (name, (rows, own)), end in zip(list(kept.items()), ends, strict=True):
+            stay = together[(together >= end - len(rows)) & (together < end)] - (end - len(rows))
+            kept[name] = rows[stay], own[stay]
+    return {
+        name: TableSite((), None, kept[name][0] if name in kept else None, table.n_rows, cells=table.columns)
+        for name, table in tables.items()
+    }
 
 
 def types_of(location: Location) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hedgerow.data.codebook import Entry
 from hedgerow.data.drafts import plan_toml
-from hedgerow.data.raw_tables import RawTable, read_raw, types_of
+from hedgerow.data.raw_tables import RawTable, bounded_tables, read_raw, types_of
 from hedgerow.data.sources import opened
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut
@@ -20,12 +22,10 @@ from hedgerow.privacy.noise import NoiseSource
 from hedgerow.privacy.prepared import prepared_tables
 from hedgerow.privacy.report import PrivacyContext, PrivacyReport, report_of
 from hedgerow.server.release import checked_cost
-from hedgerow.survey.cells import TableSite
-from hedgerow.survey.statistics import AskedColumn, TableQuestions, survey_table
+from hedgerow.survey.open_tables import HASH_BUCKETS, OpenTable, declared_column
+from hedgerow.survey.statistics import AskedColumn
 from hedgerow.survey.summaries import Column, TableStatistics
 
-HASH_BUCKETS = 32
-"""Of a column of text without common values, in a drafted plan."""
 USUAL_EPSILON = 1.0
 
 
@@ -35,13 +35,13 @@ class SiteTables:
 
     Attributes:
         columns: what is known of each column without looking at a row.
-        sites: by name.
+        tables: of each site, by name.
         unread: columns of types that Hedgerow does not read.
         left_out: by site, rows with another number of fields; for its operator.
     """
 
     columns: tuple[AskedColumn, ...]
-    sites: Mapping[str, TableSite]
+    tables: Mapping[str, RawTable]
     unread: tuple[str, ...] = ()
     left_out: Mapping[str, RowsLeftOut] = field(default_factory=dict)
 
@@ -62,21 +62,34 @@ class TableSurvey:
 
 
 def read_site_tables(
-    tables: Mapping[str, str], schema: Mapping[str, AskedColumn], without: Sequence[str] = ()
+    tables: Mapping[str, str], schema: Mapping[str, AskedColumn], without: Sequence[str] = (), unit: str = "record"
 ) -> SiteTables:
     """Read the tables of all sites, by name; the columns are those of the first one, but for those to be left out.
 
     Args:
         schema: declared columns by name (`schema_of`).
         without: columns that are not read.
+        unit: the column that says whom a row is about; "record" for none. No statistics are made of it.
 
     Raises:
         DataError: a table cannot be read, or lacks a column; never because of a cell.
-        UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without` that no column
-            has.
+        UsageError: code "survey-no-columns"; code "survey-column" for a name in `schema` or `without`, or a unit, that
+            no column is called.
+    """
+    columns, unread = columns_of(tables, schema, [*without, *([] if unit == "record" else [unit])])
+    raw = {site: read_raw(place, columns, unit) for site, place in tables.items()}
+    return SiteTables(columns, raw, unread, {site: own.left_out for site, own in raw.items() if own.left_out})
+
+
+def columns_of(
+    tables: Mapping[str, str], schema: Mapping[str, AskedColumn], without: Sequence[str]
+) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
+    """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read.
+
+    Arguments and errors as in `read_site_tables`.
     """
     types = {site: types_of(place) for site, place in tables.items()}
-    names = list(_names(tables))
+    names = [name for name in opened(next(iter(tables.values()))).names() if name.strip() and "\n" not in name]
     for name in (*schema, *without):
         if name not in names:
             raise UsageError("survey-column", column=name, columns=", ".join(names[:12]))
@@ -87,23 +100,8 @@ def read_site_tables(
     read = [name for name in wanted if all(name in own for own in types.values())]
     if not read:
         raise UsageError("survey-no-columns")
-    dates = {name: schema[name].layout for name in read if name in schema and schema[name].is_date}
-    raw = {site: read_raw(place, read, dates) for site, place in tables.items()}
-    return SiteTables(
-        columns=tuple(_asked(name, [own[name] for own in types.values()], schema) for name in read),
-        sites={site: _site_of(own) for site, own in raw.items()},
-        unread=tuple(name for name in wanted if name not in read),
-        left_out={site: own.left_out for site, own in raw.items() if own.left_out},
-    )
-
-
-def _names(tables: Mapping[str, str]) -> list[str]:
-    """The columns of the first table; those without a name are none."""
-    return [name for name in opened(next(iter(tables.values()))).names() if name]
-
-
-def _site_of(table: RawTable) -> TableSite:
-    return TableSite((), n_all=table.n_rows, cells=table.columns)
+    found = tuple(_asked(name, [own[name] for own in types.values()], schema) for name in read)
+    return found, tuple(name for name in wanted if name not in read)
 
 
 def _asked(name: str, types: Sequence[str], schema: Mapping[str, AskedColumn]) -> AskedColumn:
@@ -132,51 +130,54 @@ def schema_of(toml_text: str) -> dict[str, AskedColumn]:
     for index, item in enumerate(features):
         if isinstance(item, Mapping) and "type" in item:
             feature = read_feature(item, f"features[{index}]")
-            found[feature.name] = _declared(feature)
+            found[feature.name] = declared_column(feature)
     label = table.get("label")
     if isinstance(label, Mapping) and isinstance(label.get("name"), str) and label.get("classes"):
         kind = {"name": label["name"], "type": "categorical", "categories": label["classes"]}
-        found[label["name"]] = _declared(read_section(Feature, kind, "label"))
+        found[label["name"]] = declared_column(read_section(Feature, kind, "label"))
     return found
 
 
-def _declared(feature: Feature) -> AskedColumn:
-    if feature.is_hashed:
-        return AskedColumn(feature.name, "text")
-    if feature.is_categorical:
-        return AskedColumn(feature.name, "text", categories=feature.categories)
-    bounds = None
-    if feature.min is not None and feature.max is not None and feature.min < feature.max:
-        bounds = feature.min, feature.max
-    return AskedColumn(
-        feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format
-    )
+def schema_of_book(book: Mapping[str, Entry]) -> dict[str, AskedColumn]:
+    """What a code book declares of columns by their names; nothing of identifiers and free text.
+
+    One bound without the other says nothing here: both are found.
+    """
+    found = {}
+    for name, entry in book.items():
+        if entry.kind == "categorical":
+            found[name] = AskedColumn(name, "text", categories=entry.categories)
+        elif entry.kind in ("numeric", "date"):
+            low, high = entry.low, entry.high
+            bounds = (low, high) if low is not None and high is not None and low < high else None
+            found[name] = AskedColumn(name, "number", bounds, entry.is_integer, is_date=entry.kind == "date")
+    return found
 
 
-def survey_tables(questions: TableQuestions, sites: Mapping[str, TableSite], noise: NoiseSource) -> TableSurvey:
+def survey_tables(asked: OpenTable, tables: Mapping[str, RawTable], noise: NoiseSource) -> TableSurvey:
     """Make the statistics over all sites, with masked sums where masks hide anything; deterministic but for `noise`.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
-        UsageError: code "survey-column", for a label that no column is.
     """
-    names = [column.name for column in questions.columns]
-    if questions.label and questions.label not in names:
-        raise UsageError("survey-column", column=questions.label, columns=", ".join(names[:12]))
-    made = carried_out(questions, survey_table(questions), sites, noise)
-    context = PrivacyContext(
-        delta=questions.delta,
-        epsilon_requested=questions.epsilon,
-        accountant=questions.accountant,
-        seeded=noise.seeded,
-        approximate_noise=noise.approximate,
-        n_records=max(1, round(made.findings.n_records.value)),
-        sums_in_clear=made.is_clear,
+    made = carried_out(asked.questions, asked.program(), bounded_tables(tables, asked), noise)
+    return table_survey(asked, made.findings, made.ledger, noise, is_clear=made.is_clear)
+
+
+def table_survey(
+    asked: OpenTable, found: TableStatistics, ledger: Ledger, noise: NoiseSource, *, is_clear: bool = False
+) -> TableSurvey:
+    """Statistics with the report on them; raises PrivacyError where they have cost more than they may.
+
+    Args: is_clear: whether sums of several sites were added up without masks.
+    """
+    context = replace(
+        PrivacyContext.of(asked.carrier, seeded=noise.seeded, approximate=noise.approximate),
+        n_records=max(1, round(found.n_records.value)),
+        sums_in_clear=is_clear,
     )
-    report = report_of(made.ledger, context)
-    if questions.epsilon < float("inf"):
-        report = checked_cost(made.ledger, context)
-    return TableSurvey(made.findings, made.ledger, report)
+    report = checked_cost(ledger, context) if asked.epsilon < math.inf else report_of(ledger, context)
+    return TableSurvey(found, ledger, report)
 
 
 # The plan that follows -----------------------------------------------------------------------------------------------
@@ -205,12 +206,16 @@ def drafted_plan(survey: TableSurvey, n_sites: int, epsilon: float | None = None
                 "epsilon": usual_epsilon(report) if epsilon is None else epsilon,
                 "delta": report.delta,
                 "n_records": max(1, round(statistics.n_records.value)),
+                "noise": report.noise_mode,
+                "unit": report.unit,
+                "max_rows_per_unit": report.max_rows_per_unit,
+                "sites_per_unit": report.sites_per_unit,
             },
             "model": {"structure_seed": "joint"},
             "federation": {"min_sites": n_sites},
             "label": label,
             "features": features,
-            "prepared": prepared_tables(survey.ledger, "record", 1),
+            "prepared": prepared_tables(survey.ledger, report.unit, report.max_rows_per_unit * report.sites_per_unit),
         }
     )
 
@@ -226,7 +231,7 @@ def plan_text(plan: Plan) -> str:
         "# A plan of Hedgerow: the one public file that all parties agree on.\n"
         "# Its bounds, categories, classes and number of records were found by noisy sums, which [[prepared]] names\n"
         "# below: privacy.epsilon is for them and the training together, and must stay above what they have cost.\n"
-        "# They protect single records, by this plan's kind of noise: a plan with another unit or noise is refused.\n"
+        "# They protect this plan's unit, by its kind of noise: a plan with another unit or noise is refused.\n"
         "# Correct by hand what you know better from a code book.\n" + plan_toml(plan)
     )
 

@@ -155,6 +155,7 @@ class _Budget:
     Attributes:
         questions: what was asked.
         multiplier: of a query that takes all of mu**2; 0 without noise.
+        excess: the deviation of the noise in the releases, over that of the noise that is accounted for.
         left: share of mu**2 that is not spent.
         open: stages that may still come.
         spent: the releases so far.
@@ -162,16 +163,21 @@ class _Budget:
 
     questions: TableQuestions
     multiplier: float
+    excess: float = 1.0
     left: float = 1.0 - _SLACK
     open: list[str] = field(default_factory=lambda: list(SHARES))
     spent: list[Event] = field(default_factory=list)
 
     @classmethod
-    def of(cls, questions: TableQuestions) -> _Budget:
+    def of(cls, questions: TableQuestions, excess: float) -> _Budget:
         if math.isinf(questions.epsilon):
             return cls(questions, 0.0)
         multiplier = calibrate_noise_multiplier(questions.epsilon, questions.delta, 1.0, questions.accountant)
-        return cls(questions, multiplier)
+        return cls(questions, multiplier, excess)
+
+    def said(self, query: SurveyQuery) -> float:
+        """The deviation of the noise of one count in what is said of it; what is asked next does not follow from it."""
+        return self.excess * deviation_of(query)
 
     def skip(self, *stages: str) -> None:
         """These stages will not come: their weights go to the others."""
@@ -220,17 +226,21 @@ class _Known:
         return [index for index, own in enumerate(self.kinds) if own == kind]
 
 
-def survey_table(questions: TableQuestions) -> StatisticsProgram:
+def survey_table(questions: TableQuestions, excess: float = 1.0) -> StatisticsProgram:
     """The program that makes the statistics.
+
+    Args:
+        excess: the deviation of the noise in the releases, over that of the noise that is accounted for: above 1 where
+            all sites add noise, and some of them are enough. It changes no query, only what is said of the releases.
 
     Raises:
         PrivacyError: epsilon or delta out of range.
     """
-    budget = _Budget.of(questions)
+    budget = _Budget.of(questions, excess)
     if not questions.label:
         budget.skip("values", "rates")
     query = budget.ask("records", blank(RecordCount))
-    n_records = counted(float(in_records((yield query), UNIT)[0]), deviation_of(query))
+    n_records = counted(float(in_records((yield query), UNIT)[0]), budget.said(query))
     known = yield from _kinds(questions, budget, n_records)
     yield from _bounds(questions, budget, known, n_records)
     yield from _names(questions, budget, known)
@@ -247,16 +257,16 @@ def _kinds(questions: TableQuestions, budget: _Budget, n_records: Noisy) -> Gene
     """What kind each column is, and how much of it is missing."""
     query = budget.ask("kinds", blank(KindCounts, n_columns=len(questions.columns)))
     counts = in_records((yield query), UNIT).reshape(-1, N_KINDS)
-    deviation = deviation_of(query)
+    deviation, said = deviation_of(query), budget.said(query)
     known = _Known([], [], [], [])
     total = max(n_records.value, 1.0)
     for column, (numbers, texts, missing) in zip(questions.columns, counts, strict=True):
         more = counted(float(max(numbers, texts)), deviation)
         found = "unknown" if not more.is_shown else "number" if numbers >= texts else "text"
         known.kinds.append(found if found == "unknown" else column.kind or found)
-        known.odd.append(counted(float(texts), deviation).over(total))
+        known.odd.append(counted(float(texts), said).over(total))
         known.present.append(float(numbers))
-        known.missing.append(counted(float(missing), deviation).over(total))
+        known.missing.append(counted(float(missing), said).over(total))
     return known
 
 
@@ -347,7 +357,7 @@ def _cells(
         bins = tuple(known.bins[index] for index in order)
         query = budget.ask("cells", blank(CellCounts, columns=tuple(order), bins=bins))
         counts = query.by_column(in_records((yield query), UNIT))
-        found = {index: (own[:, 0], deviation_of(query)) for index, own in zip(order, counts, strict=True)}
+        found = {index: (own[:, 0], budget.said(query)) for index, own in zip(order, counts, strict=True)}
     columns = []
     for index, asked in enumerate(questions.columns):
         own_bins = known.bins.get(index)
@@ -390,5 +400,5 @@ def _rates(
     )
     counts = query.by_column(in_records((yield query), UNIT))
     for index, table in zip(order, counts, strict=True):
-        columns[index] = replace(columns[index], rates=rates_of(bins[index], table, deviation_of(query)))
+        columns[index] = replace(columns[index], rates=rates_of(bins[index], table, budget.said(query)))
     return columns
