@@ -195,6 +195,8 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "ray": ("Ray", "simulation"),
     "sklearn": ("scikit-learn 1.6 or newer", "sklearn"),
     "sqlalchemy": ("SQLAlchemy", "sql"),
+    "starlette": ("Starlette", "console"),
+    "uvicorn": ("Uvicorn", "console"),
     "xgboost": ("XGBoost", "experiments"),
 }
 """What an ordinary installation may lack: the module that is imported, its package, and the extra that brings it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from hedgerow.cli.console import state_of
 from hedgerow.client.policy import Policy
 from hedgerow.data.site_data import SiteData
 from hedgerow.errors import AggregationError
@@ -140,14 +142,18 @@ def test_after_a_restart_the_journal_counts(federate: Builder, killed: type[Base
 
 
 def everything_told(federation: Federation) -> list[bytes]:
-    """Every report and event of a run, as they go over the wire, without the numbers that are drawn for it."""
+    """Every report and event of a run, as they go over the wire and onto a page, without the numbers that are drawn for
+    it.
+    """
     board = watched(federation)
     told: list[bytes] = []
 
     def tell(event: RunEvent) -> None:
         board(event)
         report = dataclasses.replace(board.report(Traffic()), run_id=bytes(32), epsilon_spent=0.0)
-        told.append(report_bytes(report) + event_bytes(*board.events_since(0)))
+        events, missed = board.events_since(0)
+        page = json.dumps(state_of(report, events, [], "")).encode()
+        told.append(report_bytes(report) + event_bytes(events, missed) + page)
 
     federation.on_event = tell
     federation.run()

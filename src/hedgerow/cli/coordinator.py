@@ -37,7 +37,9 @@ from hedgerow.transport.interface import CountingHub, Hub, Repeats, times
 
 
 @contextmanager
-def published(board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: str | None) -> Iterator[None]:
+def published(
+    board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: str | None, page: Audience | None = None
+) -> Iterator[None]:
     """Tell all who watch how the run is, and at the end how it ended."""
 
     def traffic() -> Traffic:
@@ -46,7 +48,7 @@ def published(board: RunBoard, hub: CountingHub, monitors: Monitors, metrics: st
 
     with ExitStack() as stack:
         stack.callback(monitors.close)
-        audiences: list[Audience] = [monitors]
+        audiences: list[Audience] = [monitors, *([] if page is None else [page])]
         if metrics is not None:
             # An extra: only who asks for metrics needs it.
             from hedgerow.transport.metrics import MetricsServer
@@ -259,8 +261,12 @@ def serve(
     noise: NoiseSource,
     file: RunFile,
     about: EvaluatedModel | SurveyTask | None,
+    page: Audience | None = None,
 ) -> tuple[Outcome, RunSession]:
-    """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line."""
+    """`carry_out`, by `roster`, `identity`, `listen`, `engine`, `metrics` and `json` of the command line.
+
+    Args: page: that of `--console`, which is shown the run.
+    """
     require_masks(plan)
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
     host, port = address_of(arguments.listen, "--listen")
@@ -275,7 +281,7 @@ def serve(
         try:
             if not arguments.json:
                 note(f"Listening on {f'[{host}]' if ':' in host else host}:{hub.port} for {len(pinned.sites)} sites.")
-            with published(board, hub, monitors, arguments.metrics):
+            with published(board, hub, monitors, arguments.metrics, page):
                 yield hub
         except KeyboardInterrupt:
             note("The run can go on: its sites wait, and the same command takes it up again. --abort ends it.")
@@ -337,10 +343,20 @@ def run(arguments: argparse.Namespace) -> None:
         return
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     file = ModelFile(out, None, journal, is_new=arguments.new_run, quiet=arguments.json)
-    outcome, session = serve(arguments, plan, noise, file, None)
-    model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
-    file.save(model)
-    _print(model, session, arguments, out)
+    with ExitStack() as stack:
+        page = None
+        if arguments.console is not None:
+            # An extra: only who wants the page needs it.
+            from hedgerow.cli.console import Console
+
+            page = stack.enter_context(Console(arguments.console, plan))
+        outcome, session = serve(arguments, plan, noise, file, None, page)
+        model = Model(outcome.plan, outcome.ensemble, outcome.ledger, outcome.report, salvaged=outcome.salvaged)
+        file.save(model)
+        _print(model, session, arguments, out)
+        if page is not None:
+            page.show_end(model)
+            page.wait()
 
 
 def _print(model: Model, session: RunSession, arguments: argparse.Namespace, out: Path) -> None:

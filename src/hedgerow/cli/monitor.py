@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         if arguments.once:
             _once(watch, address, as_json=arguments.json)
+        elif arguments.console is not None:
+            _page(watch, arguments.console)
         elif arguments.json:
             _lines(watch)
         else:
@@ -102,6 +104,24 @@ def _lines(watch: GrpcWatch) -> None:
             _print_line("report", described(event.report))
             if event.report.is_over:
                 return
+
+
+def _page(watch: GrpcWatch, place: str) -> None:
+    # An extra: only who wants the page needs it.
+    from hedgerow.cli.console import Console
+
+    known_events = _NewEvents()
+    with Console(place) as page:
+        while True:
+            event = watch.receive(60.0)
+            if isinstance(event, Disconnected):
+                page.lose(event.reason)
+                _raise_if_final(event)
+            elif isinstance(event, Update):
+                page.take(event.report, known_events.of(event))
+                if event.report.is_over:
+                    break
+        page.wait()
 
 
 def _live(watch: GrpcWatch, address: str) -> None:
@@ -161,7 +181,7 @@ _WIDEST = 160
 _KEPT_EVENTS = 200
 _FEW_EVENTS = 8
 _HEAD_LINES = 8
-_PHASES = {
+PHASE_WORDS = {
     "gathering": "waiting for sites to join",
     "waiting-for-sites": "too few sites; waiting for their return",
     "setting-up": "agreeing on keys",
@@ -170,7 +190,7 @@ _PHASES = {
     "collecting-answers": "unmasking the sum",
     "finishing": "handing the result out",
 }
-_STATES = {
+STATE_MARKS = {
     SiteState.ABSENT: ("·", "dim"),
     SiteState.CONNECTED: ("○", "yellow"),
     SiteState.READY: ("●", "green"),
@@ -179,8 +199,8 @@ _STATES = {
     SiteState.LEFT: ("✕", "red"),
     SiteState.DONE: ("✓", "green"),
 }
-_CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.DONE}
-_EVENTS = {
+CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.DONE}
+EVENT_WORDS = {
     "joined": ("connected", ""),
     "left": ("is gone", "red"),
     "ready": ("is ready", "green"),
@@ -280,7 +300,7 @@ class MonitorView:
         elif report.is_over:
             said, style = "FINISHED", "bold green"
         else:
-            phase = _PHASES.get(report.phase, report.phase)
+            phase = PHASE_WORDS.get(report.phase, report.phase)
             said, style = phase[:1].upper() + phase[1:], "bold"
         return Text.assemble((said, style), (where, "dim"))
 
@@ -324,8 +344,8 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     """All sites in the roster's order; if they do not fit, those in trouble, then as many others as fit."""
     shown = list(sites)
     if room is not None and len(shown) > room:
-        troubled = [site for site in sites if site.state not in _CALM]
-        calm = [site for site in sites if site.state in _CALM]
+        troubled = [site for site in sites if site.state not in CALM]
+        calm = [site for site in sites if site.state in CALM]
         shown = [*troubled, *calm][: max(0, room - 1)]
     table = Table(box=None, expand=True, padding=(0, 1), show_edge=False, header_style="dim")
     table.add_column("site", ratio=3, no_wrap=True)
@@ -334,7 +354,7 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     for title in ("rounds", "drops", "refusals"):
         table.add_column(title, justify="right", no_wrap=True)
     for site in shown:
-        mark, style = _STATES.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
+        mark, style = STATE_MARKS.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
         counts = [str(count) if count else "-" for count in (site.rounds, site.dropouts, site.refusals)]
         # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
         table.add_row(Text(site.name), Text(f"{mark} {site.state}", style=style), Text(site.code), *counts)
@@ -351,9 +371,9 @@ def _events(events: Sequence[EventReport], width: int) -> Panel:
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)
     for event in events:
-        said, style = _EVENTS.get(event.kind, (event.kind, ""))
+        said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
         if event.kind == "phase":
-            said, code = _PHASES.get(event.code, event.code), ""
+            said, code = PHASE_WORDS.get(event.code, event.code), ""
         else:
             code = f" ({event.code})" if event.code else ""
         table.add_row(clock_time(event.seconds), Text(f"{event.site} {said}{code}".strip(), style=style))

@@ -102,6 +102,9 @@ _THREADS: dict[str, Any] = {"type": _whole(1), "metavar": "N", "help": "threads 
 _SEED: dict[str, Any] = {
     "type": _whole(0), "metavar": "N", "help": "draw the noise from a seed: for experiments, voids the guarantee",
 }  # fmt: skip
+_CONSOLE: dict[str, Any] = {
+    "metavar": "[HOST:]PORT", "help": "show the run on a page for the browser, on 127.0.0.1 unless a host is given",
+}  # fmt: skip
 _ROSTER: dict[str, Any] = {"metavar": "ROSTER", "help": "who takes part, and by which keys"}
 _HUB_IDENTITY: dict[str, Any] = {"metavar": "FILE", "help": "the coordinator's .private.json"}
 _CONNECT: dict[str, Any] = {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"}
@@ -332,6 +335,7 @@ def _add_coordinator(commands: Any) -> None:
     ways.add_argument("--abort", action="store_true", help=text)
     text = "serve numbers for Prometheus, without authentication; on 127.0.0.1 unless a host is given"
     add("--metrics", metavar="[HOST:]PORT", help=text)
+    add("--console", **_CONSOLE)
     add("--seed", **_SEED)
     add("--json", **_JSON)
 
@@ -398,6 +402,7 @@ def _add_watching(commands: Any) -> None:
     add("--every", type=float, default=0.5, metavar="S", help=text)
     add("--once", action="store_true", help="print how the run is now, and end")
     add("--json", action="store_true", help="print one JSON object per line for every event and report")
+    add("--console", **_CONSOLE)
     add = _command(commands, "ledger", "hedgerow.cli.ledger:run", "show what all runs have cost a site's data")
     add("state", metavar="BOOK", help="a budget book, or a node's folder (`--state`)")
     add("--policy", metavar="FILE", help="the owner's policy: show what is left of its epsilon")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,9 @@ BAND_SHADES = ((2, 0.13), (1, 0.17))
 CLASS_COLOURS = ("#2e7d4f", "#c8781e", "#3c6fb0", "#a8436b", "#7a6cb5", "#8a7a2b", "#2a8c8c", "#8c8c8c")
 
 
-def plot_shapes(model: Model, path: str | Path) -> None:
-    """Draw every feature's shape function into one file (PNG, SVG or PDF, by its ending), the most important first.
+def plot_shapes(model: Model, path: str | Path | BinaryIO) -> None:
+    """Draw every feature's shape function into one file, the most important first: PNG, SVG or PDF, by its ending, and
+    PNG where it is an open file.
 
     All panels share one vertical scale, so heights can be compared. A shape is what the trees on that feature alone
     add to the score, less its mean; trees of several features are not in it, and the subtitle says how much they are.
@@ -337,7 +338,7 @@ def _shortened(name: str, length: int) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
-def save_figure(pyplot: ModuleType, figure: Any, path: str | Path) -> None:
+def save_figure(pyplot: ModuleType, figure: Any, path: str | Path | BinaryIO) -> None:
     """Write and close a figure; EnvironmentFault when the file cannot be written."""
     try:
         figure.savefig(path, facecolor="white")
