@@ -124,7 +124,10 @@ class Console:
             self._note_epsilon(report)
             is_waiting = report.phase in (WAITING, RunState.GATHERING)
             self._waiting_since = (self._waiting_since or report.seconds) if is_waiting else None
-            self._show(state_of(report, self._events, self._curve, self._waiting(report)))
+            state = state_of(report, self._events, self._curve, self._waiting(report))
+            if self._plan is not None and self._plan.name:
+                state["title"] = f"{self._plan.name}, {state['title']}"
+            self._show(state)
 
     def lose(self, reason: str) -> None:
         """The monitor has no connection to the coordinator; the last report stays, with a word above it."""
