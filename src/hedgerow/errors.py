@@ -184,6 +184,7 @@ def _filled(sentence: str, values: Mapping[str, object]) -> str:
 
 
 OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "adbc_driver_postgresql": ("ADBC's PostgreSQL driver", "postgresql"),
     "dp_accounting": ("dp-accounting", "pld"),
     "duckdb": ("DuckDB", "duckdb"),
     "flwr": ("flwr", "flower"),

@@ -239,6 +239,13 @@ def test_site_names() -> None:
     ]
 
 
+def test_a_site_is_not_named_by_the_password_in_its_url() -> None:
+    """Names of sites stand in reports and models."""
+    urls = ["postgresql://user:canary@host#select a/b from t", "duckdb:///x/north.duckdb#select * from t",
+            "postgresql://user:canary@host/south?password=canary#select 1"]  # fmt: skip
+    assert list(named_sites(urls)) == ["database", "north", "south"]
+
+
 def test_demo(tmp_path: Path, hedgerow: Run) -> None:
     """Six real sites, a guarantee that holds, an AUC clearly above chance, and the files that it names."""
     done = hedgerow("demo", "--out", tmp_path / "demo", "--json")

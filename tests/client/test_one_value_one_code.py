@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hedgerow.client.node import Node
 from hedgerow.data.adapters import read_adapter
+from hedgerow.data.adbc_tables import AdbcTable
 from hedgerow.data.columns import MISSING, UNKNOWN, category_indices, days, identifiers, numbers
 from hedgerow.data.faults import Place
 from hedgerow.data.site_data import SiteData, site_data_from_records
@@ -118,7 +119,6 @@ def from_database(folder: Path, rows: list[tuple[Any, ...]], plan: Plan) -> Reco
 @pytest.mark.parametrize("odd", ["unknown", 0.25, b"\xff", None])
 def test_one_text_in_an_untyped_database_column_does_not_recode_the_others(tmp_path: Path, odd: object) -> None:
     """SQLite keeps a type for each cell; the cells of one chunk have nothing to do with each other."""
-    pytest.importorskip("sqlalchemy")
     plan = plan_of(["0.00001", "3"])
     rows = [((1e-05, 3.0)[number % 2], number % 5, ("no", "yes")[number % 2], number) for number in range(400)]
     before = from_database(tmp_path, rows, plan)
@@ -130,7 +130,6 @@ def test_one_text_in_an_untyped_database_column_does_not_recode_the_others(tmp_p
 
 def test_an_identifier_is_the_same_in_every_chunk() -> None:
     """A person whose number is written 7.5 in one chunk and 7.50 in another is one person, at the border of chunks."""
-    pytest.importorskip("sqlalchemy")
     plan = plan_of(unit="person", max_rows_per_unit=1)
     same = [Decimal("7.5"), 7.5, "7.5", " 7.50 ", Decimal("7.5000"), np.float32(7.5), b"7.50"]
     padding = [Decimal(number) for number in range(100, 100 + CHUNK - 3)]
@@ -276,6 +275,7 @@ ARROW = st.sampled_from(
         (st.datetimes(), pa.timestamp("us")),
         (st.datetimes(timezones=st.just(datetime.UTC)), pa.timestamp("us", "UTC")),
         (st.times(), pa.time64("us")),
+        (st.uuids(), pa.uuid()),
     ]
 )
 
@@ -512,15 +512,21 @@ def from_csv(
 SAFE_CELLS = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), TEXT_CELLS.filter(str.isprintable))
 
 
-def from_duckdb(folder: Path, table: pa.Table, plan: Plan) -> Records:
-    """Rows that went through a DuckDB database."""
+def from_duckdb(folder: Path, table: pa.Table, plan: Plan, *, by_adbc: bool) -> Records:
+    """Rows that went through a DuckDB database, read as such or by the door that PostgreSQL's come through."""
     duckdb = pytest.importorskip("duckdb")
     file = folder / "t.duckdb"
     file.unlink(missing_ok=True)
     with duckdb.connect(str(file)) as connection:
         connection.register("given", table)
         connection.execute("create table t as select * from given")
-    return concatenate(read_records(f"duckdb:///{file}#select * from t order by rowid", plan, left_out={}))
+    query = f"{file}#select * from t order by rowid"
+    if by_adbc:
+        pytest.importorskip("adbc_driver_manager")
+        batches = AdbcTable(query, "adbc_driver_duckdb").batches(table.column_names, 3, {})
+        named = (dict(zip(table.column_names, batch, strict=True)) for batch in batches)
+        return concatenate(records_from_columns(columns, plan, left_out={}) for columns in named)
+    return concatenate(read_records(f"duckdb:///{query}", plan, left_out={}))
 
 
 def in_memory(source: str, table: pa.Table) -> Any:
@@ -535,7 +541,7 @@ def in_memory(source: str, table: pa.Table) -> Any:
     return frame.lazy() if source == "polars lazy" else frame
 
 
-TYPED = ["parquet", "duckdb file", "arrow", "pandas", "polars", "polars lazy", "duckdb"]
+TYPED = ["parquet", "duckdb file", "adbc", "arrow", "pandas", "polars", "polars lazy", "duckdb"]
 
 
 @pytest.mark.parametrize("source", ["list", "sql", "csv", "semicolons", "cp1252", *TYPED])
@@ -562,8 +568,8 @@ def test_no_row_changes_another_row(source: str, data: st.DataObject, tmp_path_f
         if source == "parquet":
             pq.write_table(pa.table(columns), folder / "t.parquet")
             return concatenate(read_records(folder / "t.parquet", plan))
-        if source == "duckdb file":
-            return from_duckdb(folder, pa.table(columns), plan)
+        if source in ("duckdb file", "adbc"):
+            return from_duckdb(folder, pa.table(columns), plan, by_adbc=source == "adbc")
         if source in TYPED:
             read_in_memory: Records = records_from_columns(in_memory(source, pa.table(columns)), plan, left_out={})
             return read_in_memory

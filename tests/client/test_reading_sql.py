@@ -68,7 +68,8 @@ def test_a_query_that_does_not_serve_is_refused(factory: ModuleType, database: s
 def test_a_password_in_a_url_is_never_repeated(factory: ModuleType) -> None:
     """An error goes into logs, and the URL holds the database's password."""
     plan = factory.make_plan()
-    for url in ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary://"):
+    urls = ("nowhere://user:canary@host/db", "sqlite:////nonexistent/canary/folder/x.db", "canary://")
+    for url in (*urls, "postgresql://user:canary@localhost:1/db", "postgresql+psycopg2://user:canary@localhost:1/db"):
         with pytest.raises((DataError, EnvironmentFault)) as caught:
             list(read_records(f"{url}#" + "select 1", plan))
         assert "canary" not in str(caught.value)

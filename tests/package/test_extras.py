@@ -20,7 +20,10 @@ from hedgerow.errors import OPTIONAL, EnvironmentFault, missing_extra
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # What a package is imported as, where that is not its name.
-MODULES = {"scikit-learn": "sklearn", "dp-accounting": "dp_accounting", "grpcio": "grpc", "protobuf": "google"}
+MODULES = {
+    "adbc-driver-postgresql": "adbc_driver_postgresql", "dp-accounting": "dp_accounting", "grpcio": "grpc",
+    "protobuf": "google", "scikit-learn": "sklearn",
+}  # fmt: skip
 # What each extra's absence meets first when it is asked for.
 ASKED = {
     "sklearn": "import hedgerow; hedgerow.DPGBDTClassifier",
@@ -35,7 +38,9 @@ ASKED = {
     "from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
     "sqlalchemy": "from hedgerow.data.sources import column_names\n"
-    "column_names('sqlite://#select 1')",
+    "column_names('mysql://#select 1')",
+    "adbc_driver_postgresql": "from hedgerow.data.sources import column_names\n"
+    "column_names('postgresql://#select 1')",
     "duckdb": "from hedgerow.data.sources import column_names\n"
     "column_names('duckdb:///t.duckdb#select 1')",
 }

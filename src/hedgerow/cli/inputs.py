@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -56,10 +57,14 @@ def _site(argument: str) -> tuple[str, str]:
     if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():
         return name, place
     # Not at the top: commands without a table need no pyarrow.
-    from hedgerow.data.sources import ending_of, file_of
+    from hedgerow.data.sources import ending_of, file_of, is_url
 
+    if is_url(argument):
+        # The database's own name, and nothing of what stands before it: there may be a password.
+        _, slash, database = re.split("[?#]", argument, maxsplit=1)[0].partition("://")[2].rpartition("/")
+        return (Path(database).stem if slash else "") or "database", argument
     file = Path(file_of(argument)).name
-    return file[: len(file) - len(ending_of(file))] or file, argument if "://" in argument else str(Path(argument))
+    return file[: len(file) - len(ending_of(file))] or file, str(Path(argument))
 
 
 def check_can_write(path: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -312,7 +313,7 @@ def _say_what_next(
         return
     print_facts([(name, str(path)) for name, path in files.items()])
     if plan is not None:
-        sites = " ".join(f"--site {each}" for each in arguments.sites or [arguments.data])
+        sites = " ".join(f"--site {shlex.quote(each)}" for each in arguments.sites or [arguments.data])
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
         command = typed(f"hedgerow train {files['plan.toml']} {sites}")
         note(f"The plan promises epsilon {epsilon:g} for these statistics and the training together: {command}")

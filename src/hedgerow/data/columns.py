@@ -355,6 +355,9 @@ def _typed(column: Any) -> Any:
     if not isinstance(column, pa.Array):
         return _of_one_kind(list(column))
     if isinstance(column, pa.ExtensionArray):
+        if column.type.extension_name == "arrow.uuid":
+            # Its storage is sixteen bytes, which are no text.
+            return column.to_pylist()
         column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

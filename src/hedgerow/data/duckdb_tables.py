@@ -7,71 +7,32 @@ may read its database, and nothing beside it; name such a file to Hedgerow inste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from hedgerow.data.sql_tables import url_and_query
-from hedgerow.data.tables import existing_file, rechunked, require_columns
-from hedgerow.data.units import RowsLeftOut
+from hedgerow.data.sql_tables import TypedQuery
+from hedgerow.data.tables import existing_file
 from hedgerow.errors import DataError, missing_extra
 
-_SCHEME = "duckdb:///"
 _ALONE: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
 }
 """A query reads neither files, nor variables of this program."""
-_ROWS_PER_BLOCK = 65536
 
 
-class DuckDbTable:
+class DuckDbTable(TypedQuery):
     """What a query gives; see `Table`. The database is opened for reading only, when rows are read and not before.
 
     Args:
-        location: "duckdb:///" and the file, "#", and one SELECT whose columns are named as in the plan; see `SqlTable`.
+        location: "duckdb:///" and the file, "#", and one SELECT whose columns are named as in the plan.
 
     Raises:
         UsageError: code "query-without-url", without a query.
     """
-
-    source = "The query's result"
-    first_row = 1
-
-    def __init__(self, location: str) -> None:
-        url, self._query = url_and_query(location)
-        self._file = url[len(_SCHEME) :] if url.lower().startswith(_SCHEME) else url.partition("://")[2]
-
-    def types(self) -> dict[str, Any]:
-        """See `Table.types`."""
-        with self._asked(1) as reader:
-            return {field.name.strip(): field.type for field in reader.schema}
-
-    def names(self) -> list[str]:
-        """See `Table.names`."""
-        with self._asked(1) as reader:
-            return [name.strip() for name in reader.schema.names]
-
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
-        """See `Table.batches`.
-
-        Raises:
-            DataError: code "data-sql" when the database refuses.
-            EnvironmentFault: code "missing-extra" when DuckDB is not installed.
-        """
-        return rechunked(self._columns(names), chunk_rows, None if left_out is not None else self.source)
-
-    def _columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        with self._asked(_ROWS_PER_BLOCK) as reader:
-            present = [name.strip() for name in reader.schema.names]
-            require_columns(self.source, names, present)
-            at = [present.index(name) for name in names]
-            for batch in reader:
-                yield tuple(batch.column(place) for place in at)
 
     @contextmanager
     def _asked(self, block_rows: int) -> Iterator[Any]:
@@ -80,9 +41,10 @@ class DuckDbTable:
             import duckdb
         except ModuleNotFoundError:
             raise missing_extra("duckdb", "Reading from a DuckDB database") from None
-        existing_file(self._file)
+        file = self._url.partition("://")[2].removeprefix("/")
+        existing_file(file)
         try:
-            with duckdb.connect(self._file, read_only=True, config=_ALONE) as connection:
+            with duckdb.connect(file, read_only=True, config=_ALONE) as connection:
                 result = connection.sql(self._query)
                 if result is None:
                     raise DataError("data-sql", fault="NoRows")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hedgerow.data.adapters import PLAIN, AdaptedTable, Adapter
+from hedgerow.data.adbc_tables import AdbcTable
 from hedgerow.data.csv_tables import CsvTable
 from hedgerow.data.dialects import plain_name, without_declaration
 from hedgerow.data.duckdb_tables import DuckDbTable
@@ -56,6 +57,8 @@ add_source(".csv.gz", CsvTable)
 add_source(".parquet", ParquetTable)
 add_source(".pq", ParquetTable)
 add_source("duckdb", DuckDbTable)
+add_source("postgres", AdbcTable)
+add_source("postgresql", AdbcTable)
 add_source("", SqlTable)
 
 

@@ -1,21 +1,26 @@
-"""Databases, by any URL that SQLAlchemy knows, each asked with one SELECT.
+"""Databases, each asked with one SELECT: any that SQLAlchemy knows, and what those that give Arrow have in common.
 
-What a database says of a failure may quote rows, or the password in the URL, so only the kind of the failure is passed
-on.
+A database whose columns have types gives them as Arrow, block by block (`TypedQuery`). The others give rows of cells;
+SQLite has a type for each. What a database says of a failure may quote rows, or the password in the URL, so only the
+kind of the failure is passed on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
 
-from hedgerow.data.tables import require_columns
+from hedgerow.data.tables import rechunked, require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import DataError, EnvironmentFault, UsageError, missing_extra
+
+_ROWS_PER_FETCH = 256
+"""Rows that there are at once: with more than 700, Python looks through all its objects for garbage again and again."""
 
 
 def url_and_query(location: str) -> tuple[str, str]:
@@ -27,13 +32,12 @@ def url_and_query(location: str) -> tuple[str, str]:
     return location[: place.start()], location[place.start() + 1 :]
 
 
-class SqlTable:
+class _Query:
     """What a query gives; see `Table`. The database is asked when rows are read, and not before.
 
     Args:
-        location: a URL as SQLAlchemy takes it, "#", and one SELECT whose columns are named as in the plan; others are
-            ignored. Order it by a key: which rows of a unit are used must not depend on the order in which the database
-            happens to give them.
+        location: a URL, "#", and one SELECT whose columns are named as in the plan; others are ignored. Order it by a
+            key: which rows of a unit are used must not depend on the order in which the database happens to give them.
 
     Raises:
         UsageError: code "query-without-url", without a query.
@@ -44,6 +48,63 @@ class SqlTable:
 
     def __init__(self, location: str) -> None:
         self._url, self._query = url_and_query(location)
+
+    def _places(self, names: Sequence[str], present: Sequence[str]) -> list[int]:
+        """Where the wanted columns are; DataError unless each is there once."""
+        require_columns(self.source, names, present)
+        return [present.index(name) for name in names]
+
+
+class TypedQuery(_Query, ABC):
+    """A query to a database whose columns have types, which come as Arrow; see `Table`."""
+
+    is_typed = True
+    rows_per_block = 65536
+
+    def types(self) -> dict[str, Any]:
+        """See `Table.types`; the database is asked, and no row taken."""
+        with self._asked(1) as reader:
+            return {field.name.strip(): self._type(field) for field in reader.schema}
+
+    def names(self) -> list[str]:
+        """See `Table.names`; the database is asked, and no row taken."""
+        with self._asked(1) as reader:
+            return [name.strip() for name in reader.schema.names]
+
+    def batches(
+        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """See `Table.batches`.
+
+        Raises:
+            DataError: code "data-sql" when the database refuses.
+            EnvironmentFault: code "missing-extra" when the database's driver is not installed.
+        """
+        return rechunked(self._columns(names), chunk_rows, None if left_out is not None else self.source)
+
+    def _columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        with self._asked(self.rows_per_block) as reader:
+            at = self._places(names, [name.strip() for name in reader.schema.names])
+            for place in at:
+                self._require_meant(reader.schema.field(place))
+            for batch in reader:
+                yield tuple(batch.column(place) for place in at)
+
+    def _type(self, field: Any) -> Any:
+        """The Arrow type that a column counts as."""
+        return field.type
+
+    def _require_meant(self, field: Any) -> None:
+        """Raise DataError, code "data-wrong-type", for a column whose cells are not what its type says."""
+        return None
+
+    @abstractmethod
+    def _asked(self, block_rows: int) -> AbstractContextManager[Any]:
+        """An Arrow reader of the query's result, while the database is open; its own errors are "data-sql"."""
+
+
+class SqlTable(_Query):
+    """What a query gives, row by row, by any URL as SQLAlchemy takes it; see `Table`."""
 
     def types(self) -> dict[str, Any]:
         """See `Table.types`: text, for a query's columns have no types before its rows."""
@@ -64,11 +125,8 @@ class SqlTable:
             EnvironmentFault: code "missing-extra" when SQLAlchemy, or the database's own driver, is not installed.
         """
         with self._asked() as result:
-            present = [str(name) for name in result.keys()]
-            require_columns(self.source, names, present)
-            at = [present.index(name) for name in names]
-            for rows in result.partitions(chunk_rows):
-                yield tuple([row[place] for row in rows] for place in at)
+            at = self._places(names, [str(name).strip() for name in result.keys()])
+            yield from _in_columns(result.fetchmany, at, chunk_rows)
 
     @contextmanager
     def _asked(self) -> Iterator[Any]:
@@ -88,6 +146,22 @@ class SqlTable:
             raise _missing_driver(getattr(absent, "name", None)) from None
         except SQLAlchemyError as fault:
             raise DataError("data-sql", fault=type(fault).__name__) from None
+
+
+def _in_columns(
+    fetch: Callable[[int], Sequence[Sequence[Any]]], at: Sequence[int], chunk_rows: int
+) -> Iterator[tuple[list[Any], ...]]:
+    """The cells at some places of all rows that are left, as lists of at most `chunk_rows`."""
+    while True:
+        columns: tuple[list[Any], ...] = tuple([] for _ in at)
+        n_rows = 0
+        while n_rows < chunk_rows and (rows := fetch(min(_ROWS_PER_FETCH, chunk_rows - n_rows))):
+            n_rows += len(rows)
+            for column, place in zip(columns, at, strict=True):
+                column.extend([row[place] for row in rows])
+        if not n_rows:
+            return
+        yield columns
 
 
 def _keep_odd_bytes(connection: Any, _: object) -> None:
