@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "secagg": {"crypto"},
     "rounds": {"plan", "protocol", "privacy", "crypto", "secagg"},
     "transport": {"plan", "protocol"},
+    "study": {"plan", "protocol", "crypto", "storage", "transport"},
     "trees": {"plan", "protocol", "losses"},
     "data": {"plan", "protocol", "losses", "privacy", "trees", "survey"},
     "evaluation": {"plan", "protocol", "losses", "privacy", "trees"},

@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.codec import VERSION
 from hedgerow.protocol import hedgerow_pb2 as pb
-from hedgerow.transport.grpc_link import JOIN, WATCH
+from hedgerow.transport.grpc_link import ENROL, JOIN, WATCH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROTO = "hedgerow/protocol/hedgerow.proto"
@@ -48,6 +48,7 @@ def test_both_sides_call_the_methods_of_the_file() -> None:
     """The services are those that are served, and their names have the version of all that is said there."""
     services = pb.DESCRIPTOR.services_by_name.values()
     assert {f"/{service.full_name}/{method.name}" for service in services for method in service.methods} == {
+        ENROL,
         JOIN,
         WATCH,
     }

@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_coordinator(commands)
     _add_node(commands)
     _add_watching(commands)
+    _add_study(commands)
     _add_parties(commands)
     return parser
 
@@ -414,6 +415,67 @@ def _add_watching(commands: Any) -> None:
     text = "list what coordinators have asked this site for, and the answers"
     add("--invitations", action="store_true", help=text)
     add("--json", action="store_true", help="print one JSON object instead of text")
+
+
+_STUDY: dict[str, Any] = {"metavar": "FOLDER", "help": "the study's folder (this one, or the only one below it)"}
+_JOIN_END = """\
+The keys that it makes stay in the folder STUDY-PARTY beside the invitation. Started again, it goes on where it was.
+"""
+
+
+def _add_run(add: Add) -> None:
+    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    add("--seed", **_SEED)
+    add("--study", **_STUDY)
+    add("--json", **_JSON)
+
+
+def _add_study(commands: Any) -> None:
+    """Add `study` and `join`."""
+    actions = _group(commands, "study", "coordinate a study: invite sites, confirm them, carry runs out")
+    add = _command(actions, "new", "hedgerow.cli.study:new", "make a study's folder: keys and plan")
+    add("name", metavar="NAME", help="the study's name, and its folder's")
+    add("--plan", required=True, metavar="PLAN", help="the plan of its first run")
+    add("--listen", required=True, metavar="HOST:PORT", help="where this machine listens")
+    add("--address", metavar="HOST:PORT", help="where sites dial, if that is another address (--listen)")
+    add = _command(actions, "invite", "hedgerow.cli.study:invite", "write one invitation file for each party")
+    add("sites", nargs="*", metavar="SITE", help="the sites' names")
+    text = "a party that may watch runs and do nothing else; repeat"
+    add("--monitor", action="append", default=[], dest="monitors", metavar="NAME", help=text)
+    text = "what a site is asked to allow over all runs, in the policy that it is to confirm (the plan's)"
+    add("--max-epsilon", type=_above_zero, metavar="E", help=text)
+    add("--policy", metavar="FILE", help="the policy that sites are to confirm, in place of one made from the plan")
+    add("--again", action="store_true", help="write new invitations; the old ones of these parties are void")
+    add("--study", **_STUDY)
+    add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", "expect an invited party no more")
+    add("party", metavar="PARTY")
+    add("--study", **_STUDY)
+    text = "say that a party has read these words: its keys are pinned"
+    add = _command(actions, "confirm", "hedgerow.cli.study:confirm", text)
+    add("words", nargs="+", metavar="PARTY=WORDS", help='as north="apple river stone lamp"')
+    add("--study", **_STUDY)
+    text = "wait for all parties, compare their words, and carry out the first run"
+    add = _command(actions, "serve", "hedgerow.cli.study:serve", text)
+    text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
+    add("--confirm", action="append", default=[], metavar="PARTY=WORDS", help=text)
+    _add_run(add)
+    add = _command(actions, "list", "hedgerow.cli.study:show", "say who takes part, and which runs there were")
+    add("--study", **_STUDY)
+    add("--json", **_JSON)
+    add = _command(commands, "join", "hedgerow.cli.join:run", "take part in a study, by its invitation", _JOIN_END)
+    add("invitation", metavar="INVITATION", help="the file that the coordinator sent")
+    text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
+    add("--data", metavar="DATA", help=text)
+    add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
+    text = "what the budget of these rows is counted for, the same name for ever (the table's)"
+    add("--data-set", metavar="NAME", help=text)
+    add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")
+    add("--yes", action="store_true", help="agree to plan and policy unasked; the words are compared anyway")
+    add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
+    add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
+    add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
+    add("--threads", **_THREADS)
+    add("--json", **_JSON)
 
 
 def _add_parties(commands: Any) -> None:

@@ -28,6 +28,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(_content(plan, expected, n_sites))
         return
+    show(plan, expected, n_sites)
+
+
+def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
+    """Print what a plan costs, for a person."""
     print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
     print(f"digest {plan.digest}\n")
     print("Privacy")

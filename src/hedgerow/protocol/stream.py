@@ -53,6 +53,8 @@ class WireCode(StrEnum):
     TLS_REFUSED = "tls-refused"
     WRONG_COORDINATOR = "wrong-coordinator"
     TOO_MANY_MONITORS = "too-many-monitors"
+    INVITATION_UNKNOWN = "invitation-unknown"
+    INVITATION_USED = "invitation-used"
     CLOSED = "closed"
 
 
@@ -64,6 +66,8 @@ FINAL = frozenset(
         WireCode.ROSTER_MISMATCH,
         WireCode.PLAN_MISMATCH,
         WireCode.DUPLICATE_NODE,
+        WireCode.INVITATION_UNKNOWN,
+        WireCode.INVITATION_USED,
     }
 )
 """After these a node stops; after all others it tries again with back-off."""
@@ -99,13 +103,18 @@ Read = TypeVar("Read", bound=Encoded)
 
 
 class StreamKind(IntEnum):
-    """The kind bytes of what a stream and a monitor say besides messages of a run."""
+    """The kind bytes of what a stream, a monitor and a party that enrols say besides messages of a run."""
 
     INTRODUCTION = 64
     ADMITTANCE = 65
     FAREWELL = 66
     WATCH_REQUEST = 67
     TOLD = 68
+    KNOCK = 69
+    CHALLENGE = 70
+    OPENING = 71
+    ASKING = 72
+    STANDING = 73
 
 
 _OF_STREAMS = tuple(head(kind) for kind in StreamKind)

@@ -103,19 +103,26 @@ def _name_in(names: Mapping[bytes, str], context: Any, otherwise: str) -> str:
     return otherwise
 
 
-class _Server:
+class TlsServer:
     """A port that serves over mutual TLS until it is stopped; everything runs in the event loop."""
 
     def __init__(
-        self, identity: PrivateIdentity, guests: Sequence[PublicIdentity], door: Door, settings: LinkSettings, most: int
+        self,
+        identity: PrivateIdentity,
+        guests: Sequence[PublicIdentity] | None,
+        door: Door,
+        settings: LinkSettings,
+        most: int,
     ) -> None:
-        """Args: guests: whose certificates complete a handshake; each method then asks whose it is; most: bytes."""
+        """Args: guests: whose certificates complete a handshake; each method then asks whose it is; None: no one is
+        asked for a certificate; most: bytes.
+        """
         own = identity.public.certificate_pem
         self._credentials = grpc.ssl_server_credentials(
             [(identity.tls_key, own)],
             # gRPC wants at least one; the coordinator's own certificate opens no method.
-            root_certificates=b"".join(guest.certificate_pem for guest in guests) or own,
-            require_client_auth=True,
+            root_certificates=None if guests is None else b"".join(guest.certificate_pem for guest in guests) or own,
+            require_client_auth=guests is not None,
         )
         self._server = grpc.aio.server(options=[*channel_options(settings, most), *door.options])
         self._door = door
@@ -347,7 +354,7 @@ class GrpcHub:
             handlers.append(self._monitors.handler(self._door))
         handlers.append(_OtherVersions(self._refuse))
         guests, most = (*self._roster.sites, *watching), self._settings.max_message_bytes
-        self._server = _Server(self._identity, guests, self._door, self._settings, most)
+        self._server = TlsServer(self._identity, guests, self._door, self._settings, most)
         return await self._server.start(address, handlers, "The coordinator cannot listen")
 
     async def _stop(self) -> None:
@@ -489,5 +496,5 @@ class MonitorServer:
     async def _start(self, address: HubAddress) -> int:
         n_guests = len(self._roster.monitors) * MONITOR_CONNECTIONS
         door = Door(places(address.host, n_guests, n_guests), DEFAULTS.idle_seconds)
-        self._server = _Server(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
+        self._server = TlsServer(self._identity, self._roster.monitors, door, DEFAULTS, MAX_REPORT_BYTES)
         return await self._server.start(address, [self._monitors.handler(door)], "Monitors cannot be served")

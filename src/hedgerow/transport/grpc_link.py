@@ -36,6 +36,9 @@ SERVICE, METHOD = JOIN[1:].split("/")
 WATCH = "/hedgerow.wire.v4.Monitor/Watch"
 """The method of hedgerow.proto that monitors call."""
 WATCH_SERVICE, WATCH_METHOD = WATCH[1:].split("/")
+ENROL = "/hedgerow.wire.v4.Study/Enrol"
+"""The method of hedgerow.proto that invited parties call."""
+ENROL_SERVICE, ENROL_METHOD = ENROL[1:].split("/")
 _ON_THE_WAY = 4 << 20
 """Bytes of a stream that its reader has not taken yet: 40 MB a second over a distance of 100 ms."""
 LEAST_SPEED = 256 << 10

@@ -130,14 +130,18 @@ class _Dialler:
         """Wait until the party above has read enough for the next connection."""
 
     def _why(self, error: grpc.aio.AioRpcError) -> WireRefusal:
-        """gRPC gives one status for all that goes wrong before a stream; only its text tells them apart."""
-        text = error.details() or ""
-        if "CERTIFICATE_VERIFY_FAILED" in text or "Hostname Verification" in text or "Peer name" in text:
-            return WireRefusal(WireCode.WRONG_COORDINATOR)
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            is_refused = "andshake" in text or "Socket closed" in text or "Broken pipe" in text
-            return WireRefusal(WireCode.TLS_REFUSED if is_refused else WireCode.UNREACHABLE)
-        return lost(error)
+        return why_not_connected(error)
+
+
+def why_not_connected(error: grpc.aio.AioRpcError) -> WireRefusal:
+    """gRPC gives one status for all that goes wrong before a stream; only its text tells them apart."""
+    text = error.details() or ""
+    if "CERTIFICATE_VERIFY_FAILED" in text or "Hostname Verification" in text or "Peer name" in text:
+        return WireRefusal(WireCode.WRONG_COORDINATOR)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        is_refused = "andshake" in text or "Socket closed" in text or "Broken pipe" in text
+        return WireRefusal(WireCode.TLS_REFUSED if is_refused else WireCode.UNREACHABLE)
+    return lost(error)
 
 
 class GrpcUplink(_Dialler):

@@ -1,0 +1,243 @@
+"""``hedgerow join``: a site's way from an invitation to a run, and a monitor's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+from hedgerow.cli import check, monitor, node, privacy
+from hedgerow.cli.inputs import read_policy, read_text
+from hedgerow.cli.output import note, print_facts
+from hedgerow.cli.study import policy_of
+from hedgerow.client.policy import parse_policy
+from hedgerow.codec import Encoded
+from hedgerow.data.sources import file_of, is_url
+from hedgerow.errors import PolicyRefusal, UsageError
+from hedgerow.local.forecast import forecast
+from hedgerow.plan.plan import Plan, parse_plan
+from hedgerow.protocol.enrolment import Standing
+from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
+from hedgerow.server.run import SMALLEST_COHORT
+from hedgerow.study.enrolment import Applicant, Ends, are_same_words
+from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
+from hedgerow.transport.grpc_enrolment import enrol
+from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
+
+_SECONDS_BETWEEN_QUESTIONS = 1.0
+_LONGEST_PAUSE = 10.0
+_SERVES_NODES = {WireCode.TLS_REFUSED, WireCode.CONNECTION_LOST}
+"""What one hears who has no certificate to show, once the coordinator wants one: the run has begun."""
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Agree, enrol, have the words compared, and take part."""
+    invitation = read_invitation(Path(arguments.invitation))
+    folder = Path(arguments.folder or Path(arguments.invitation).parent / f"{invitation.study}-{invitation.party}")
+    if arguments.confirm is not None:
+        _confirm(invitation, folder, arguments.confirm)
+        return
+    if invitation.role is Role.SITE and arguments.data is None and arguments.held_out is None:
+        raise UsageError("usage-no-rows")
+    _make_room(invitation, folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        kept = notes.read("invitation")
+        if notes.read("refused") is not None:
+            raise UsageError("words-differ", name=invitation.party)
+        identity = _identity(folder, invitation)
+        if kept is None:
+            _agree(arguments, invitation, folder)
+            notes.write(invitation=invitation.digest())
+        if notes.read("settled") is None:
+            _enrol(invitation, folder, identity, notes)
+    _take_part(arguments, invitation, folder)
+
+
+def _make_room(invitation: Invitation, folder: Path) -> None:
+    """Set aside what an earlier invitation has left; raises UsageError where it has led to a roster."""
+    if not (folder / "enrolment.db").is_file():
+        return
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        if notes.read("invitation") in (None, invitation.digest()):
+            return
+    if (folder / ROSTER).exists():
+        raise UsageError("invitation-replaced", folder=folder)
+    places = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+    place = next(place for place in places if not place.exists())
+    folder.rename(place)
+    note(f"{folder} belongs to another invitation, which came to nothing. It is set aside as {place}.")
+
+
+def _identity(folder: Path, invitation: Invitation) -> PrivateIdentity:
+    """The keys of this party, made where they stay."""
+    private = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
+    return read_private(private) if private.exists() else create_identity(folder, invitation.party, invitation.role)[0]
+
+
+# What the owner agrees to -------------------------------------------------------------------------------------------
+
+
+def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) -> None:
+    """Show what the study asks for, ask once, and write plan and policy; raises PolicyRefusal "not-agreed"."""
+    plan = parse_plan(invitation.plan)
+    print_facts(
+        [
+            ("study", invitation.study),
+            ("you are", f"{invitation.party} ({invitation.role.value})"),
+            ("coordinator", f"{invitation.address}, {invitation.coordinator.fingerprint()}"),
+        ]
+    )
+    (folder / PLAN).write_text(invitation.plan, encoding="utf-8")
+    if invitation.role is Role.SITE:
+        _show_site(arguments, invitation, plan, folder)
+    if not arguments.yes and not _says_yes("Take part in this study, by this policy?"):
+        raise PolicyRefusal("not-agreed")
+
+
+def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> None:
+    print()
+    privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
+    print()
+    table = arguments.data or arguments.held_out
+    check.run(argparse.Namespace(plan=str(folder / PLAN), data=table, json=False))
+    if arguments.policy is None:
+        name = arguments.data_set or _name_of(table)
+        text = policy_of(invitation.policy, name)
+        (folder / POLICY).write_text(text, encoding="utf-8")
+    else:
+        text = read_text(arguments.policy)
+    parse_policy(text).check_plan(plan)
+    print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
+    print("".join(f"  {line}\n" for line in text.splitlines()))
+
+
+def _name_of(table: str) -> str:
+    """What the budget of a table is counted for, unless its owner says so."""
+    if is_url(table):
+        raise UsageError("usage-data-set")
+    return Path(file_of(table)).name.partition(".")[0]
+
+
+def _says_yes(question: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("usage-yes")
+    return input(f"{question} [yes/no] ").strip().lower() in ("y", "yes")
+
+
+# Enrolment ----------------------------------------------------------------------------------------------------------
+
+
+def _ends(invitation: Invitation, identity: PrivateIdentity) -> Ends:
+    return Ends(invitation.digest(), invitation.secret, invitation.coordinator, identity.public)
+
+
+def _confirm(invitation: Invitation, folder: Path, said: str) -> None:
+    """Take note that the operator has read these words; raises UsageError."""
+    if not (folder / "enrolment.db").is_file():
+        raise UsageError("not-enrolled", name=invitation.party)
+    with closing(Notebook(folder / "enrolment.db")) as notes:
+        if notes.read("invitation") != invitation.digest() or notes.read("challenge") is None:
+            raise UsageError("not-enrolled", name=invitation.party)
+        identity = _identity(folder, invitation)
+        applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
+        if not are_same_words(said, applicant.words):
+            raise UsageError("words-differ", name=invitation.party)
+        notes.write(confirmed=b"1")
+    note("The words are confirmed. A `hedgerow join` that waits for them goes on by itself.")
+
+
+def _enrol(invitation: Invitation, folder: Path, identity: PrivateIdentity, notes: Notebook) -> None:
+    """From the first message to the roster; raises WireRefusal, UsageError and RemoteProtocolError."""
+    applicant = Applicant(_ends(invitation, identity), identity, notes, os.urandom)
+    if applicant.roster is None:
+        line = _Line(invitation)
+        opening = applicant.opening(line.ask(applicant.knock()))
+        first_of(Standing, line.ask(opening))
+        note(f"Your words: {applicant.words}")
+        _compare(invitation, notes)
+        note("Waiting for the other parties, and for the coordinator to confirm all of them.")
+        while applicant.roster is None:
+            before = applicant.asking()
+            applicant.take(line.ask(before))
+            if applicant.asking() == before:
+                time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+    if applicant.roster is not None:
+        (folder / ROSTER).write_text(applicant.roster.to_toml(), encoding="utf-8")
+        words = (notes.read("roster_words") or b"").decode()
+        note(f"The roster's words, the same at every party: {words}")
+    try:
+        # Only who has heard that all have the roster stops to serve this.
+        first_of(Standing, _Line(invitation, _SERVES_NODES).ask(applicant.asking()))
+    except WireRefusal as refusal:
+        if refusal.wire_code not in _SERVES_NODES:
+            raise
+    notes.write(settled=b"1")
+
+
+def _compare(invitation: Invitation, notes: Notebook) -> None:
+    """Wait until a person says that the words are the same at the other end; raises UsageError "words-differ"."""
+    if notes.read("confirmed") is not None:
+        return
+    note(f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words.")
+    if sys.stdin is not None and sys.stdin.isatty():
+        if not _says_yes("Are all four the same, in the same order?"):
+            notes.write(refused=b"1")
+            raise UsageError("words-differ", name=invitation.party)
+        notes.write(confirmed=b"1")
+        return
+    note('Once they are the same: hedgerow join INVITATION --confirm "the words that they read to you"')
+    while notes.read("confirmed") is None:
+        time.sleep(_SECONDS_BETWEEN_QUESTIONS / 2)
+
+
+class _Line:
+    """Asks the coordinator, and asks again while it cannot be reached.
+
+    Args: invitation; ends_with: codes after which it is of no use to try again, besides those that are final.
+    """
+
+    def __init__(self, invitation: Invitation, ends_with: set[WireCode] | None = None) -> None:
+        self._invitation = invitation
+        self._ends_with = {WireCode.WRONG_COORDINATOR, WireCode.MALFORMED, *(ends_with or ())}
+        self._said = ""
+
+    def ask(self, message: Encoded) -> bytes:
+        """The answer, which is not read yet; raises WireRefusal."""
+        pause = _SECONDS_BETWEEN_QUESTIONS
+        while True:
+            try:
+                return enrol(self._invitation.address, self._invitation.coordinator, message.to_bytes())
+            except WireRefusal as refusal:
+                if refusal.is_final or refusal.wire_code in self._ends_with:
+                    raise
+                if refusal.code != self._said:
+                    self._said = refusal.code
+                    note(f"{refusal.what} This end tries again. ({refusal.code})")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path) -> None:
+    identity = str(folder / f"{invitation.party}{PRIVATE_SUFFIX}")
+    common = {"roster": str(folder / ROSTER), "identity": identity, "connect": invitation.address}
+    if invitation.role is Role.MONITOR:
+        monitor.run(argparse.Namespace(**common, json=arguments.json, every=0.5, once=False))
+        return
+    policy = arguments.policy or str(folder / POLICY)
+    read_policy(policy)
+    budget = arguments.budget or str(Path(arguments.invitation).parent / f"{invitation.party}-budget.db")
+    given = {
+        "data": arguments.data, "query": None, "arrivals": None, "held_out": arguments.held_out,
+        "held_out_query": None, "models": None, "plan": str(folder / PLAN), "policy": policy, "engine": "grpc",
+        "state": str(folder / "state"), "budget": budget, "leave": False, "threads": arguments.threads,
+        "json": arguments.json,
+    }  # fmt: skip
+    node.run(argparse.Namespace(**common, **given))

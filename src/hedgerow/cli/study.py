@@ -1,0 +1,324 @@
+"""``hedgerow study``: the coordinator's side of a study, from one plan and invitations to runs and their history."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hedgerow.cli import coordinator
+from hedgerow.cli.inputs import address_of, listed, read_plan, read_text
+from hedgerow.cli.output import note, print_facts, print_json
+from hedgerow.client.policy import parse_policy
+from hedgerow.errors import UsageError
+from hedgerow.plan.plan import Plan
+from hedgerow.study.enrolment import Guest, Reception
+from hedgerow.study.files import (
+    COORDINATOR,
+    PLAN,
+    ROSTER,
+    SUFFIX,
+    Invitation,
+    StudyBook,
+    new_secret,
+    write_private,
+)
+from hedgerow.transport.connections import allow_many_connections
+from hedgerow.transport.grpc_enrolment import EnrolmentServer
+from hedgerow.transport.grpc_hub import HubAddress
+from hedgerow.transport.identities import (
+    PRIVATE_SUFFIX,
+    PrivateIdentity,
+    Role,
+    check_name,
+    create_identity,
+    read_private,
+    write_new,
+)
+
+_SECONDS_BETWEEN_LOOKS = 0.3
+_ANY_HOST = {"0.0.0.0", "::"}
+"""Where a coordinator may listen, and no one can dial."""
+
+
+# A study and its parties --------------------------------------------------------------------------------------------
+
+
+def new(arguments: argparse.Namespace) -> None:
+    """Make a study's folder: the coordinator's keys, the plan, and a book of guests."""
+    name, plan = check_name(arguments.name), read_plan(arguments.plan)
+    coordinator.require_masks(plan)
+    host, _ = address_of(arguments.listen, "--listen")
+    address = arguments.address or arguments.listen
+    address_of(address, "--address")
+    if host in _ANY_HOST and not arguments.address:
+        raise UsageError("study-address", listen=arguments.listen)
+    folder = Path(name)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise UsageError("study-exists", folder=folder) from None
+    identity, _, _ = create_identity(folder, COORDINATOR, Role.COORDINATOR)
+    (folder / PLAN).write_text(read_text(arguments.plan), encoding="utf-8")
+    StudyBook.create(folder, {"name": name, "listen": arguments.listen, "address": address}).close()
+    print_facts(
+        [
+            ("study", f"{name}, in the folder {folder}"),
+            ("plan", f"{plan.name}, epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g}"),
+            ("sites dial", address),
+            ("fingerprint", identity.public.fingerprint()),
+        ]
+    )
+    note(f"Next: `hedgerow study invite SITE ...`. {folder} holds the coordinator's keys: keep it, and back it up.")
+
+
+def folder_of(given: str | None) -> Path:
+    """A study's folder: as given, this one, or the only one below it; raises UsageError "study-folder"."""
+    if given is not None:
+        return Path(given)
+    here = Path()
+    if (here / "study.db").is_file():
+        return here
+    found = sorted(place.parent for place in here.glob("*/study.db"))
+    if len(found) != 1:
+        raise UsageError("study-folder", folder="." if not found else listed(map(str, found)))
+    return found[0]
+
+
+def _identity(book: StudyBook) -> PrivateIdentity:
+    return read_private(book.folder / f"{COORDINATOR}{PRIVATE_SUFFIX}")
+
+
+def _proposed(arguments: argparse.Namespace, plan: Plan) -> str:
+    """The policy that sites are asked to confirm, without the name of their data; raises UsageError."""
+    if arguments.policy is not None:
+        text = read_text(arguments.policy)
+    else:
+        most = plan.privacy.epsilon if arguments.max_epsilon is None else arguments.max_epsilon
+        text = f"max_epsilon = {most}\ndelta = {plan.privacy.delta}\n"
+        if plan.privacy.noise != "distributed":
+            text += f'noise = ["{plan.privacy.noise}"]\n'
+    parse_policy(policy_of(text, "the data")).check_plan(plan)
+    return text
+
+
+def policy_of(proposed: str, data_set: str) -> str:
+    """A policy's text, out of a proposal and what the owner calls the data."""
+    heads = {line.partition("=")[0].strip() for line in proposed.splitlines()}
+    lines = ["version = 1"] if "version" not in heads else []
+    if "data_set" not in heads:
+        # A basic string of TOML: names of data may have quotes in them.
+        shown = data_set.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'data_set = "{shown}"')
+    return "\n".join([*lines, proposed])
+
+
+def invite(arguments: argparse.Namespace) -> None:
+    """Write one invitation for each party."""
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        plan, identity = read_plan(str(book.folder / PLAN)), _identity(book)
+        policy = _proposed(arguments, plan)
+        given = ((Role.SITE, arguments.sites), (Role.MONITOR, arguments.monitors))
+        parties = [(name, role) for role, names in given for name in names]
+        if not parties:
+            raise UsageError("nobody-invited")
+        for name, role in parties:
+            if check_name(name) == COORDINATOR:
+                raise UsageError("invited-already", name=name)
+            place = book.folder / f"{name}{SUFFIX}"
+            if place.exists() and not arguments.again:
+                raise UsageError("invitation-exists", path=place)
+            invitation = Invitation(
+                book.fact("name"), name, role, identity.public, book.fact("address"),
+                read_text(str(book.folder / PLAN)), policy if role is Role.SITE else "", new_secret(),
+            )  # fmt: skip
+            book.invite(invitation)
+            place.unlink(missing_ok=True)
+            write_private(place, invitation.to_text())
+            print(place)
+    note(
+        "Send each file to its party; whoever uses one first is that party until you compare the words. Then: "
+        "`hedgerow study serve`."
+    )
+
+
+def withdraw(arguments: argparse.Namespace) -> None:
+    """Take an invitation back: the roster is made without this party."""
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        book.withdraw(arguments.party)
+        (book.folder / f"{arguments.party}{SUFFIX}").unlink(missing_ok=True)
+    note(f"{arguments.party} is not expected any more.")
+
+
+def confirm(arguments: argparse.Namespace) -> None:
+    """Pin the keys of parties whose words the operator has compared."""
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        _confirm(book, arguments.words)
+
+
+def _confirm(book: StudyBook, given: Sequence[str]) -> None:
+    coordinator_keys = _identity(book).public
+    for each in given:
+        name, equals, words = each.partition("=")
+        if not equals:
+            raise UsageError("usage-confirm", each=each)
+        book.confirm(name, words, coordinator_keys)
+        note(f"{name} is confirmed.")
+
+
+# Enrolment ----------------------------------------------------------------------------------------------------------
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Wait for all parties, have their words compared, send the roster, and carry out the first run."""
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        _confirm(book, arguments.confirm)
+        if not (book.folder / ROSTER).is_file():
+            _receive(book)
+        folder = book.folder
+        last, is_over = newest_run(folder)
+        listen = book.fact("listen")
+    if is_over:
+        note(f"Run {last} is over: {run_folder(folder, last)}. `hedgerow study run` begins another.")
+        return
+    carry_out(folder, max(last, 1), listen, arguments)
+
+
+def _receive(book: StudyBook) -> None:
+    """Serve the parties until all have the roster."""
+    identity = _identity(book)
+    guests = book.guests()
+    if not any(guest.role is Role.SITE for guest in guests):
+        raise UsageError("nobody-invited")
+    reception = Reception(identity.public, book, os.urandom)
+    host, port = address_of(book.fact("listen"), "--listen")
+    allow_many_connections()
+    server = EnrolmentServer(
+        identity, HubAddress(host, port), len(guests), lambda message: reception.answer(message).to_bytes()
+    )
+    try:
+        note(f"Listening on {book.fact('listen')} for {listed(guest.name for guest in guests)}.")
+        lines = _Lines(book, identity)
+        while not lines.look():
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    finally:
+        server.close()
+    roster = book.roster
+    if roster is not None:
+        write_new(book.folder / ROSTER, roster.to_toml())
+
+
+class _Lines:
+    """Says what becomes of the guests, and asks the operator about each one's words."""
+
+    def __init__(self, book: StudyBook, identity: PrivateIdentity) -> None:
+        self._book, self._coordinator = book, identity.public
+        self._said = set[str]()
+
+    def look(self) -> bool:
+        """Whether all parties have the roster."""
+        guests = self._book.guests()
+        for guest in guests:
+            if guest.party is not None and not guest.is_confirmed:
+                self._introduce(guest)
+        if not all(guest.is_confirmed for guest in guests):
+            return False
+        self._book.close_roster(self._coordinator)
+        self._say("All parties are confirmed. Each is sent the roster.")
+        if words := self._book.roster_words:
+            self._say(f"The roster's words, the same at every party: {words}")
+        guests = self._book.guests()
+        if missing := [guest.name for guest in guests if not guest.has_all]:
+            self._say(f"Waiting for {listed(missing)} to take the roster.")
+        return not missing
+
+    def _introduce(self, guest: Guest) -> None:
+        words = guest.words(self._coordinator)
+        self._say(f"{guest.name} has enrolled. Its words: {words}")
+        if sys.stdin is not None and sys.stdin.isatty():
+            said = input(f"Call {guest.name}. Which four words do they read to you? ")
+            try:
+                self._book.confirm(guest.name, said, self._coordinator)
+                self._say(f"{guest.name} is confirmed.")
+            except UsageError as fault:
+                note(f"{fault.what} {fault.remedy}")
+        else:
+            self._say(f'Call {guest.name}, and then: hedgerow study confirm {guest.name}="the words that they read"')
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            note(text)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+def run_folder(folder: Path, number: int) -> Path:
+    """Where the files of a run are."""
+    return folder / f"run-{number}"
+
+
+def newest_run(folder: Path) -> tuple[int, bool]:
+    """The number of the last run, 0 for none, and whether it is over: its model is there, or it was ended."""
+    numbers = [int(place.name[4:]) for place in folder.glob("run-*") if place.name[4:].isdecimal()]
+    last = max(numbers, default=0)
+    place = run_folder(folder, last)
+    return last, last > 0 and ((place / "model.json").is_file() or (place / "ended").is_file())
+
+
+def carry_out(folder: Path, number: int, listen: str, arguments: argparse.Namespace, **more: Any) -> None:
+    """Begin a run, or go on with it, by `hedgerow coordinator`."""
+    place = run_folder(folder, number)
+    place.mkdir(mode=0o700, exist_ok=True)
+    plan = place / PLAN
+    if not plan.exists():
+        plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
+    given = {
+        "plan": str(plan), "roster": str(folder / ROSTER), "identity": str(folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
+        "out": str(place / "model.json"), "listen": listen, "engine": "grpc", "journal": None, "new_run": False,
+        "abort": False, "metrics": arguments.metrics, "seed": arguments.seed, "json": arguments.json, **more,
+    }  # fmt: skip
+    coordinator.run(argparse.Namespace(**given))
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the study's parties and runs."""
+    with closing(StudyBook(folder_of(arguments.study))) as book:
+        keys = _identity(book).public
+        parties = [
+            {"name": guest.name, "role": guest.role.value, "state": _state(guest), "words": guest.words(keys)}
+            for guest in book.guests()
+        ]
+        last, _ = newest_run(book.folder)
+        runs = [
+            {"run": number, "folder": str(run_folder(book.folder, number)), "state": _run_state(book.folder, number)}
+            for number in range(1, last + 1)
+        ]
+        words = book.roster_words
+        name, address = book.fact("name"), book.fact("address")
+    if arguments.json:
+        print_json({"study": name, "address": address, "roster_words": words, "parties": parties, "runs": runs})
+        return
+    print_facts([("study", name), ("sites dial", address), ("roster's words", words or "none yet")])
+    print("\nParties")
+    print_facts([(one["name"], f"{one['state']}{', ' + one['words'] if one['words'] else ''}") for one in parties])
+    if runs:
+        print("\nRuns")
+        print_facts([(f"run {run['run']}", f"{run['state']}, {run['folder']}") for run in runs])
+
+
+def _run_state(folder: Path, number: int) -> str:
+    place = run_folder(folder, number)
+    return "ended" if (place / "ended").is_file() else "finished" if (place / "model.json").is_file() else "open"
+
+
+def _state(guest: Guest) -> str:
+    if guest.has_all:
+        return "takes part"
+    return "confirmed" if guest.is_confirmed else "to be confirmed" if guest.party is not None else "invited"

@@ -1,0 +1,394 @@
+"""Enrolment: the keys of a site that was invited, and those of its coordinator, over a network and one phone call.
+
+An invitation holds a one-time secret S and the coordinator's keys. I is the hash of all that stands in it. Both ends
+draw random numbers of 32 bytes: the party `nonce` and a second one with the hash `sealed`, the coordinator `challenge`.
+
+    party                                             coordinator
+     | -- Knock: hash(I, keys, nonce, sealed), HMAC_S --> |  keeps the first commitment, refuses another
+     | <------------------------ Challenge: challenge --- |  one for each invitation, ever
+     | -- Opening: keys, nonce, sealed, HMAC_S, signed -> |  refuses what was not committed to
+     |        both: four words = hash(I, keys of both, sealed, nonce, challenge)
+     |        people compare them, and each end is told
+     | -- Asking --> Standing: the roster, all `sealed` - |  when all parties are confirmed
+     | -- Asking: the second number, in the clear ------> |
+     | <--------------- Standing: all second numbers ---- |  when all have the roster
+     |        all: four words = hash(the roster, all second numbers)
+
+All of it goes over TLS to the certificate that the invitation pins. Why this keeps out whom is argued in
+docs/secure-aggregation.md. In short: four words have 40 bits, few enough to try all values of, so whoever could choose
+a key or a number after having seen the other side's could make words fit. Here each side is bound before it sees
+anything (Vaudenay, "Secure communications over insecure channels based on short authenticated strings", CRYPTO 2005),
+and an invitation, once answered, is answered again only alike: whoever stands between has one try.
+
+Whatever a message shows is on the disk before it is sent: a process that was killed says the same again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Protocol
+
+from hedgerow.codec import Encoded, digest, kind_in
+from hedgerow.crypto.identity import Identity, verify
+from hedgerow.crypto.primitives import Entropy, PrimitiveFault
+from hedgerow.errors import HedgerowError, RemoteProtocolError, UsageError
+from hedgerow.protocol.enrolment import (
+    NOTHING,
+    Asking,
+    AskingStep,
+    Challenge,
+    Knock,
+    Opening,
+    Standing,
+)
+from hedgerow.protocol.stream import Farewell, StreamKind, WireCode, WireRefusal, first_of, read_as
+from hedgerow.transport.identities import (
+    PinnedRoster,
+    PrivateIdentity,
+    PublicIdentity,
+    Role,
+    parse_roster,
+)
+
+_DOMAIN = "hedgerow/enrolment/1/"
+_SIGNED = b"ENROLMENT"
+N_WORDS = 4
+_BITS = 10
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _list() -> tuple[str, ...]:
+    text = resources.files("hedgerow.study").joinpath("words.txt").read_text(encoding="ascii")
+    return tuple(text.split())
+
+
+def words_of(of: bytes) -> str:
+    """The first 40 bits of a digest as four words, with spaces between them."""
+    number = int.from_bytes(of[:5], "big")
+    return " ".join(_list()[number >> shift & 1023] for shift in range((N_WORDS - 1) * _BITS, -1, -_BITS))
+
+
+def are_same_words(said: str, expected: str) -> bool:
+    """Whether somebody said these words; capitals and what stands between words do not count."""
+    return re.findall("[a-z]+", said.lower()) == expected.split()
+
+
+# What both ends compute -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What the words of one party are about.
+
+    Attributes:
+        invitation: hash of all that stands in the invitation, 32 bytes.
+        secret: the invitation's, 32 bytes.
+        coordinator, party: the keys of both ends.
+    """
+
+    invitation: bytes
+    secret: bytes
+    coordinator: PublicIdentity
+    party: PublicIdentity
+
+    def commitment(self, nonce: bytes, sealed: bytes) -> bytes:
+        """What the party sends first, 32 bytes: it binds the party, and tells nothing while `nonce` is not known."""
+        return digest(_DOMAIN + "commitment", self.invitation, self.party.digest(), nonce, sealed)
+
+    def words(self, nonce: bytes, sealed: bytes, challenge: bytes) -> str:
+        """The four words."""
+        keys = self.coordinator.digest(), self.party.digest()
+        return words_of(digest(_DOMAIN + "words", self.invitation, *keys, sealed, nonce, challenge))
+
+
+def tag_of(secret: bytes, kind: str, *parts: bytes) -> bytes:
+    """What proves that somebody holds the invitation, 32 bytes."""
+    return hmac.digest(secret, digest(_DOMAIN + kind, *parts), "sha256")
+
+
+def _opening_tag(ends: Ends, nonce: bytes, sealed: bytes, challenge: bytes) -> bytes:
+    return tag_of(ends.secret, "opening", ends.invitation, ends.party.digest(), nonce, sealed, challenge)
+
+
+def _asked(invitation: bytes, step: AskingStep, roster: bytes, nonce: bytes) -> bytes:
+    return digest(_DOMAIN + "asking", invitation, bytes([step]), roster, nonce)
+
+
+def roster_words(roster: PinnedRoster, nonces: Sequence[bytes]) -> str:
+    """The four words of a roster.
+
+    No one could choose a second roster with the same ones: each party's number came to light only after that party had
+    been given the roster, and the hashes of all the other numbers.
+    """
+    return words_of(digest(_DOMAIN + "roster", roster.digest(), *nonces))
+
+
+# The party ------------------------------------------------------------------------------------------------------------
+
+
+class Notes(Protocol):
+    """What an end remembers; on the disk when `write` returns."""
+
+    def read(self, name: str) -> bytes | None:
+        """What was written under this name."""
+
+    def write(self, **values: bytes) -> None:
+        """All of it, or none."""
+
+
+class Applicant:
+    """The invited party's end.
+
+    Args:
+        ends: of this party; its `party` is the public part of `identity`.
+        identity: its own.
+        notes: kept from one start to the next.
+        entropy: ``os.urandom`` but in tests.
+    """
+
+    def __init__(self, ends: Ends, identity: PrivateIdentity, notes: Notes, entropy: Entropy) -> None:
+        self._ends, self._notes, self._key = ends, notes, Identity(identity.seed)
+        self._name = identity.public.name
+        if notes.read("nonce") is None:
+            notes.write(nonce=entropy(32), second=entropy(32))
+        self._nonce, self._second = notes.read("nonce") or b"", notes.read("second") or b""
+        self._sealed = sha256(self._second).digest()
+
+    def knock(self) -> Knock:
+        """The first message."""
+        commitment = self._ends.commitment(self._nonce, self._sealed)
+        return Knock(self._name, commitment, tag_of(self._ends.secret, "knock", self._name.encode(), commitment))
+
+    def opening(self, answer: bytes) -> Opening:
+        """The second message, after the answer to the first; raises WireRefusal.
+
+        The first challenge counts: another one, after the numbers were shown, could be chosen to fit.
+        """
+        heard = first_of(Challenge, answer).nonce
+        if self._notes.read("challenge") is None:
+            self._notes.write(challenge=heard)
+        challenge = self._notes.read("challenge") or b""
+        if heard != challenge:
+            raise WireRefusal(WireCode.INVITATION_USED, "The coordinator does not say what it said before.")
+        own = self._ends.party
+        tag = _opening_tag(self._ends, self._nonce, self._sealed, challenge)
+        return Opening(
+            self._name, own.identity_key, own.certificate, own.proof, self._nonce, self._sealed, tag,
+            self._key.sign(_SIGNED, tag),
+        )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """The four words of this enrolment; only after `opening`."""
+        return self._ends.words(self._nonce, self._sealed, self._notes.read("challenge") or b"")
+
+    @property
+    def _offered(self) -> Standing | None:
+        kept = self._notes.read("offered")
+        return None if kept is None else Standing.from_bytes(kept)
+
+    @property
+    def roster(self) -> PinnedRoster | None:
+        """The roster, once everybody has it, and this party has checked that all of them have this one's words."""
+        offered = self._offered
+        if offered is None or self._notes.read("roster_words") is None:
+            return None
+        return parse_roster(offered.roster.decode(), "the coordinator's roster")
+
+    def asking(self) -> Asking:
+        """The next question."""
+        offered = self._offered
+        if offered is None:
+            step, roster, nonce = AskingStep.WAITS, NOTHING, NOTHING
+        else:
+            has_nonces = self._notes.read("roster_words") is not None
+            step = AskingStep.HAS_NONCES if has_nonces else AskingStep.HAS_ROSTER
+            roster, nonce = _read_roster(offered.roster).digest(), self._second
+        body = _asked(self._ends.invitation, step, roster, nonce)
+        return Asking(self._name, step, roster, nonce, self._key.sign(_SIGNED, body))
+
+    def take(self, answer: bytes) -> None:
+        """Take note of the answer to a question.
+
+        Raises:
+            WireRefusal: the coordinator's own, or its answer is none.
+            RemoteProtocolError: code "roster-offered"; a roster without this party's keys or the pinned coordinator's,
+                another one than before, or numbers that were not sealed.
+        """
+        standing = first_of(Standing, answer)
+        if not standing.roster:
+            return
+        offered = self._offered
+        if offered is None:
+            _require_own(standing, self._ends, self._sealed)
+            # From now on it is this one: the second number comes to light with the next question.
+            self._notes.write(offered=Standing(standing.roster, standing.sealed).to_bytes())
+            return
+        if (standing.roster, standing.sealed) != (offered.roster, offered.sealed):
+            raise RemoteProtocolError("roster-offered", why="it is another one than before")
+        if standing.nonces and self._notes.read("roster_words") is None:
+            if tuple(sha256(nonce).digest() for nonce in standing.nonces) != offered.sealed:
+                raise RemoteProtocolError("roster-offered", why="its numbers are not those that were sealed")
+            words = roster_words(_read_roster(offered.roster), standing.nonces)
+            self._notes.write(roster_words=words.encode())
+
+
+def _read_roster(content: bytes) -> PinnedRoster:
+    try:
+        return parse_roster(content.decode(), "the coordinator's roster")
+    except (UnicodeDecodeError, HedgerowError):
+        raise RemoteProtocolError("roster-offered", why="it cannot be read") from None
+
+
+def _require_own(standing: Standing, ends: Ends, sealed: bytes) -> None:
+    roster = _read_roster(standing.roster)
+    parties = (*roster.sites, *roster.monitors)
+    if roster.coordinator != ends.coordinator:
+        raise RemoteProtocolError("roster-offered", why="its coordinator is not the invitation's")
+    if ends.party not in parties:
+        raise RemoteProtocolError("roster-offered", why="this party's own keys are not in it")
+    if len(standing.sealed) != len(parties) or standing.sealed[parties.index(ends.party)] != sealed:
+        raise RemoteProtocolError("roster-offered", why="this party's own number is not in it")
+
+
+# The coordinator ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What the coordinator knows of an invited party; fields are empty as long as nothing is known.
+
+    Attributes:
+        name, role, secret, invitation: as `Ends`.
+        commitment, challenge: of its Knock, and what was answered.
+        party: its keys, from its Opening.
+        nonce, sealed: from its Opening.
+        is_confirmed: whether the operator has compared the words.
+        second: what it had sealed.
+        has_all: whether it has the roster and everybody's numbers.
+    """
+
+    name: str
+    role: Role
+    secret: bytes
+    invitation: bytes
+    commitment: bytes = b""
+    challenge: bytes = b""
+    party: PublicIdentity | None = None
+    nonce: bytes = b""
+    sealed: bytes = b""
+    is_confirmed: bool = False
+    second: bytes = b""
+    has_all: bool = False
+
+    def words(self, coordinator: PublicIdentity) -> str:
+        """Its four words, empty until it has opened its commitment."""
+        if self.party is None:
+            return ""
+        ends = Ends(self.invitation, self.secret, coordinator, self.party)
+        return ends.words(self.nonce, self.sealed, self.challenge)
+
+
+class GuestBook(Protocol):
+    """Where the coordinator keeps its guests; on the disk when `note` returns."""
+
+    def guest(self, name: str) -> Guest | None:
+        """The guest of this name, unless it was not invited."""
+
+    def note(self, name: str, **fields: object) -> None:
+        """Write some fields of a guest."""
+
+    def standing(self) -> Standing:
+        """What all guests are told."""
+
+
+class Reception:
+    """The coordinator's end: takes a message, gives its answer; never raises for what a peer may send.
+
+    Args: coordinator: its own keys; book; entropy: ``os.urandom`` but in tests.
+    """
+
+    def __init__(self, coordinator: PublicIdentity, book: GuestBook, entropy: Entropy) -> None:
+        self._coordinator, self._book, self._entropy = coordinator, book, entropy
+
+    def answer(self, message: bytes) -> Encoded:
+        """A Challenge, a Standing, or a Farewell."""
+        try:
+            return self._answer(message)
+        except WireRefusal as refusal:
+            return Farewell.of(refusal)
+        except (PrimitiveFault, RemoteProtocolError, UsageError, ValueError):
+            return Farewell.of(WireRefusal(WireCode.MALFORMED))
+
+    def _answer(self, message: bytes) -> Encoded:
+        match kind_in(message):
+            case StreamKind.KNOCK:
+                return self._knocked(read_as(Knock, message))
+            case StreamKind.OPENING:
+                return self._opened(read_as(Opening, message))
+            case StreamKind.ASKING:
+                return self._was_asked(read_as(Asking, message))
+        raise WireRefusal(WireCode.UNEXPECTED_FRAME)
+
+    def _guest(self, name: str) -> Guest:
+        guest = self._book.guest(name)
+        if guest is None:
+            raise WireRefusal(WireCode.INVITATION_UNKNOWN)
+        return guest
+
+    def _knocked(self, knock: Knock) -> Challenge:
+        guest = self._guest(knock.party)
+        expected = tag_of(guest.secret, "knock", knock.party.encode(), knock.commitment)
+        if not hmac.compare_digest(expected, knock.tag):
+            raise WireRefusal(WireCode.INVITATION_UNKNOWN)
+        if not guest.commitment:
+            # One challenge for an invitation, ever: who could ask for a second one could try until the words fit.
+            self._book.note(guest.name, commitment=knock.commitment, challenge=self._entropy(32))
+            guest = self._guest(knock.party)
+        if guest.commitment != knock.commitment:
+            raise WireRefusal(WireCode.INVITATION_USED)
+        return Challenge(guest.challenge)
+
+    def _opened(self, opening: Opening) -> Standing:
+        guest = self._guest(opening.party)
+        party = PublicIdentity(guest.name, guest.role, opening.identity_key, opening.certificate, opening.proof)
+        ends = Ends(guest.invitation, guest.secret, self._coordinator, party)
+        expected = _opening_tag(ends, opening.nonce, opening.sealed, guest.challenge)
+        if not guest.commitment or not hmac.compare_digest(expected, opening.tag):
+            raise WireRefusal(WireCode.INVITATION_UNKNOWN)
+        verify(party.identity_key, _SIGNED, opening.tag, opening.signature)
+        if ends.commitment(opening.nonce, opening.sealed) != guest.commitment:
+            raise WireRefusal(WireCode.INVITATION_USED)
+        if guest.party is None:
+            self._book.note(guest.name, party=party, nonce=opening.nonce, sealed=opening.sealed)
+        return Standing()
+
+    def _was_asked(self, asking: Asking) -> Standing:
+        guest = self._guest(asking.party)
+        if guest.party is None:
+            raise WireRefusal(WireCode.INVITATION_UNKNOWN)
+        body = _asked(guest.invitation, asking.step, asking.roster, asking.nonce)
+        try:
+            verify(guest.party.identity_key, _SIGNED, body, asking.signature)
+        except PrimitiveFault:
+            raise WireRefusal(WireCode.INVITATION_USED) from None
+        standing = self._book.standing()
+        if not standing.roster or asking.step is AskingStep.WAITS:
+            return Standing(standing.roster, standing.sealed)
+        same = asking.roster == _read_roster(standing.roster).digest()
+        if not same or sha256(asking.nonce).digest() != guest.sealed:
+            raise WireRefusal(WireCode.ROSTER_MISMATCH)
+        if not guest.second:
+            self._book.note(guest.name, second=asking.nonce)
+        if asking.step is AskingStep.HAS_NONCES and standing.nonces:
+            self._book.note(guest.name, has_all=True)
+        return self._book.standing()

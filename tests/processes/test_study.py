@@ -1,0 +1,157 @@
+"""Studies as their parties carry them out: invitations, words, runs, by the commands, in processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hedgerow.cli.main import main
+from hedgerow.transport.identities import read_roster
+
+if TYPE_CHECKING:
+    from conftest import Process, Scene, Theatre
+
+SITES = tuple(f"site-{number}" for number in range(4))
+
+
+def command(scene: Scene, *arguments: str, code: int = 0) -> Process:
+    """A command that ends by itself."""
+    process = scene.start("-".join(re.sub(r"[^a-z]", "", word)[:8] for word in arguments[:3]), *arguments)
+    assert process.wait() == code, "".join(process.err)
+    return process
+
+
+def begin(scene: Scene, *more: str) -> None:
+    """A study of all sites, its invitations handed over."""
+    for leftover in ("roster.toml", "policy.toml"):
+        (scene.folder / leftover).unlink()
+    command(scene, "study", "new", "wards", "--plan", "plan.toml", "--listen", scene.address)
+    command(scene, "study", "invite", *SITES, *more)
+    for invitation in (scene.folder / "wards").glob("*.invitation"):
+        shutil.copy2(invitation, scene.folder)
+
+
+def join(scene: Scene, site: str, *more: str, folder: str = "") -> Process:
+    given = [f"--folder={folder}"] if folder else []
+    return scene.start(
+        f"join-{site}{folder}", "join", f"{site}.invitation", "--data", f"{site}.csv", "--yes", *given, *more
+    )
+
+
+def listed(scene: Scene) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads("".join(command(scene, "study", "list", "--json").out))
+    return found
+
+
+def words_at(process: Process) -> str:
+    """What a party that has enrolled shows."""
+    return "".join(re.findall(r"Your words: ([a-z ]+)", "".join(process.err)))
+
+
+def compare(scene: Scene, joining: dict[str, Process]) -> None:
+    """The calls: each party reads its words, and each end is told what the other has read."""
+    for party, process in joining.items():
+        scene.wait_until(lambda process=process: words_at(process) != "")  # type: ignore[misc]
+        (seen,) = [one["words"] for one in listed(scene)["parties"] if one["name"] == party]
+        command(scene, "study", "confirm", f"{party}={words_at(process)}")
+        command(scene, "join", f"{party}.invitation", "--confirm", seen)
+
+
+def from_invitations_to_a_model(scene: Scene) -> None:
+    """Killed in the middle of everything, coordinator and sites go on, and the model is that of `hedgerow train`."""
+    begin(scene, "--monitor", "watch")
+    serve = ("study", "serve", "--seed", scene._wards.SEED)
+    hub = scene.start("serve", *serve)
+    joining = {site: join(scene, site) for site in SITES}
+    scene.wait_until(lambda: all(words_at(process) for process in joining.values()))
+    for process in (hub, joining["site-1"]):
+        process.signal(signal.SIGKILL)
+        process.wait()
+    words = words_at(joining["site-1"])
+    hub, joining["site-1"] = scene.start("serve", *serve), join(scene, "site-1")
+    scene.wait_until(lambda: words_at(joining["site-1"]) == words)
+    command(scene, "join", "watch.invitation", "--confirm", "apple river stone lamp", code=2)
+    watching = scene.start("join-watch", "join", "watch.invitation", "--yes", "--json")
+    compare(scene, {**joining, "watch": watching})
+    scene.wait_until(lambda: joining["site-2"].says("The roster's words"))
+    joining["site-2"].signal(signal.SIGKILL)
+    joining["site-2"].wait()
+    joining["site-2"] = join(scene, "site-2")
+    assert hub.wait() == 0, "".join(hub.err)
+    model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
+    sites = [f"--site={site}={site}.csv" for site in SITES]
+    command(scene, "train", "plan.toml", *sites, "--seed", "5", "--out", "local.json")
+    assert model == (scene.folder / "local.json").read_bytes()
+    said = "".join(hub.err)
+    (roster_words,) = set(re.findall(r"roster's words, the same at every party: ([a-z ]+)", said)) or {""}
+    rosters = [scene.folder / f"wards-{party}" / "roster.toml" for party in (*SITES, "watch")]
+    assert {read_roster(path) for path in rosters} == {read_roster(scene.folder / "wards" / "roster.toml")}
+    assert listed(scene)["roster_words"].split()[0] in said.split() and roster_words != ""
+    assert main(["roster", "show", str(rosters[0])]) == 0
+
+
+def a_stolen_invitation(scene: Scene) -> None:
+    """Who has copied an invitation comes first: the site is refused by name, and the words give the thief away."""
+    begin(scene)
+    scene.start("serve", "study", "serve")
+    thief = join(scene, "site-0", folder="thief")
+    scene.wait_until(lambda: words_at(thief) != "")
+    site = join(scene, "site-0")
+    assert site.wait() == 8 and site.error == "invitation-used"
+    # The operator calls the site at its own number. It has no words to read.
+    guessed = command(scene, "study", "confirm", "site-0=apple river stone lamp", code=2)
+    assert guessed.error == "words-differ"
+    command(scene, "study", "invite", "site-0", "--again")
+    shutil.copy2(scene.folder / "wards" / "site-0.invitation", scene.folder)
+    again = join(scene, "site-0")
+    scene.wait_until(lambda: words_at(again) != "")
+    assert words_at(again) != words_at(thief) and (scene.folder / "wards-site-0.1").is_dir()
+    compare(scene, {"site-0": again})
+    # What the thief holds is worth nothing any more, whatever it is told.
+    command(scene, "join", "site-0.invitation", "--confirm", words_at(thief), "--folder=thief", code=2)
+    states = {one["name"]: one["state"] for one in listed(scene)["parties"]}
+    assert states == {"site-0": "confirmed", **dict.fromkeys(SITES[1:], "invited")}
+
+
+def an_invitation_that_was_changed(scene: Scene) -> None:
+    """Who changed it on its way answers in the coordinator's place: the site's owner hears other words, and stops."""
+    begin(scene)
+    (scene.folder / "false").mkdir()
+    command(scene, "study", "new", "false/wards", "--plan", "plan.toml", "--listen", scene.address, code=2)
+    true = json.loads((scene.folder / "site-0.invitation").read_text(encoding="utf-8"))
+    # A study of the same name, whose invitation has the true one's secret as well.
+    shutil.move(scene.folder / "wards", scene.folder / "true")
+    command(scene, "study", "new", "wards", "--plan", "plan.toml", "--listen", scene.address)
+    command(scene, "study", "invite", "site-0", "--study", "wards")
+    shutil.copy2(scene.folder / "wards" / "site-0.invitation", scene.folder)
+    scene.start("false", "study", "serve", "--study", "wards")
+    site = join(scene, "site-0")
+    scene.wait_until(lambda: words_at(site) != "")
+    site.signal(signal.SIGKILL)
+    site.wait()
+    # The operator of the true study has never seen these, and reads others.
+    told = command(scene, "join", "site-0.invitation", "--confirm", "apple river stone lamp", code=2)
+    assert told.error == "words-differ"
+    assert not (scene.folder / "wards-site-0" / "roster.toml").exists()
+    # The true invitation, against the coordinator that answers at its address: not its keys.
+    (scene.folder / "site-0.invitation").write_text(json.dumps(true), encoding="utf-8")
+    refused = join(scene, "site-0", folder="true-site-0")
+    assert refused.wait() == 8 and refused.error == "wrong-coordinator"
+
+
+STORIES = {
+    "a study": (from_invitations_to_a_model, 6),
+    "a stolen invitation": (a_stolen_invitation, 6),
+    "a changed invitation": (an_invitation_that_was_changed, 6),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_study(theatre: Theatre, story: str) -> None:
+    """From invitation files to a model, or to a refusal by name."""
+    theatre.ended(story)

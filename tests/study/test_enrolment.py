@@ -1,0 +1,371 @@
+"""Enrolment against everyone who could come between: each is refused by name, or seen in the words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hedgerow.codec import Encoded
+from hedgerow.errors import RemoteProtocolError, UsageError
+from hedgerow.protocol.enrolment import Asking, Knock, Opening, Standing
+from hedgerow.protocol.stream import Farewell, WireRefusal, first_of
+from hedgerow.study.enrolment import Reception, are_same_words, words_of
+from hedgerow.study.files import StudyBook
+from hedgerow.transport.identities import Role, build_roster, new_identity
+
+if TYPE_CHECKING:
+    from conftest import Party, Study
+
+
+def refusal(answer: Encoded) -> str:
+    """The code word of an answer that is none."""
+    assert isinstance(answer, Farewell)
+    return answer.code
+
+
+def take_roster(parties: list[Party], answer: Callable[[bytes], Encoded]) -> None:
+    """Ask until everybody has the roster."""
+    for _ in range(4):
+        for party in parties:
+            party.ask(answer)
+
+
+def roster_words(party: Party) -> str:
+    return (party.notes.read("roster_words") or b"").decode()
+
+
+def test_both_ends_see_the_same_words(study: Study) -> None:
+    """What people compare is equal when nobody is in between; a party that was killed says what it said before."""
+    for name in study.invitations:
+        party = study.party(name)
+        assert party.enrol(study.answer) == study.words(name) == party.again().enrol(study.answer)
+        study.book.confirm(name, study.words(name).upper().replace(" ", ", "), study.identity.public)
+    assert len({study.words(name) for name in study.invitations}) == 3
+
+
+def test_all_take_the_same_roster_and_see_the_same_words(study: Study) -> None:
+    """Everybody pins everybody's keys; a restart in between changes nothing."""
+    parties = study.gather()
+    parties[0].ask(study.answer)
+    parties[0] = parties[0].again()
+    take_roster(parties, study.answer)
+    rosters = [party.end.roster for party in parties]
+    assert rosters[0] is not None and rosters == [study.book.roster] * 3
+    assert set(rosters[0].sites) == {party.identity.public for party in parties}
+    assert {roster_words(party) for party in parties} == {study.book.roster_words} != {""}
+    assert all(guest.has_all for guest in study.book.guests())
+
+
+# Strangers, and thieves ---------------------------------------------------------------------------------------------
+
+
+def test_a_stranger_without_the_invitation_gets_nowhere_and_uses_nothing_up(study: Study) -> None:
+    """Who knows names and keys, but not the secret, is refused, and the invited site enrols afterwards."""
+    thief = study.party("north", "thief")
+    forged = replace(study.invitations["north"], secret=os.urandom(32))
+    study.invitations["forged"] = forged
+    stranger = study.party("forged", "stranger")
+    assert refusal(study.answer(stranger.end.knock().to_bytes())) == "invitation-unknown"
+    nobody = Knock("nobody", bytes(32), bytes(32))
+    assert refusal(study.answer(nobody.to_bytes())) == "invitation-unknown"
+    assert not study.guest("north").commitment
+    assert thief.enrol(study.answer) == study.words("north")
+
+
+def test_a_stolen_invitation_shows_when_the_site_comes(study: Study) -> None:
+    """The thief came first: the site is refused by name, and other words are not taken for the thief's."""
+    thief, site = study.party("north", "thief"), study.party("north")
+    seen = thief.enrol(study.answer)
+    assert refusal(study.answer(site.end.knock().to_bytes())) == "invitation-used"
+    assert study.words("north") == seen
+    with pytest.raises(UsageError, match="north") as differs:
+        study.book.confirm("north", "apple river stone lamp", study.identity.public)
+    assert differs.value.code == "words-differ" and not study.guest("north").is_confirmed
+    # Invited again, with the first one void.
+    study.invitations["north"] = study.invite("north")
+    assert refusal(study.answer(thief.end.asking().to_bytes())) == "invitation-unknown"
+    again = study.party("north", "again")
+    assert again.enrol(study.answer) == study.words("north") != seen
+
+
+def test_an_invitation_that_was_used_is_of_no_use_to_a_thief(study: Study) -> None:
+    """Neither another key, nor a question in the site's name, which it cannot sign."""
+    site, thief = study.party("north"), study.party("north", "thief")
+    words = site.enrol(study.answer)
+    assert refusal(study.answer(thief.end.knock().to_bytes())) == "invitation-used"
+    assert refusal(study.answer(thief.end.asking().to_bytes())) == "invitation-used"
+    assert study.words("north") == words
+
+
+def test_keys_of_another_cannot_be_enrolled(study: Study) -> None:
+    """A site that shows another's public keys as its own has not their secret, and is refused."""
+    victim = study.party("south").identity
+    site = study.party("north")
+    claimed = new_identity("north", Role.SITE, os.urandom(32))
+    site.end.knock()
+    answer = study.answer(site.end.knock().to_bytes())
+    opening = site.end.opening(answer.to_bytes())
+    stolen = replace(opening, identity_key=victim.public.identity_key, certificate=victim.public.certificate)
+    assert refusal(study.answer(stolen.to_bytes())) == "malformed"
+    other = replace(opening, identity_key=claimed.public.identity_key, certificate=claimed.public.certificate,
+                    proof=claimed.public.proof)  # fmt: skip
+    assert refusal(study.answer(other.to_bytes())) == "invitation-unknown"
+    assert study.guest("north").party is None
+
+
+# Somebody between ---------------------------------------------------------------------------------------------------
+
+
+class Between:
+    """Has changed the invitation on its way: the site talks to it, and it talks to the coordinator as the site.
+
+    It knows all that stood in the true invitation, and can do whatever both ends can.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.identity = new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
+        self.true = study.party("north", "between")
+        book = StudyBook.create(_made(study.folder / "false"), {"name": "wards"})
+        self.false = replace(study.invitations["north"], coordinator=self.identity.public)
+        book.invite(self.false)
+        self.book, self.reception = book, Reception(self.identity.public, book, os.urandom)
+
+    def site(self, study: Study) -> Party:
+        study.invitations["false"] = self.false
+        return study.party("false", "north")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_who_stands_between_is_seen_in_the_words(study: Study) -> None:
+    """Each end enrols with it in good order, and the words that the people compare are not the same."""
+    between = Between(study)
+    at_site = between.site(study).enrol(between.reception.answer)
+    at_coordinator = between.true.enrol(study.answer)
+    assert study.words("north") == at_coordinator != at_site
+    with pytest.raises(UsageError, match="not those"):
+        study.book.confirm("north", at_site, study.identity.public)
+
+
+def test_who_stands_between_cannot_try_again_at_the_coordinator(study: Study) -> None:
+    """Once a challenge was heard, only what was committed to before is taken: no numbers are tried until words fit."""
+    between = Between(study)
+    between.site(study).enrol(between.reception.answer)
+    knock = between.true.end.knock()
+    answer = study.answer(knock.to_bytes())
+    # A second commitment for the same invitation has no second challenge.
+    assert refusal(study.answer(study.party("north", "second").end.knock().to_bytes())) == "invitation-used"
+    assert study.answer(knock.to_bytes()) == answer
+    # Another number than the one that was committed to, in good order otherwise.
+    other = study.party("north", "third")
+    tried = other.end.opening(answer.to_bytes())
+    assert refusal(study.answer(tried.to_bytes())) == "invitation-used"
+    assert study.guest("north").party is None
+
+
+def test_who_stands_between_cannot_try_again_at_the_site(study: Study) -> None:
+    """The site keeps the first challenge that it was given: with a second one, it says nothing more."""
+    between = Between(study)
+    site = between.site(study)
+    words = site.enrol(between.reception.answer)
+    between.book.note("north", challenge=os.urandom(32))
+    restarted = site.again()
+    with pytest.raises(WireRefusal) as refused:
+        restarted.enrol(between.reception.answer)
+    assert refused.value.code == "invitation-used" and site.end.words == words
+
+
+def test_nothing_is_shown_before_the_other_end_is_bound(study: Study) -> None:
+    """The first message tells nothing of keys and numbers, and the challenge comes only after it."""
+    party = study.party("north")
+    knock = party.end.knock().to_bytes()
+    own = party.identity.public
+    shown = [own.identity_key, own.certificate[:40], party.notes.read("nonce"), party.notes.read("second")]
+    assert not any(secret in knock for secret in shown if secret)
+    assert not study.guest("north").challenge
+    study.answer(knock)
+    assert len(study.guest("north").challenge) == 32
+
+
+@pytest.mark.parametrize("field", ["study", "address", "plan", "policy", "secret"])
+def test_the_words_are_about_the_whole_invitation(study: Study, field: str) -> None:
+    """A plan, a policy or an address that was changed on the way is refused, even with the secret known."""
+    true = study.invitations["north"]
+    changed = replace(true, **{field: os.urandom(32) if field == "secret" else getattr(true, field) + " "})
+    study.invitations["changed"] = changed
+    party = study.party("changed")
+    answer = study.answer(party.end.knock().to_bytes())
+    if field == "secret":
+        assert refusal(answer) == "invitation-unknown"
+    else:
+        opening = party.end.opening(answer.to_bytes())
+        assert refusal(study.answer(opening.to_bytes())) == "invitation-unknown"
+
+
+# A coordinator that lies about the roster -----------------------------------------------------------------------------
+
+
+def offered(party: Party, standing: Standing) -> None:
+    party.end.take(standing.to_bytes())
+
+
+def test_two_rosters_have_two_sets_of_words(study: Study) -> None:
+    """A coordinator that shows one site other keys than the rest is seen when the sites compare."""
+    north, south, west = study.gather()
+    puppet = new_identity("west", Role.SITE, os.urandom(32))
+    sites = [north.identity.public, south.identity.public, puppet.public]
+    false = build_roster(study.identity.public, sites).to_toml().encode()
+    true = study.book.standing()
+    for party in (south, west):
+        party.ask(study.answer)
+    offered(north, Standing(false, true.sealed))
+    take_roster([south, west], study.answer)
+    nonces = tuple(party.end.asking().nonce for party in (north, south, west))
+    offered(north, Standing(false, true.sealed, nonces))
+    offered(south, Standing(true.roster, true.sealed, nonces))
+    assert roster_words(north) and roster_words(south) and roster_words(north) != roster_words(south)
+
+
+def test_a_roster_is_not_exchanged_after_a_number_was_shown(study: Study) -> None:
+    """The first roster and its hashes count: else a coordinator could look for one with the words of another."""
+    north, *_ = study.gather()
+    north.ask(study.answer)
+    true = study.book.standing()
+    swapped = replace(true, sealed=(*true.sealed[:-1], bytes(32)))
+    for other in (swapped, replace(true, roster=true.roster + b"\n")):
+        with pytest.raises(RemoteProtocolError) as refused:
+            offered(north, other)
+        assert refused.value.code == "roster-offered"
+    with pytest.raises(RemoteProtocolError, match="sealed"):
+        offered(north, replace(true, nonces=(bytes(32), bytes(32), bytes(32))))
+    assert north.end.roster is None
+
+
+def test_a_roster_without_ones_own_keys_is_refused(study: Study) -> None:
+    """A site takes no roster in which somebody else is it, or another coordinator, or its number is missing."""
+    north, south, west = study.gather()
+    sealed = study.book.standing().sealed
+    others = [south.identity.public, west.identity.public]
+    puppet = new_identity("north", Role.SITE, os.urandom(32)).public
+    foreign = new_identity("coordinator", Role.COORDINATOR, os.urandom(32)).public
+    own = north.identity.public
+    for roster in (
+        build_roster(study.identity.public, [puppet, *others]),
+        build_roster(study.identity.public, others),
+        build_roster(foreign, [own, *others]),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            offered(north, Standing(roster.to_toml().encode(), sealed))
+    true = build_roster(study.identity.public, [own, *others]).to_toml().encode()
+    for wrong in ((bytes(32), *sealed[1:]), sealed[1:], ()):
+        with pytest.raises(RemoteProtocolError):
+            offered(north, Standing(true, wrong))
+    with pytest.raises(RemoteProtocolError, match="read"):
+        offered(north, Standing(b"\xff", sealed))
+    offered(north, Standing(true, sealed))
+
+
+def test_the_roster_waits_for_every_confirmation(study: Study) -> None:
+    """As long as one party's words have not been compared, nobody is given a roster."""
+    party = study.party("north")
+    party.enrol(study.answer)
+    party.ask(study.answer)
+    assert party.end.roster is None and study.answer(party.end.asking().to_bytes()) == Standing()
+    with pytest.raises(UsageError) as early:
+        study.book.confirm("south", "apple river stone lamp", study.identity.public)
+    assert early.value.code == "not-enrolled"
+    with pytest.raises(UsageError) as unknown:
+        study.book.confirm("nobody", "apple river stone lamp", study.identity.public)
+    assert unknown.value.code == "not-invited"
+
+
+def test_who_is_in_the_roster_is_not_invited_again(study: Study) -> None:
+    """Keys that were compared are not replaced by a new invitation."""
+    study.gather()
+    for change in (lambda: study.invite("north"), lambda: study.invite("east"), lambda: study.book.withdraw("north")):
+        with pytest.raises(UsageError) as refused:
+            change()
+        assert refused.value.code == "invited-already"
+
+
+# Any bytes ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_the_coordinator_answers_any_bytes(study: Study, data: st.DataObject) -> None:
+    """Whatever arrives is answered, by a refusal unless it is a message as it was sent; nothing is confirmed by it."""
+    party = study.party("north")
+    true = [
+        Knock("north", os.urandom(32), os.urandom(32)).to_bytes(),
+        Opening("north", bytes(32), b"x", bytes(64), bytes(32), bytes(32), bytes(32), bytes(64)).to_bytes(),
+        party.end.asking().to_bytes(),
+    ]
+    message = bytearray(data.draw(st.sampled_from(true)))
+    for place, value in data.draw(
+        st.lists(st.tuples(st.integers(0, len(message) - 1), st.integers(0, 255)), max_size=3)
+    ):
+        message[place] = value
+    cut = data.draw(st.integers(0, len(message)))
+    assert isinstance(study.answer(bytes(message[:cut])), Farewell)
+    assert not study.guest("north").is_confirmed
+
+
+def test_an_answer_of_another_kind_is_refused(study: Study) -> None:
+    """What is no challenge is not taken for one."""
+    party = study.party("north")
+    with pytest.raises(WireRefusal):
+        party.end.opening(Standing().to_bytes())
+    with pytest.raises(WireRefusal):
+        first_of(
+            Standing,
+            study.answer(
+                Asking("nobody", party.end.asking().step, bytes(32), bytes(32), bytes(64)).to_bytes()
+            ).to_bytes(),
+        )
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_words_can_be_told_apart() -> None:
+    """1,024 words of four to seven letters; no two begin with the same four, or differ in one letter only."""
+    every = {words_of((number << 30).to_bytes(5, "big")).split()[0] for number in range(1024)}
+    assert len(every) == 1024 and all(word.isascii() and word.isalpha() and 4 <= len(word) <= 7 for word in every)
+    assert len({word[:4] for word in every}) == 1024
+    for place in range(7):
+        left = [word[:place] + "*" + word[place + 1 :] for word in every if len(word) > place]
+        assert len(set(left)) == len(left)
+
+
+@given(st.binary(min_size=5, max_size=32))
+def test_forty_bits_go_into_the_words(raw: bytes) -> None:
+    """Every bit of the first five bytes changes them, and nothing behind does."""
+    words = words_of(raw)
+    assert len(words.split()) == 4 and words_of(raw + b"more") == words
+    for bit in range(40):
+        other = (int.from_bytes(raw[:5], "big") ^ 1 << bit).to_bytes(5, "big")
+        assert words_of(other) != words
+
+
+def test_what_was_said_is_compared_word_by_word() -> None:
+    """Order and number count; capitals, commas and hyphens do not."""
+    assert are_same_words("Apple-river, STONE lamp", "apple river stone lamp")
+    for other in (
+        "",
+        "apple river stone",
+        "apple river lamp stone",
+        "apple river stone lamp lamp",
+        "appleriver stone lamp",
+    ):
+        assert not are_same_words(other, "apple river stone lamp")

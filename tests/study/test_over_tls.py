@@ -1,0 +1,155 @@
+"""Enrolment over real sockets: whoever has the network can break the connection, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hedgerow.codec import Encoded
+from hedgerow.protocol.enrolment import Standing
+from hedgerow.protocol.stream import Farewell, WireRefusal
+from hedgerow.transport.grpc_enrolment import EnrolmentServer, enrol
+from hedgerow.transport.grpc_hub import HubAddress
+from hedgerow.transport.grpc_link import LinkSettings
+from hedgerow.transport.grpc_uplink import GrpcUplink
+from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity
+from hedgerow.transport.interface import Disconnected
+
+if TYPE_CHECKING:
+    from conftest import Study
+
+DIRECT = LinkSettings(http_proxy=False)
+Changed = Callable[[bytes], bytes]
+
+
+class Network:
+    """Somebody who has the network: sees every byte between two ends, and may change those of the one who dials."""
+
+    def __init__(self, port: int, change: Changed = bytes) -> None:
+        self._target, self._change = port, change
+        self.seen = bytearray()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far:
+            while True:
+                for side in select.select([near, far], [], [])[0]:
+                    try:
+                        data = side.recv(1 << 16)
+                        self.seen += data
+                        (far if side is near else near).sendall(self._change(data) if side is near else data)
+                    except OSError:
+                        return
+                    if not data:
+                        return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def server(study: Study) -> Iterator[EnrolmentServer]:
+    def answer(message: bytes) -> bytes:
+        return study.answer(message).to_bytes()
+
+    with closing(EnrolmentServer(study.identity, HubAddress(), 3, answer)) as serving:
+        yield serving
+
+
+class Answer(Encoded):
+    """Bytes that a coordinator has sent."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def to_bytes(self) -> bytes:
+        return self._raw
+
+
+def over(address: str, pinned: PublicIdentity) -> Callable[[bytes], Encoded]:
+    """What answers a party that dials this address."""
+    return lambda message: Answer(enrol(address, pinned, message, DIRECT))
+
+
+def test_who_listens_in_learns_neither_keys_nor_words(study: Study, server: EnrolmentServer) -> None:
+    """A party enrols through somebody who sees every byte: nothing of what was said is among them."""
+    party = study.party("north")
+    with closing(Network(server.port)) as network:
+        words = party.enrol(over(network.address, study.identity.public))
+    assert words == study.words("north")
+    own = party.identity.public
+    for said in (own.identity_key, own.proof, party.notes.read("nonce"), study.guest("north").challenge, b"north"):
+        assert said and said not in network.seen
+    assert len(network.seen) > 1000
+
+
+def test_another_coordinator_is_refused_by_name(study: Study) -> None:
+    """Who answers in the coordinator's place, with keys of its own, is told nothing."""
+    false = new_identity("coordinator", Role.COORDINATOR, os.urandom(32))
+    heard = list[bytes]()
+
+    def answer(message: bytes) -> bytes:
+        heard.append(message)
+        return Standing().to_bytes()
+
+    with closing(EnrolmentServer(false, HubAddress(), 3, answer)) as serving:
+        with pytest.raises(WireRefusal) as refused:
+            study.party("north").enrol(over(f"127.0.0.1:{serving.port}", study.identity.public))
+    assert refused.value.code == "wrong-coordinator" and not heard
+
+
+def test_bytes_that_are_changed_break_the_connection(study: Study, server: EnrolmentServer) -> None:
+    """Nothing of a changed message arrives, and the party can try again."""
+
+    def change(data: bytes) -> bytes:
+        # Behind the handshake's first record, whatever it is.
+        return data[:-20] + bytes(byte ^ 1 for byte in data[-20:]) if len(data) < 400 else data
+
+    party = study.party("north")
+    with closing(Network(server.port, change)) as network, pytest.raises(WireRefusal) as refused:
+        party.enrol(over(network.address, study.identity.public))
+    assert not refused.value.is_final and not study.guest("north").commitment
+    direct = over(f"127.0.0.1:{server.port}", study.identity.public)
+    assert party.enrol(direct) == study.words("north")
+
+
+def test_a_message_that_is_too_long_is_refused(study: Study, server: EnrolmentServer) -> None:
+    """A stranger cannot fill the coordinator's memory."""
+    with pytest.raises(WireRefusal) as refused:
+        enrol(f"127.0.0.1:{server.port}", study.identity.public, bytes(1 << 20), DIRECT)
+    assert refused.value.code == "oversized"
+
+
+def test_what_is_no_message_is_answered_by_a_refusal(study: Study, server: EnrolmentServer) -> None:
+    """Whatever a stranger sends, the coordinator goes on."""
+    for raw in (b"", b"HRW", b"\xff" * 40):
+        answer = enrol(f"127.0.0.1:{server.port}", study.identity.public, raw, DIRECT)
+        assert Farewell.from_bytes(answer).code == "malformed"
+
+
+def test_a_node_that_comes_before_the_run_is_told_to_come_again(study: Study, server: EnrolmentServer) -> None:
+    """A site that has the roster before the others waits; it does not take the coordinator for another version."""
+    site: PrivateIdentity = study.party("north").identity
+    roster = build_roster(study.identity.public, [site.public])
+    with closing(GrpcUplink(f"127.0.0.1:{server.port}", site, roster, lambda: 0.5, settings=DIRECT)) as uplink:
+        event = uplink.receive(300)
+    assert event == Disconnected("closed", False)
