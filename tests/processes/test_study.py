@@ -49,7 +49,8 @@ def listed(scene: Scene) -> dict[str, Any]:
 
 
 def words_at(process: Process) -> str:
-    """What a party that has enrolled shows."""
+    """What a party that has enrolled shows; fails when it has ended instead."""
+    assert process.code in (None, -signal.SIGKILL), "".join(process.err)
     return "".join(re.findall(r"Your words: ([a-z ]+)", "".join(process.err)))
 
 

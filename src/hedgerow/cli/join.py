@@ -16,6 +16,7 @@ from hedgerow.cli.output import note, print_facts
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.codec import Encoded
+from hedgerow.data.adapters import PLAIN
 from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
@@ -103,15 +104,18 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     print()
     privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
-    table = arguments.data or arguments.held_out
-    check.run(argparse.Namespace(plan=str(folder / PLAN), data=table, json=False))
-    if arguments.policy is None:
-        name = arguments.data_set or _name_of(table)
-        text = policy_of(invitation.policy, name)
-        (folder / POLICY).write_text(text, encoding="utf-8")
-    else:
-        text = read_text(arguments.policy)
-    parse_policy(text).check_plan(plan)
+    table, own = arguments.data or arguments.held_out, arguments.policy
+    if own is None:
+        text, own = policy_of(invitation.policy, arguments.data_set or _name_of(table)), str(folder / POLICY)
+        if parse_policy(text).data != PLAIN:
+            # How a table is to be read is for its owner to say.
+            raise UsageError("invitation-file", where=arguments.invitation)
+        reading = "" if arguments.adapter is None else "\n" + read_text(arguments.adapter)
+        Path(own).write_text(text + reading, encoding="utf-8")
+    policy, text = read_policy(own), read_text(own)
+    adapter = own if policy.data != PLAIN else None
+    check.run(argparse.Namespace(plan=str(folder / PLAN), data=table, adapter=adapter, json=False))
+    policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print("".join(f"  {line}\n" for line in text.splitlines()))
 

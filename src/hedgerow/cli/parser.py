@@ -470,6 +470,8 @@ def _add_study(commands: Any) -> None:
     text = "what the budget of these rows is counted for, the same name for ever (the table's)"
     add("--data-set", metavar="NAME", help=text)
     add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")
+    text = "how this site writes its table: a file with a [data] table, which goes into the policy (docs/data.md)"
+    add("--adapter", metavar="FILE", help=text)
     add("--yes", action="store_true", help="agree to plan and policy unasked; the words are compared anyway")
     add("--confirm", metavar="WORDS", help="say which four words the operator has read to you, and end")
     add("--folder", metavar="FOLDER", help="this party's own files, its keys among them (STUDY-PARTY)")
