@@ -13,6 +13,7 @@ from pathlib import Path
 from hedgerow.cli import check, monitor, node, privacy
 from hedgerow.cli.inputs import read_policy, read_text
 from hedgerow.cli.output import note, print_facts
+from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
 from hedgerow.codec import Encoded
@@ -113,8 +114,8 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
         reading = "" if arguments.adapter is None else "\n" + read_text(arguments.adapter)
         Path(own).write_text(text + reading, encoding="utf-8")
     policy, text = read_policy(own), read_text(own)
-    adapter = own if policy.data != PLAIN else None
-    check.run(argparse.Namespace(plan=str(folder / PLAN), data=table, adapter=adapter, json=False))
+    adapter = ["--adapter", own] if policy.data != PLAIN else []
+    check.run(build_parser().parse_args(["check", str(folder / PLAN), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print("".join(f"  {line}\n" for line in text.splitlines()))
@@ -230,18 +231,16 @@ class _Line:
 
 
 def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Path) -> None:
-    identity = str(folder / f"{invitation.party}{PRIVATE_SUFFIX}")
-    common = {"roster": str(folder / ROSTER), "identity": identity, "connect": invitation.address}
+    identity = folder / f"{invitation.party}{PRIVATE_SUFFIX}"
+    common = ["--roster", str(folder / ROSTER), "--identity", str(identity), "--connect", invitation.address]
+    common += ["--json"] if arguments.json else []
     if invitation.role is Role.MONITOR:
-        monitor.run(argparse.Namespace(**common, json=arguments.json, every=0.5, once=False))
+        monitor.run(build_parser().parse_args(["monitor", *common]))
         return
     policy = arguments.policy or str(folder / POLICY)
-    read_policy(policy)
     budget = arguments.budget or str(Path(arguments.invitation).parent / f"{invitation.party}-budget.db")
-    given = {
-        "data": arguments.data, "query": None, "arrivals": None, "held_out": arguments.held_out,
-        "held_out_query": None, "models": None, "plan": str(folder / PLAN), "policy": policy, "engine": "grpc",
-        "state": str(folder / "state"), "budget": budget, "leave": False, "threads": arguments.threads,
-        "json": arguments.json,
-    }  # fmt: skip
-    node.run(argparse.Namespace(**common, **given))
+    command = ["node", *common, "--plan", str(folder / PLAN), "--policy", policy, "--budget", budget]
+    command += ["--state", str(folder / "state")]
+    for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
+        command += [] if value is None else [option, str(value)]
+    node.run(build_parser().parse_args(command + ([] if arguments.data is None else [arguments.data])))

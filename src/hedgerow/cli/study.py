@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from hedgerow.cli import coordinator
 from hedgerow.cli.inputs import address_of, listed, read_plan, read_text
 from hedgerow.cli.output import note, print_facts, print_json
+from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import UsageError
 from hedgerow.plan.plan import Plan
@@ -181,12 +181,11 @@ def serve(arguments: argparse.Namespace) -> None:
         if not (book.folder / ROSTER).is_file():
             _receive(book)
         folder = book.folder
-        last, is_over = newest_run(folder)
-        listen = book.fact("listen")
+    last, is_over = newest_run(folder)
     if is_over:
         note(f"Run {last} is over: {run_folder(folder, last)}. `hedgerow study run` begins another.")
         return
-    carry_out(folder, max(last, 1), listen, arguments)
+    carry_out(folder, max(last, 1), arguments)
 
 
 def _receive(book: StudyBook) -> None:
@@ -272,19 +271,27 @@ def newest_run(folder: Path) -> tuple[int, bool]:
     return last, last > 0 and ((place / "model.json").is_file() or (place / "ended").is_file())
 
 
-def carry_out(folder: Path, number: int, listen: str, arguments: argparse.Namespace, **more: Any) -> None:
+def carry_out(folder: Path, number: int, arguments: argparse.Namespace, *more: str) -> None:
     """Begin a run, or go on with it, by `hedgerow coordinator`."""
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
     plan = place / PLAN
     if not plan.exists():
         plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
-    given = {
-        "plan": str(plan), "roster": str(folder / ROSTER), "identity": str(folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"),
-        "out": str(place / "model.json"), "listen": listen, "engine": "grpc", "journal": None, "new_run": False,
-        "abort": False, "metrics": arguments.metrics, "seed": arguments.seed, "json": arguments.json, **more,
-    }  # fmt: skip
-    coordinator.run(argparse.Namespace(**given))
+    command = ["coordinator", str(plan), "--out", str(place / "model.json"), *as_coordinator(folder, arguments), *more]
+    coordinator.run(build_parser().parse_args(command))
+
+
+def as_coordinator(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """What a command of the coordinator of a study says beside what it is about."""
+    with closing(StudyBook(folder)) as book:
+        listen = book.fact("listen")
+    roster, identity = folder / ROSTER, folder / f"{COORDINATOR}{PRIVATE_SUFFIX}"
+    command = ["--roster", str(roster), "--identity", str(identity), "--listen", listen]
+    for option in ("metrics", "seed"):
+        if (value := getattr(arguments, option)) is not None:
+            command += [f"--{option}", str(value)]
+    return [*command, *(["--json"] if arguments.json else [])]
 
 
 def show(arguments: argparse.Namespace) -> None:
