@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,18 @@ from sklearn.metrics import roc_auc_score
 from experiments import harness
 from experiments.datasets import BINARY_NAMES, folder_of, load
 from hedgerow import DPGBDTClassifier
+from hedgerow.data.faults import Place
+from hedgerow.data.raw_tables import RawColumn
 from hedgerow.errors import DataError
 from hedgerow.estimators.base import FewRecordsWarning
+from hedgerow.privacy.calibration import calibrate_noise_multiplier
+from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.server.release import Releaser
+from hedgerow.survey.cells import TableSite, TextVotes
+from hedgerow.survey.program import blank, deviation_of
+from hedgerow.survey.queries import UNIT
+from hedgerow.survey.readings import classes_of_votes, in_records
 
 EPSILONS = (0.1, 0.5, 1.0)
 TEST_SHARE = 0.3
@@ -139,3 +149,68 @@ SETS: dict[str, Callable[[str | None], Frame]] = {
     "abalone": _file("abalone.csv.gz", "Rings", 9),
     "digits": _digits,
 }
+
+
+# Names of texts -----------------------------------------------------------------------------------------------------
+
+NAME_SHARES = (0.05, 0.2)
+
+
+def main_names(argv: list[str]) -> int:
+    """What names of texts cost: a share of mu**2 for votes on their bits, beside hashed texts, which cost nothing.
+
+    hashed     DPGBDTClassifier(epsilon).fit(X, y): texts in 32 public buckets
+    labelled   the same after so much was spent on names: what it costs to call the buckets by them
+    named      the names that were found are the categories, and all other texts are one
+    spelt      the share of the cells of text whose name was found
+    """
+    parser = harness.arguments("names", main_names.__doc__, splits=(5, "random splits per cell"))
+    options = parser.parse_args(argv)
+    head = ["data set", "epsilon", "share of mu**2", "hashed", "labelled - hashed", "named - hashed", "spelt"]
+    print("\n".join(harness.table(head, [])), flush=True)
+    for name in ("adult", "bank"):
+        frame = SETS[name](options.data)
+        for epsilon in EPSILONS[1:]:
+            splits = [_named_scores(frame, epsilon, split) for split in range(options.splits)]
+            for share in NAME_SHARES:
+                found = np.array([split[share] for split in splits])
+                hashed, (labelled, named) = found[:, 0], found[:, 1:3].T
+                cells = [f"{hashed.mean():.4f}", *(_gain(own - hashed) for own in (labelled, named))]
+                cells += [f"{found[:, 3].mean():.0%}"]
+                print("| " + " | ".join([name, f"{epsilon:g}", f"{share:.0%}", *cells]) + " |", flush=True)
+    return 0
+
+
+def _gain(differences: NDArray[np.float64]) -> str:
+    return f"{differences.mean():+.4f} ± {differences.std(ddof=1) / np.sqrt(len(differences)):.4f}"
+
+
+def _named_scores(frame: Frame, epsilon: float, split: int) -> dict[float, list[float]]:
+    """By share: test AUC of the three arms on one split, and the share of cells that were spelt."""
+    is_test = np.random.default_rng(split).random(len(frame.label)) < TEST_SHARE
+    hashed, scores = _auc(frame, is_test, epsilon, split, {}), {}
+    for share in NAME_SHARES:
+        names = _spelt(frame.rows[~is_test][list(frame.categories)], epsilon, share, split)
+        known = np.mean([frame.rows[name].isin(own).mean() for name, own in names.items()])
+        # What the names leave of the promise, as an epsilon of its own.
+        left = epsilon_of_mu(mu_of(epsilon, 1e-6) * np.sqrt(1 - share), 1e-6)
+        named = {name: own for name, own in names.items() if own}
+        arms = [_auc(frame, is_test, left, split, settings) for settings in ({}, {"categories": named})]
+        scores[share] = [hashed, *arms, float(known)]
+    return scores
+
+
+def _spelt(texts: pd.DataFrame, epsilon: float, share: float, seed: int) -> dict[str, list[str]]:
+    """The names that votes on the bits of each column's texts spell."""
+    cells = [RawColumn([texts[name].tolist()], Place("a table", name), "text") for name in texts]
+    blank_query = blank(TextVotes, columns=tuple(range(len(cells))))
+    query = replace(
+        blank_query,
+        length=blank_query.expected_length(),
+        sensitivity_squared=blank_query.norm_squared(),
+        noise_multiplier=calibrate_noise_multiplier(epsilon, 1e-6, 1.0) / np.sqrt(share),
+    )
+    exact = query.answer(TableSite((), n_all=len(texts), cells=cells))
+    votes = in_records(Releaser(SeededNoise(seed)).release(query, exact), UNIT)
+    per_column = votes.reshape(len(cells), -1)
+    return {name: list(classes_of_votes(own, deviation_of(query))) for name, own in zip(texts, per_column, strict=True)}
