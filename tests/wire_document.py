@@ -12,7 +12,7 @@ from hedgerow.codec import MAGIC, VERSION, Encoded, Form, Record, layout
 from hedgerow.flower.envelope import Bundle, Envelope, Kind
 from hedgerow.flower.socket import HandedBack, HandedOn
 from hedgerow.protocol import messages
-from hedgerow.protocol.enrolment import Asking, Challenge, Knock, Opening, Standing
+from hedgerow.protocol.enrolment import Asking, Challenge, Knock, Opening, Result, Standing, Wanted
 from hedgerow.protocol.reports import EventReport, RunReport, SiteReport, Update, WatchRequest
 from hedgerow.protocol.stream import Admittance, Farewell, Introduction
 from hedgerow.secagg import messages as secagg
@@ -136,9 +136,10 @@ ROOMS = (
     Room(
         "An enrolment",
         "A party that was invited to a study asks, the coordinator answers each message with one of its own, until all "
-        "have the roster. It goes over TLS in which the party pins the coordinator's certificate by its invitation and "
-        "shows none. The HMACs and hashes are those of `hedgerow.study.enrolment`.",
-        (Knock, Challenge, Opening, Asking, Standing),
+        "have the roster, and sites ask for the model's file after a run. An enrolment goes over TLS in which a party "
+        "pins the coordinator's certificate by its invitation and shows none. The HMACs and hashes are those of "
+        "`hedgerow.study.enrolment`.",
+        (Knock, Challenge, Opening, Asking, Standing, Wanted, Result),
     ),
     Room(
         "Over Flower",

@@ -43,6 +43,11 @@ def join(scene: Scene, site: str, *more: str, folder: str = "") -> Process:
     )
 
 
+def is_fetched(process: Process) -> bool:
+    """Whether a site has the model's file, and waits for the next run."""
+    return process.says("waits for the next run") and process.says("The model is in")
+
+
 def listed(scene: Scene) -> dict[str, Any]:
     found: dict[str, Any] = json.loads("".join(command(scene, "study", "list", "--json").out))
     return found
@@ -84,16 +89,51 @@ def from_invitations_to_a_model(scene: Scene) -> None:
     joining["site-2"].wait()
     joining["site-2"] = join(scene, "site-2")
     assert hub.wait() == 0, "".join(hub.err)
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
     model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
     sites = [f"--site={site}={site}.csv" for site in SITES]
     command(scene, "train", "plan.toml", *sites, "--seed", "5", "--out", "local.json")
     assert model == (scene.folder / "local.json").read_bytes()
+    for site in SITES:
+        (received,) = (scene.folder / f"wards-{site}").glob("model-*.json")
+        assert received.read_bytes() == model and received.with_suffix(".report.txt").stat().st_size > 0
+    again_and_otherwise(scene, joining)
     said = "".join(hub.err)
     (roster_words,) = set(re.findall(r"roster's words, the same at every party: ([a-z ]+)", said)) or {""}
     rosters = [scene.folder / f"wards-{party}" / "roster.toml" for party in (*SITES, "watch")]
     assert {read_roster(path) for path in rosters} == {read_roster(scene.folder / "wards" / "roster.toml")}
     assert listed(scene)["roster_words"].split()[0] in said.split() and roster_words != ""
     assert main(["roster", "show", str(rosters[0])]) == 0
+
+
+def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
+    """Nodes that stayed take part in an evaluation and in a second run, and wait while one is ended in between."""
+    seed = ("--seed", scene._wards.SEED)
+    # The first run took all that the policies allow.
+    for site in SITES:
+        policy = scene.folder / f"wards-{site}" / "policy.toml"
+        policy.write_text(policy.read_text(encoding="ascii").replace("max_epsilon = 4", "max_epsilon = 99"), "ascii")
+        joining[site].signal(signal.SIGINT)
+        assert joining[site].wait() == 130
+        joining[site] = join(scene, site, "--held-out", f"{site}-held-out.csv")
+    evaluated = scene.start("evaluate", "study", "evaluate", "--epsilon", "1", *seed)
+    assert evaluated.wait() == 0, "".join(evaluated.err)
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
+    model = (scene.folder / "wards" / "run-1" / "model.json").read_bytes()
+    for site in SITES:
+        (received,) = (scene.folder / f"wards-{site}").glob("model-*.json")
+        assert received.read_bytes() == model
+    second = scene.start("run", "study", "run", *seed, strike={"signal": signal.SIGKILL, "writes": 6})
+    assert second.wait() == -signal.SIGKILL
+    ended = scene.start("abort", "study", "abort")
+    assert ended.wait() == 0, "".join(ended.err)
+    scene.wait_until(lambda: all(process.says("stopped-by-operator") for process in joining.values()))
+    third = scene.start("run", "study", "run", *seed)
+    assert third.wait() == 0, "".join(third.err)
+    assert [run["state"] for run in listed(scene)["runs"]] == ["finished", "ended", "finished"]
+    scene.wait_until(
+        lambda: all(sum("The model is in" in line for line in process.err) == 2 for process in joining.values())
+    )
 
 
 def a_stolen_invitation(scene: Scene) -> None:

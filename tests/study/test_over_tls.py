@@ -15,9 +15,9 @@ import pytest
 from hedgerow.codec import Encoded
 from hedgerow.protocol.enrolment import Standing
 from hedgerow.protocol.stream import Farewell, WireRefusal
-from hedgerow.transport.grpc_enrolment import EnrolmentServer, enrol
 from hedgerow.transport.grpc_hub import HubAddress
 from hedgerow.transport.grpc_link import LinkSettings
+from hedgerow.transport.grpc_study import StudyServer, ask
 from hedgerow.transport.grpc_uplink import GrpcUplink
 from hedgerow.transport.identities import PrivateIdentity, PublicIdentity, Role, build_roster, new_identity
 from hedgerow.transport.interface import Disconnected
@@ -67,11 +67,11 @@ class Network:
 
 
 @pytest.fixture
-def server(study: Study) -> Iterator[EnrolmentServer]:
+def server(study: Study) -> Iterator[StudyServer]:
     def answer(message: bytes) -> bytes:
         return study.answer(message).to_bytes()
 
-    with closing(EnrolmentServer(study.identity, HubAddress(), 3, answer)) as serving:
+    with closing(StudyServer(study.identity, HubAddress(), 3, answer)) as serving:
         yield serving
 
 
@@ -87,10 +87,10 @@ class Answer(Encoded):
 
 def over(address: str, pinned: PublicIdentity) -> Callable[[bytes], Encoded]:
     """What answers a party that dials this address."""
-    return lambda message: Answer(enrol(address, pinned, message, DIRECT))
+    return lambda message: Answer(ask(address, pinned, message, settings=DIRECT))
 
 
-def test_who_listens_in_learns_neither_keys_nor_words(study: Study, server: EnrolmentServer) -> None:
+def test_who_listens_in_learns_neither_keys_nor_words(study: Study, server: StudyServer) -> None:
     """A party enrols through somebody who sees every byte: nothing of what was said is among them."""
     party = study.party("north")
     with closing(Network(server.port)) as network:
@@ -111,13 +111,13 @@ def test_another_coordinator_is_refused_by_name(study: Study) -> None:
         heard.append(message)
         return Standing().to_bytes()
 
-    with closing(EnrolmentServer(false, HubAddress(), 3, answer)) as serving:
+    with closing(StudyServer(false, HubAddress(), 3, answer)) as serving:
         with pytest.raises(WireRefusal) as refused:
             study.party("north").enrol(over(f"127.0.0.1:{serving.port}", study.identity.public))
     assert refused.value.code == "wrong-coordinator" and not heard
 
 
-def test_bytes_that_are_changed_break_the_connection(study: Study, server: EnrolmentServer) -> None:
+def test_bytes_that_are_changed_break_the_connection(study: Study, server: StudyServer) -> None:
     """Nothing of a changed message arrives, and the party can try again."""
 
     def change(data: bytes) -> bytes:
@@ -132,21 +132,21 @@ def test_bytes_that_are_changed_break_the_connection(study: Study, server: Enrol
     assert party.enrol(direct) == study.words("north")
 
 
-def test_a_message_that_is_too_long_is_refused(study: Study, server: EnrolmentServer) -> None:
+def test_a_message_that_is_too_long_is_refused(study: Study, server: StudyServer) -> None:
     """A stranger cannot fill the coordinator's memory."""
     with pytest.raises(WireRefusal) as refused:
-        enrol(f"127.0.0.1:{server.port}", study.identity.public, bytes(1 << 20), DIRECT)
+        ask(f"127.0.0.1:{server.port}", study.identity.public, bytes(1 << 20), settings=DIRECT)
     assert refused.value.code == "oversized"
 
 
-def test_what_is_no_message_is_answered_by_a_refusal(study: Study, server: EnrolmentServer) -> None:
+def test_what_is_no_message_is_answered_by_a_refusal(study: Study, server: StudyServer) -> None:
     """Whatever a stranger sends, the coordinator goes on."""
     for raw in (b"", b"HRW", b"\xff" * 40):
-        answer = enrol(f"127.0.0.1:{server.port}", study.identity.public, raw, DIRECT)
+        answer = ask(f"127.0.0.1:{server.port}", study.identity.public, raw, settings=DIRECT)
         assert Farewell.from_bytes(answer).code == "malformed"
 
 
-def test_a_node_that_comes_before_the_run_is_told_to_come_again(study: Study, server: EnrolmentServer) -> None:
+def test_a_node_that_comes_before_the_run_is_told_to_come_again(study: Study, server: StudyServer) -> None:
     """A site that has the roster before the others waits; it does not take the coordinator for another version."""
     site: PrivateIdentity = study.party("north").identity
     roster = build_roster(study.identity.public, [site.public])

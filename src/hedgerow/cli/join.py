@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -16,22 +17,32 @@ from hedgerow.cli.output import note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
 from hedgerow.client.policy import parse_policy
+from hedgerow.client.state import NodeStore
 from hedgerow.codec import Encoded
 from hedgerow.data.adapters import PLAIN
 from hedgerow.data.sources import file_of, is_url
-from hedgerow.errors import PolicyRefusal, UsageError
+from hedgerow.errors import AggregationError, HedgerowError, ModelError, PolicyRefusal, UsageError
+from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.local.forecast import forecast
+from hedgerow.methods.tasks import digest_of_model
+from hedgerow.models.model import Model, write_atomically
 from hedgerow.plan.plan import Plan, parse_plan
-from hedgerow.protocol.enrolment import Standing
+from hedgerow.protocol.enrolment import Result, Standing, Wanted
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study.enrolment import Applicant, Ends, are_same_words
 from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
-from hedgerow.transport.grpc_enrolment import enrol
+from hedgerow.survey.program import Findings
+from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
+from hedgerow.trees.ensemble import Ensemble
 
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 _LONGEST_PAUSE = 10.0
+_LONGEST_REST = 300.0
+_SECONDS_FOR_A_MODEL = 60.0
+_OF_ONE_RUN = {"run-closed", "policy-over-budget", "policy-no-held-out", "policy-no-training", "policy-model"}
+"""Refusals of a run that say nothing against the next one."""
 _SERVES_NODES = {WireCode.TLS_REFUSED, WireCode.CONNECTION_LOST}
 """What one hears who has no certificate to show, once the coordinator wants one: the run has begun."""
 
@@ -57,6 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
             notes.write(invitation=invitation.digest())
         if notes.read("settled") is None:
             _enrol(invitation, folder, identity, notes)
+        if arguments.plan is not None and read_text(arguments.plan) != read_text(str(folder / PLAN)):
+            _agree(arguments, replace(invitation, plan=read_text(arguments.plan)), folder)
     _take_part(arguments, invitation, folder)
 
 
@@ -94,11 +107,13 @@ def _agree(arguments: argparse.Namespace, invitation: Invitation, folder: Path) 
             ("coordinator", f"{invitation.address}, {invitation.coordinator.fingerprint()}"),
         ]
     )
-    (folder / PLAN).write_text(invitation.plan, encoding="utf-8")
+    proposed = folder / f"proposed-{PLAN}"
+    proposed.write_text(invitation.plan, encoding="utf-8")
     if invitation.role is Role.SITE:
         _show_site(arguments, invitation, plan, folder)
     if not arguments.yes and not _says_yes("Take part in this study, by this policy?"):
         raise PolicyRefusal("not-agreed")
+    proposed.replace(folder / PLAN)
 
 
 def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan, folder: Path) -> None:
@@ -106,7 +121,10 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     privacy.show(plan, forecast(plan), max(SMALLEST_COHORT, plan.federation.min_sites))
     print()
     table, own = arguments.data or arguments.held_out, arguments.policy
-    if own is None:
+    if own is None and (folder / POLICY).exists():
+        # Its owner may have changed it since.
+        own = str(folder / POLICY)
+    elif own is None:
         text, own = policy_of(invitation.policy, arguments.data_set or _name_of(table)), str(folder / POLICY)
         if parse_policy(text).data != PLAIN:
             # How a table is to be read is for its owner to say.
@@ -115,7 +133,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
         Path(own).write_text(text + reading, encoding="utf-8")
     policy, text = read_policy(own), read_text(own)
     adapter = ["--adapter", own] if policy.data != PLAIN else []
-    check.run(build_parser().parse_args(["check", str(folder / PLAN), table, *adapter]))
+    check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
     print("".join(f"  {line}\n" for line in text.splitlines()))
@@ -216,7 +234,7 @@ class _Line:
         pause = _SECONDS_BETWEEN_QUESTIONS
         while True:
             try:
-                return enrol(self._invitation.address, self._invitation.coordinator, message.to_bytes())
+                return ask(self._invitation.address, self._invitation.coordinator, message.to_bytes())
             except WireRefusal as refusal:
                 if refusal.is_final or refusal.wire_code in self._ends_with:
                     raise
@@ -243,4 +261,62 @@ def _take_part(arguments: argparse.Namespace, invitation: Invitation, folder: Pa
     command += ["--state", str(folder / "state")]
     for option, value in (("--held-out", arguments.held_out), ("--threads", arguments.threads)):
         command += [] if value is None else [option, str(value)]
-    node.run(build_parser().parse_args(command + ([] if arguments.data is None else [arguments.data])))
+    command += [] if arguments.data is None else [arguments.data]
+    pause = _SECONDS_BETWEEN_QUESTIONS
+    while True:
+        try:
+            result = node.run(build_parser().parse_args(command))
+        except HedgerowError as fault:
+            if arguments.once or not _may_come_again(fault):
+                raise
+            note(f"{fault} ({fault.code})")
+            pause = min(2 * pause, _LONGEST_REST)
+        else:
+            _keep_model(invitation, folder, read_private(identity), result)
+            pause = _SECONDS_BETWEEN_QUESTIONS
+            if arguments.once:
+                return
+        note(f"{invitation.party} waits for the next run of {invitation.study}; Ctrl-C ends it.")
+        time.sleep(pause)
+
+
+def _may_come_again(fault: HedgerowError) -> bool:
+    """Whether what ended a run may not end the next one: another coordinator's word, a refusal of this run only."""
+    if isinstance(fault, WireRefusal):
+        return not fault.is_final
+    return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
+
+
+def _keep_model(
+    invitation: Invitation, folder: Path, identity: PrivateIdentity, result: Ensemble | Evaluation | Findings
+) -> None:
+    """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
+    with closing(NodeStore(folder / "state")) as store:
+        own = set(store.models())
+    if isinstance(result, Ensemble):
+        own.add(digest_of_model(result))
+    deadline = time.monotonic() + _SECONDS_FOR_A_MODEL
+    while True:
+        try:
+            message = Wanted(invitation.party).to_bytes()
+            answer = first_of(Result, ask(invitation.address, invitation.coordinator, message, identity))
+            break
+        except WireRefusal as refusal:
+            if time.monotonic() > deadline:
+                note(f"The model's file was not received: {refusal.what} ({refusal.code})")
+                return
+        time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+    received = folder / "received.json"
+    write_atomically(received, answer.model)
+    try:
+        model = Model.load(received)
+        digest = digest_of_model(model.ensemble)
+        if digest not in own:
+            raise ModelError("model-of-others")
+    finally:
+        received.unlink()
+    place = folder / f"model-{digest.hex()[:12]}.json"
+    write_atomically(place, answer.model)
+    report = place.with_suffix(".report.txt")
+    write_atomically(report, (model.report.text() + "\n").encode())
+    note(f"The model is in {place}, its report in {report}.")

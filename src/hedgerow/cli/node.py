@@ -215,8 +215,8 @@ PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Join, answer until the run is over, say what it has cost."""
+def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Findings:
+    """Join, answer until the run is over, say what it has cost; returns what the run was for."""
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
     pinned = read_roster(Path(arguments.roster))
@@ -259,6 +259,7 @@ def run(arguments: argparse.Namespace) -> None:
             finally:
                 uplink.close()
             _print(arguments, name, result, book, policy)
+            return result
         finally:
             if not arguments.json:
                 note_reserved(store, book, name)

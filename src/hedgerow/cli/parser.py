@@ -459,6 +459,17 @@ def _add_study(commands: Any) -> None:
     text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
     add("--confirm", action="append", default=[], metavar="PARTY=WORDS", help=text)
     _add_run(add)
+    add = _command(actions, "run", "hedgerow.cli.study:run", "go on with the newest run, or begin another one")
+    add("--plan", metavar="PLAN", help="a new plan, from this run on; every site has to take it up")
+    _add_run(add)
+    text = "evaluate a model over the rows that sites hold out"
+    add = _command(actions, "evaluate", "hedgerow.cli.study:evaluate", text)
+    add("--epsilon", type=_above_zero, required=True, metavar="E", help="what this evaluation may cost")
+    add("--run", type=_whole(1), metavar="N", help="the run whose model it is (the newest)")
+    add("--noise", choices=("distributed", "server"), help="as for `hedgerow evaluate` (distributed)")
+    _add_run(add)
+    text = "end the newest run for good, and tell its sites, which then wait for another"
+    _add_run(_command(actions, "abort", "hedgerow.cli.study:abort", text))
     add = _command(actions, "list", "hedgerow.cli.study:show", "say who takes part, and which runs there were")
     add("--study", **_STUDY)
     add("--json", **_JSON)
@@ -469,6 +480,8 @@ def _add_study(commands: Any) -> None:
     add("--held-out", metavar="DATA", help="rows that are held out, for evaluations and nothing else")
     text = "what the budget of these rows is counted for, the same name for ever (the table's)"
     add("--data-set", metavar="NAME", help=text)
+    add("--plan", metavar="PLAN", help="a corrected plan, in place of the invitation's")
+    add("--once", action="store_true", help="end after one run; otherwise wait for the next")
     add("--policy", metavar="FILE", help="your own policy, in place of the one that the invitation proposes")
     text = "how this site writes its table: a file with a [data] table, which goes into the policy (docs/data.md)"
     add("--adapter", metavar="FILE", help=text)

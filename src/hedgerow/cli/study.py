@@ -11,12 +11,16 @@ from contextlib import closing
 from pathlib import Path
 
 from hedgerow.cli import coordinator
+from hedgerow.cli import evaluate as evaluation
 from hedgerow.cli.inputs import address_of, listed, read_plan, read_text
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
 from hedgerow.errors import UsageError
+from hedgerow.models.model import write_atomically
 from hedgerow.plan.plan import Plan
+from hedgerow.protocol.enrolment import Result, Wanted
+from hedgerow.protocol.stream import Farewell, WireRefusal, read_as
 from hedgerow.study.enrolment import Guest, Reception
 from hedgerow.study.files import (
     COORDINATOR,
@@ -29,8 +33,8 @@ from hedgerow.study.files import (
     write_private,
 )
 from hedgerow.transport.connections import allow_many_connections
-from hedgerow.transport.grpc_enrolment import EnrolmentServer
 from hedgerow.transport.grpc_hub import HubAddress
+from hedgerow.transport.grpc_study import StudyServer
 from hedgerow.transport.identities import (
     PRIVATE_SUFFIX,
     PrivateIdentity,
@@ -38,10 +42,12 @@ from hedgerow.transport.identities import (
     check_name,
     create_identity,
     read_private,
+    read_roster,
     write_new,
 )
 
 _SECONDS_BETWEEN_LOOKS = 0.3
+_SECONDS_TO_HAND_OUT = 60.0
 _ANY_HOST = {"0.0.0.0", "::"}
 """Where a coordinator may listen, and no one can dial."""
 
@@ -197,7 +203,7 @@ def _receive(book: StudyBook) -> None:
     reception = Reception(identity.public, book, os.urandom)
     host, port = address_of(book.fact("listen"), "--listen")
     allow_many_connections()
-    server = EnrolmentServer(
+    server = StudyServer(
         identity, HubAddress(host, port), len(guests), lambda message: reception.answer(message).to_bytes()
     )
     try:
@@ -271,15 +277,93 @@ def newest_run(folder: Path) -> tuple[int, bool]:
     return last, last > 0 and ((place / "model.json").is_file() or (place / "ended").is_file())
 
 
-def carry_out(folder: Path, number: int, arguments: argparse.Namespace, *more: str) -> None:
-    """Begin a run, or go on with it, by `hedgerow coordinator`."""
+def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
+    """Begin a run, or go on with it, by `hedgerow coordinator`, and hand its model out."""
     place = run_folder(folder, number)
     place.mkdir(mode=0o700, exist_ok=True)
     plan = place / PLAN
     if not plan.exists():
         plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
-    command = ["coordinator", str(plan), "--out", str(place / "model.json"), *as_coordinator(folder, arguments), *more]
-    coordinator.run(build_parser().parse_args(command))
+    coordinator.run(build_parser().parse_args(_command(folder, number, arguments)))
+    _hand_out(folder, number)
+
+
+def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[str]:
+    place = run_folder(folder, number)
+    return ["coordinator", str(place / PLAN), "--out", str(place / "model.json"), *as_coordinator(folder, arguments)]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Go on with the newest run, or begin another one."""
+    folder = folder_of(arguments.study)
+    _require_roster(folder)
+    last, is_over = newest_run(folder)
+    if arguments.plan is not None:
+        coordinator.require_masks(read_plan(arguments.plan))
+        if last and not is_over:
+            raise UsageError("study-run-open", number=last)
+        write_atomically(folder / PLAN, read_text(arguments.plan).encode())
+        note(f"Send {arguments.plan} to all sites; each takes it up by `hedgerow join INVITATION --plan FILE ...`.")
+    carry_out(folder, last + 1 if is_over or not last else last, arguments)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Evaluate the model of a run over the rows that the sites hold out, by `hedgerow evaluate`, and hand it out."""
+    folder = folder_of(arguments.study)
+    _require_roster(folder)
+    number = newest_model(folder) if arguments.run is None else arguments.run
+    model = run_folder(folder, number) / "model.json"
+    if not model.is_file():
+        raise UsageError("study-no-run")
+    command = ["evaluate", str(model), "--federated", "--epsilon", str(arguments.epsilon)]
+    command += [] if arguments.noise is None else ["--noise", arguments.noise]
+    evaluation.run(build_parser().parse_args([*command, *as_coordinator(folder, arguments)]))
+    _hand_out(folder, number)
+
+
+def abort(arguments: argparse.Namespace) -> None:
+    """End the newest run for good, and tell its sites, whose nodes then wait for the next one."""
+    folder = folder_of(arguments.study)
+    last, is_over = newest_run(folder)
+    if not last or is_over:
+        raise UsageError("study-no-run")
+    coordinator.run(build_parser().parse_args([*_command(folder, last, arguments), "--abort"]))
+    write_private(run_folder(folder, last) / "ended", "")
+
+
+def newest_model(folder: Path) -> int:
+    """The number of the newest run that has made a model; 0 for none."""
+    return max((int(place.parent.name[4:]) for place in folder.glob("run-*/model.json")), default=0)
+
+
+def _require_roster(folder: Path) -> None:
+    if not (folder / ROSTER).is_file():
+        raise UsageError("study-no-roster")
+
+
+def _hand_out(folder: Path, number: int) -> None:
+    """Give the model's file to the sites as they ask for it, for a minute at most."""
+    content = Result((run_folder(folder, number) / "model.json").read_bytes()).to_bytes()
+    with closing(StudyBook(folder)) as book:
+        identity, listen = _identity(book), book.fact("listen")
+    roster = read_roster(folder / ROSTER)
+    sites, missing = {site.name for site in roster.sites}, {site.name for site in roster.sites}
+
+    def answer(message: bytes) -> bytes:
+        try:
+            missing.discard(read_as(Wanted, message).party)
+        except WireRefusal as refusal:
+            return Farewell.of(refusal).to_bytes()
+        return content
+
+    server = StudyServer(identity, HubAddress(*address_of(listen, "--listen")), len(sites), answer, roster.sites)
+    try:
+        deadline = time.monotonic() + _SECONDS_TO_HAND_OUT
+        while missing and time.monotonic() < deadline:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    finally:
+        server.close()
+    note(f"The model's file was taken by {listed(sorted(sites - missing)) or 'no site'}.")
 
 
 def as_coordinator(folder: Path, arguments: argparse.Namespace) -> list[str]:

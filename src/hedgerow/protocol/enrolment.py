@@ -13,8 +13,8 @@ from typing import Annotated
 from hedgerow.codec import Blob, Choice, Encoded, Fixed, Hash, Many, Shown
 from hedgerow.protocol.stream import StreamKind
 
-MAX_ENROLMENT_BYTES = 16 << 20
-"""Of the largest message, a roster of 4,096 sites."""
+MAX_ENROLMENT_BYTES = 64 << 20
+"""Of the largest message: a model, or a roster of 4,096 sites."""
 MAX_CERTIFICATE_BYTES = 4096
 NOTHING = bytes(32)
 
@@ -117,3 +117,27 @@ class Standing(Encoded):
     roster: Annotated[bytes, Blob(MAX_ENROLMENT_BYTES)] = b""
     sealed: Annotated[tuple[bytes, ...], Many(Fixed(32))] = ()
     nonces: Annotated[tuple[bytes, ...], Many(Fixed(32))] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Encoded):
+    """Party of the roster, over mutual TLS: after a run, it asks for the newest model's file.
+
+    Attributes:
+        party: its name.
+    """
+
+    KIND = StreamKind.WANTED
+    party: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Encoded):
+    """Coordinator: the file. Who takes it compares its trees with those that its own replica has made.
+
+    Attributes:
+        model: the content of a model file, with its ledger and report.
+    """
+
+    KIND = StreamKind.RESULT
+    model: Annotated[bytes, Blob(MAX_ENROLMENT_BYTES)]

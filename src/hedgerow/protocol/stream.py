@@ -115,6 +115,8 @@ class StreamKind(IntEnum):
     OPENING = 71
     ASKING = 72
     STANDING = 73
+    WANTED = 74
+    RESULT = 75
 
 
 _OF_STREAMS = tuple(head(kind) for kind in StreamKind)

@@ -35,6 +35,7 @@ from hedgerow.protocol.reports import (
     report_bytes,
 )
 from hedgerow.protocol.stream import (
+    HEADROOM,
     Admittance,
     Farewell,
     Introduction,
@@ -113,9 +114,10 @@ class TlsServer:
         door: Door,
         settings: LinkSettings,
         most: int,
+        most_sent: int = 0,
     ) -> None:
         """Args: guests: whose certificates complete a handshake; each method then asks whose it is; None: no one is
-        asked for a certificate; most: bytes.
+        asked for a certificate; most, most_sent: bytes of a message; 0: as many may be sent as may come.
         """
         own = identity.public.certificate_pem
         self._credentials = grpc.ssl_server_credentials(
@@ -124,7 +126,9 @@ class TlsServer:
             root_certificates=None if guests is None else b"".join(guest.certificate_pem for guest in guests) or own,
             require_client_auth=guests is not None,
         )
-        self._server = grpc.aio.server(options=[*channel_options(settings, most), *door.options])
+        options = dict(channel_options(settings, most))
+        options["grpc.max_send_message_length"] = (most_sent or most) + HEADROOM
+        self._server = grpc.aio.server(options=[*options.items(), *door.options])
         self._door = door
 
     async def start(self, address: HubAddress, handlers: Sequence[grpc.GenericRpcHandler], fault: str) -> int:
