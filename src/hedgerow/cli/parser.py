@@ -51,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_node(commands)
     _add_watching(commands)
     _add_study(commands)
+    _add_join(commands)
     _add_parties(commands)
     return parser
 
@@ -431,7 +432,7 @@ def _add_run(add: Add) -> None:
 
 
 def _add_study(commands: Any) -> None:
-    """Add `study` and `join`."""
+    """Add `study`."""
     actions = _group(commands, "study", "coordinate a study: invite sites, confirm them, carry runs out")
     add = _command(actions, "new", "hedgerow.cli.study:new", "make a study's folder: keys and plan")
     add("name", metavar="NAME", help="the study's name, and its folder's")
@@ -454,6 +455,11 @@ def _add_study(commands: Any) -> None:
     add = _command(actions, "confirm", "hedgerow.cli.study:confirm", text)
     add("words", nargs="+", metavar="PARTY=WORDS", help='as north="apple river stone lamp"')
     add("--study", **_STUDY)
+    _add_runs(actions)
+
+
+def _add_runs(actions: Any) -> None:
+    """Add what a study's coordinator does once its sites are invited."""
     text = "wait for all parties, compare their words, and carry out the first run"
     add = _command(actions, "serve", "hedgerow.cli.study:serve", text)
     text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
@@ -473,6 +479,10 @@ def _add_study(commands: Any) -> None:
     add = _command(actions, "list", "hedgerow.cli.study:show", "say who takes part, and which runs there were")
     add("--study", **_STUDY)
     add("--json", **_JSON)
+
+
+def _add_join(commands: Any) -> None:
+    """Add `join`."""
     add = _command(commands, "join", "hedgerow.cli.join:run", "take part in a study, by its invitation", _JOIN_END)
     add("invitation", metavar="INVITATION", help="the file that the coordinator sent")
     text = "rows to train on: a .csv, .csv.gz or .parquet file, or a database's URL with # and a query"
