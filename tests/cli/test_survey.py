@@ -139,14 +139,21 @@ NONE_LEFT = [part for name in ("patient", "age", "ward", "ill") for part in ("--
         (["--epsilon", "1"], "usage"),
         (["TABLE", "--epsilon", "1", "--unit", "Patient"], "survey-column"),
         (["TABLE", "--epsilon", "1", "--max-rows-per-unit", "2"], "usage"),
+        (["TABLE", "--epsilon", "1", "--roster", "r.toml"], "usage"),
+        (["--epsilon", "1", "--federated", "--site", "TABLE"], "usage"),
+        (["TABLE", "--epsilon", "1", "--federated", "--roster", "r", "--identity", "i"], "usage-survey-missing"),
+        (["--epsilon", "1", "--federated", "--roster", "r", "--identity", "i", "--out", "OUT"], "usage"),
         (["TABLE", "--epsilon", "1", "--train-epsilon", "1"], "survey-plan-epsilon"),
         (["TABLE", "--epsilon", "1", "--schema", "none.toml"], "plan-not-found"),
         (["TABLE", "--epsilon", "1", *NONE_LEFT], "survey-no-columns"),
     ],
 )
-def test_refusals(study: Path, arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(
+    study: Path, tmp_path: Path, arguments: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A wrong command is refused before anything is released."""
-    given = [str(study / "north.csv") if part == "TABLE" else part for part in arguments]
+    places = {"TABLE": str(study / "north.csv"), "OUT": str(tmp_path / "out")}
+    given = [places.get(part, part) for part in arguments]
     assert main(["survey", *given]) != 0
     assert f"({code}, exit code" in capsys.readouterr().err
 

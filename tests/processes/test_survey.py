@@ -89,7 +89,44 @@ def killed_coordinator(scene: Scene) -> None:
     check(scene, surveying(scene))
 
 
-STORIES = {"survey": (undisturbed, 6), "survey, coordinator killed": (killed_coordinator, 6)}
+def statistics(scene: Scene) -> None:
+    """`hedgerow survey` over nodes, killed in the middle and started again, has the files of one over tables."""
+    open_the_plan(scene)
+    header = (scene.folder / "site-0.csv").read_text(encoding="utf-8").splitlines()[0]
+    (scene.folder / "header.csv").write_text(header + "\n", encoding="utf-8")
+    label = parse_open_plan((scene.folder / "open.toml").read_text(encoding="ascii")).trial.label.name
+    for site in SITES:
+        surveyed(scene, site)
+    asked = ("--label", label, "--epsilon", "8", "--seed", "5", "--json")
+
+    def asking(strike: dict[str, int] | None = None) -> Process:
+        return scene.start(
+            "hub", "survey", "header.csv", *asked, "--out", "found", "--federated", "--roster", "roster.toml",
+            "--identity", "hub.private.json", "--listen", scene.address, "--noise", "server", strike=strike,
+        )  # fmt: skip
+
+    assert asking({"signal": signal.SIGKILL, "writes": 12}).wait() == -signal.SIGKILL
+    hub = asking()
+    assert hub.wait() == 0, "".join(hub.err)
+    tables = [part for site in SITES for part in ("--site", f"{site}.csv")]
+    local = scene.start("local", "survey", *tables, *asked, "--out", "local")
+    assert local.wait() == 0, "".join(local.err)
+    for name in ("survey.json", "report.html", "plan.toml"):
+        assert (scene.folder / "found" / name).read_bytes() == (scene.folder / "local" / name).read_bytes()
+    told = json.loads("".join(hub.out))
+    assert told["sites"] == list(SITES) and told["label"] == label
+    for site in SITES:
+        node = scene.nodes[site]
+        assert node.wait() == 0, "".join(node.err)
+        said = json.loads("".join(node.out))
+        assert said["statistics"]["columns"] == told["columns"] and 0 < said["budget"]["spent"] <= 8
+
+
+STORIES = {
+    "survey": (undisturbed, 6),
+    "survey, coordinator killed": (killed_coordinator, 6),
+    "statistics, coordinator killed": (statistics, 6),
+}
 
 
 @pytest.mark.parametrize("story", sorted(STORIES))

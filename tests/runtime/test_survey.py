@@ -16,8 +16,18 @@ import pytest
 from hedgerow.client.policy import Policy
 from hedgerow.data.drafts import plan_toml
 from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.data.raw_tables import read_raw
 from hedgerow.data.site_data import read_site_data
-from hedgerow.errors import AggregationError, DataError, HedgerowError, PlanError, PrivacyError, UsageError
+from hedgerow.errors import (
+    AggregationError,
+    DataError,
+    HedgerowError,
+    PlanError,
+    PrivacyError,
+    RemoteProtocolError,
+    UsageError,
+)
+from hedgerow.local.statistics import TableSurvey, drafted_plan, survey_tables, table_survey
 from hedgerow.local.survey import survey_sites
 from hedgerow.methods.tasks import SurveyTask, TrainingTask, survey_task, task_from_text, task_to_text
 from hedgerow.plan.plan import Plan, parse_plan
@@ -29,8 +39,11 @@ from hedgerow.protocol.messages import MessageKind, RoundRequest, SurveyInvitati
 from hedgerow.server import phases
 from hedgerow.server.release import Outcome
 from hedgerow.survey.open_plans import OpenPlan, parse_open_plan
+from hedgerow.survey.open_tables import Asked, OpenTable
 from hedgerow.survey.program import Findings
 from hedgerow.survey.readings import Range
+from hedgerow.survey.statistics import AskedColumn
+from hedgerow.survey.summaries import TableStatistics
 from tests.memory_network import MemoryHub
 
 if TYPE_CHECKING:
@@ -86,7 +99,22 @@ def write_tables(folder: Path, sites: list[str]) -> dict[str, Path]:
     return tables
 
 
-def begin(federate: Builder, open_plan: OpenPlan, n_sites: int = 4, **more: Any) -> Federation:
+def statistics(label: str = "y", **privacy: Any) -> OpenTable:
+    """Statistics of all columns of these tables but the identifier; one of them is declared."""
+    columns = [AskedColumn(name) for name in ("age", "ward", "stay", "y", "n")]
+    columns.append(AskedColumn("dose", "number", (0.0, 1.0)))
+    return OpenTable.of(columns, label, {"epsilon": 12.0, "delta": 1e-6, **privacy})
+
+
+def found_by(federation: Federation, outcome: Outcome) -> TableSurvey:
+    """What the coordinator of statistics has at the end."""
+    assert federation.survey is not None and isinstance(federation.survey.asked, OpenTable)
+    assert federation.session is not None
+    said = federation.survey.asked.statistics(federation.session.run.releases, outcome.ledger)
+    return table_survey(federation.survey.asked, said, outcome.ledger, federation.noise)
+
+
+def begin(federate: Builder, open_plan: Asked, n_sites: int = 4, **more: Any) -> Federation:
     """A federation whose nodes take surveys, as `--federated` asks them."""
     policies = {f"site-{number}": POLICY for number in range(n_sites)} | more.pop("policies", {})
     federation = federate(n_sites, policies=policies, must_start=False, **more)
@@ -123,6 +151,64 @@ def local_plan(federation: Federation, *sites: str) -> str:
     rows = {site: read_raw_site(federation.folder / f"{site}.csv", open_plan) for site in sites or federation.parties}
     found = survey_sites(open_plan.questions, rows, SeededNoise(1))
     return plan_toml(open_plan.filled(found.findings, found.ledger))
+
+
+@pytest.mark.parametrize("unit", ["record", "patient"])
+def test_statistics_are_the_local_engines(federate: Builder, unit: str) -> None:
+    """`hedgerow survey` over a network and over the same files: the same bytes, account, report and plan; every node
+    finds the same, and its book has the cost.
+    """
+    rows = {} if unit == "record" else {"unit": unit, "max_rows_per_unit": 2}
+    federation = begin(federate, statistics(**rows))
+    outcome = run(federation)
+    found = found_by(federation, outcome)
+    columns = statistics().columns
+    tables = {site: read_raw(federation.folder / f"{site}.csv", columns, unit) for site in federation.parties}
+    local = survey_tables(statistics(**rows), tables, SeededNoise(1))
+    assert json.dumps(found.statistics.to_dict()) == json.dumps(local.statistics.to_dict())
+    assert found.ledger == local.ledger and found.report == local.report
+    plan = drafted_plan(found, 4)
+    assert plan is not None and plan == drafted_plan(local, 4) and plan.privacy.unit == unit
+    assert found.statistics.classes == ("no", "yes")
+    for party in federation.parties.values():
+        assert party.session is not None and party.is_done and party.book is not None and not party.failures
+        assert party.session.findings == outcome.findings == found.statistics
+        (line,) = party.book.lines("test")
+        assert line.status == "finished" and line.plan_name == "statistics"
+        assert 0.99 * 12 < line.epsilon(1e-6) <= 12
+
+
+def test_a_training_follows_the_plan_of_statistics(federate: Builder) -> None:
+    """The drafted plan trains over the same nodes, and the model's account holds both."""
+    federation = begin(federate, statistics(noise="distributed"), noise=SystemNoise(os.urandom))
+    outcome = run(federation)
+    plan = drafted_plan(found_by(federation, outcome), 4)
+    assert plan is not None and plan.privacy.noise == "distributed"
+    assert {release.noise for release in plan.prepared} == {"distributed"}
+    for party in federation.parties.values():
+        party.kill()
+        party.setup = dataclasses.replace(party.setup, plan=plan)
+        party.start()
+    federation.survey, federation.plan = None, plan
+    made = federation.run()
+    assert outcome.report.epsilon < made.report.epsilon <= plan.privacy.epsilon == 24
+    assert len(made.ledger) > len(plan.prepared) > 3
+
+
+def test_bands_are_of_all_the_noise_that_the_sites_added(federate: Builder) -> None:
+    """Some sites' shares of noise are enough, and all sites add theirs: what is said of the noise is what is there."""
+    federation = begin(federate, statistics("", noise="distributed"), 5, noise=SystemNoise(os.urandom))
+    outcome = run(federation)
+    found, promised = found_by(federation, outcome), outcome.findings
+    assert isinstance(promised, TableStatistics)
+    cohort = outcome.ledger.releases[0].cohort
+    assert cohort is not None and cohort.n_sites > cohort.n_shares
+    share = math.sqrt(cohort.n_sites / cohort.n_shares)
+    assert found.statistics.n_records.deviation == pytest.approx(promised.n_records.deviation * share)
+    assert found.statistics.n_records.value == promised.n_records.value
+    groups = zip(found.statistics.columns[0].groups, promised.columns[0].groups, strict=True)
+    assert all(own.count.deviation == pytest.approx(other.count.deviation * share) for own, other in groups)
+    assert found.report.noise_mode == "distributed" and 0.99 * 12 < found.report.epsilon <= 12
 
 
 @pytest.mark.parametrize("unit", ["record", "patient"])
@@ -238,6 +324,28 @@ def test_a_node_killed_at_any_message_takes_part_again(federate: Builder, number
         assert plan_of(federation, outcome) == local_plan(federation)
 
 
+def test_a_coordinator_of_statistics_killed_after_any_write_ends_in_the_same(
+    federate: Builder, killed: type[BaseException]
+) -> None:
+    """Also one that had found all and was killed before it said so."""
+    whole = begin(federate, statistics(), name="whole")
+    expected = found_by(whole, run(whole))
+    for kill_after in range(2, 100, 7):
+        federation = begin(federate, statistics(), name=f"killed-{kill_after}")
+        was_killed = False
+        try:
+            run(federation, kill_after=kill_after)
+        except killed:
+            was_killed = True
+        found = found_by(federation, run(federation))
+        assert found.statistics == expected.statistics and found.ledger == expected.ledger
+        federation.close()
+        if not was_killed:
+            assert kill_after > 8
+            return
+    raise AssertionError("the statistics never ended")
+
+
 REFUSALS: dict[str, dict[str, Any]] = {
     "policy-survey": {"surveys": False},
     "policy-query-kind": {"query_kinds": ("LeafSums",)},
@@ -250,13 +358,14 @@ REFUSALS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("about", [asked, statistics])
 @pytest.mark.parametrize("code", sorted(REFUSALS))
-def test_a_policy_refuses_a_survey_by_its_code(federate: Builder, code: str) -> None:
+def test_a_policy_refuses_a_survey_by_its_code(federate: Builder, code: str, about: Callable[[], Asked]) -> None:
     """The owner's rules hold as for training, and surveys are taken by owners who said so only."""
     policy = dataclasses.replace(POLICY, **REFUSALS[code])
     if not policy.surveys:
         policy = dataclasses.replace(policy, plans=("00" * 32,))
-    federation = begin(federate, asked(), 5, policies={"site-0": policy})
+    federation = begin(federate, about(), 5, policies={"site-0": policy})
     run(federation)
     victim = federation.parties["site-0"]
     assert [fault.code for fault in victim.failures] == [code]
@@ -423,6 +532,44 @@ def test_what_no_survey_can_be_is_refused_at_once(section: str, values: Any, cod
     assert not code or caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"columns": [{"type": "numeric"}]},
+        {"columns": [{"name": "age"}, {"name": "age"}]},
+        {"columns": [{"name": "age", "type": "numeric", "min": 1.0}]},
+        {"columns": [{"name": "age", "type": "numeric", "min": 2.0, "max": 1.0}]},
+        {"columns": [{"name": "age", "buckets": 3}]},
+        {"columns": [{"name": "age", "type": "categorical", "categories": ["a", "a"]}]},
+        {"columns": "age"},
+        {"columns": []},
+        {"label": "age of nobody"},
+        {"label": 3},
+        {"privacy": {"epsilon": 1.0, "delta": 1e-6, "noise": "local"}},
+        {"privacy": {"epsilon": 1.0, "delta": 1e-6, "accountant": "pure"}},
+        {"privacy": {"epsilon": -1.0, "delta": 1e-6}},
+        {"privacy": {"epsilon": 1.0, "delta": 1e-6, "unit": "age"}},
+        {"privacy": None},
+        {"rows": 3},
+    ],
+)
+def test_statistics_that_nobody_can_make_are_refused_by_who_reads_them(spoiled: dict[str, Any]) -> None:
+    """What a coordinator invites to is checked by each node before anything else: an error of its own, no traceback."""
+    content = json.dumps({**statistics().table, **spoiled}).encode()
+    with pytest.raises((RemoteProtocolError, PrivacyError)):
+        survey_task("statistics", content)
+
+
+def test_statistics_are_as_long_as_is_said_before(federate: Builder) -> None:
+    """What a policy and a message have to hold is known before anything is asked."""
+    federation = begin(federate, statistics())
+    outcome = run(federation)
+    asked = statistics()
+    lengths = [release.length for release in outcome.ledger]
+    assert max(lengths) <= asked.largest_length and sum(lengths) <= asked.n_released
+    assert len(lengths) <= asked.n_exchanges
+
+
 def test_a_plan_without_gaps_is_no_survey() -> None:
     """There is nothing to find, and nothing is spent."""
     whole = asked("declared", n_records=100).trial
@@ -433,6 +580,9 @@ def test_a_plan_without_gaps_is_no_survey() -> None:
 
 def test_a_task_is_read_back_as_it_was_written() -> None:
     """By a node that was killed, and by one that is invited."""
+    again = task_from_text(task_to_text(SurveyTask(statistics())))
+    assert isinstance(again, SurveyTask) and again.asked.columns == statistics().columns
+    assert again.digest == SurveyTask(statistics()).digest != SurveyTask(statistics("")).digest
     task = SurveyTask(asked())
     assert task_from_text(task_to_text(task)).digest == task.digest
     assert survey_task("plan", task.asked.to_bytes()).digest == task.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from hedgerow.data.raw_tables import RawColumn, RawTable, bounded_tables
 from hedgerow.errors import PlanError, PrivacyError
 from hedgerow.local.statistics import TableSurvey, drafted_plan, plan_text, schema_of, survey_tables
 from hedgerow.plan.plan import parse_plan
+from hedgerow.privacy.accountants import get_accountant
+from hedgerow.privacy.calibration import noise_of
 from hedgerow.privacy.noise import SeededNoise
 from hedgerow.protocol.queries import Purpose
 from hedgerow.survey.cells import CellCounts, JointCounts, KindCounts, NumberBins, TableSite, TextBins, TextVotes
@@ -134,6 +137,27 @@ def test_all_that_was_asked_is_spent_and_no_more(
     # At a large epsilon the grid has a price of its own, and not all can be spent.
     assert epsilon * (0.9999 if epsilon < 10 else 0.9) < report.epsilon_gdp <= epsilon
     assert report.n_releases == len(report.ledger)
+
+
+def test_noise_of_the_sites_keeps_the_promise_whatever_their_number(
+    columns: list[list[str]], site_of: MakeSite
+) -> None:
+    """Each share of noise is rounded up by itself, so the account of the whole is another one than of one noise: it is
+    no more than was asked for all the same, or all would be spent and nothing shown.
+    """
+    site = site_of([own[:400] for own in columns])
+    for epsilon in np.linspace(5, 20, 40):
+        privacy = {"epsilon": float(epsilon), "delta": 1e-6, "noise": "distributed"}
+        program = OpenTable.of([AskedColumn(name) for name in NAMES], "ill", privacy).program()
+        queries = []
+        with contextlib.suppress(StopIteration):
+            query = next(program)
+            while True:
+                queries.append(query)
+                query = program.send(query.answer(site))
+        for n_shares in (1, 2, 3, 5, 7):
+            events = [noise_of(query, n_shares).event for query in queries]
+            assert 0.99 * epsilon < get_accountant("gdp").epsilon(events, 1e-6) <= epsilon
 
 
 def test_what_is_found(columns: list[list[str]], site_of: MakeSite) -> None:

@@ -45,7 +45,7 @@ from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import SystemNoise
 from hedgerow.protocol.stream import WireCode, WireRefusal, known
-from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.open_tables import Asked, Found
 from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
@@ -116,7 +116,7 @@ def loader(
     return load
 
 
-def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[OpenPlan], RawSite]:
+def raw_loader(data: str | None, query: str | None, own: Adapter = PLAIN) -> Callable[[Asked], RawSite]:
     """How the raw cells of the rows to train on are read, once a survey asks for them."""
     if data is None:
         return no_raw_rows
@@ -318,14 +318,16 @@ def _loaders(arguments: argparse.Namespace, policy: Policy) -> tuple[Load, Load]
     return load(arguments.data, arguments.query, no_training_rows), held_out
 
 
-def _found(result: Ensemble | Evaluation | Findings) -> dict[str, Any]:
+def _found(result: Ensemble | Evaluation | Found) -> dict[str, Any]:
     if isinstance(result, Ensemble):
         return {"n_trees": result.n_trees}
-    return {"survey": asdict(result)} if isinstance(result, Findings) else {"evaluation": result.to_dict()}
+    if isinstance(result, Evaluation):
+        return {"evaluation": result.to_dict()}
+    return {"survey": asdict(result)} if isinstance(result, Findings) else {"statistics": result.to_dict()}
 
 
 def _print(
-    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation | Findings, book: BudgetBook, policy: Policy
+    arguments: argparse.Namespace, name: str, result: Ensemble | Evaluation | Found, book: BudgetBook, policy: Policy
 ) -> None:
     spent = book.spent(policy.data_set, policy.delta)
     if arguments.json:
@@ -337,7 +339,9 @@ def _print(
         facts.append(("model", f"{result.n_trees} trees"))
     elif isinstance(result, Findings):
         facts += survey_facts(result)
-    else:
+    elif isinstance(result, Evaluation):
         facts += score_facts(result)
+    else:
+        facts.append(("statistics", f"of {len(result.columns)} columns"))
     budget_text = f"{policy.data_set}: epsilon {spent:.4g} of {policy.max_epsilon:g} at delta {policy.delta:g}"
     print_facts([*facts, ("budget", budget_text)])

@@ -138,7 +138,7 @@ examples:
   hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
-counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md).
+counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which has the command for nodes too).
 """
 
 
@@ -193,7 +193,9 @@ def _add_local(commands: Any) -> None:
 def _add_survey(commands: Any) -> None:
     text = "describe tables before anyone trains: private counts, shares, quantiles"
     add = _command(commands, "survey", "hedgerow.cli.survey:run", text, _SURVEY_EXAMPLE)
-    add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file, or a database's URL with a query")
+    command: argparse.ArgumentParser = commands.choices["survey"]
+    text = "a .csv, .csv.gz or .parquet file, or a database's URL with a query; with --federated only its header"
+    add("data", metavar="DATA", nargs="?", help=text)
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="one site's table instead; repeat")
     add("--epsilon", type=_above_zero, required=True, metavar="E", help="what all these statistics may cost")
     add("--delta", type=float, default=1e-6, metavar="D", help="the chance that the promise fails (%(default)s)")
@@ -210,7 +212,18 @@ def _add_survey(commands: Any) -> None:
     add("--train-epsilon", type=_above_zero, metavar="T", help=text)
     add("--out", metavar="FOLDER", help="where report.html, survey.json and plan.toml go; without it, none is written")
     add("--seed", **_SEED)
-    add("--json", **_JSON)
+    add = command.add_argument_group("over nodes: the same, asked of sites that keep their tables").add_argument
+    add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
+    add("--roster", **_ROSTER)
+    add("--identity", **_HUB_IDENTITY)
+    add("--listen", **_LISTEN)
+    _add_engine(add)
+    text = "who adds the noise; sites have to allow it (distributed)"
+    add("--noise", choices=("distributed", "server"), help=text)
+    add("--journal", metavar="FILE", help="where the run is journalled, to go on after a crash (FOLDER/survey.journal)")
+    add("--new-run", **_NEW_RUN)
+    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    command.add_argument("--json", **_JSON)
 
 
 def _add_plan(actions: Any) -> None:

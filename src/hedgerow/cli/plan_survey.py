@@ -63,6 +63,15 @@ class PlanFile:
         beside.replace(self.path)
 
 
+class StatisticsFolder(PlanFile):
+    """Where statistics go, and the plan that is drafted of them; `path` is the folder."""
+
+    def require_room(self) -> None:
+        """See `PlanFile.require_room`: statistics may be written over, a plan may not."""
+        if (self.path / "plan.toml").exists():
+            raise UsageError("plan-exists", path=self.path / "plan.toml")
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Ask the sites, write the plan, say what was found and what it cost."""
     # Extras: only a party that dials or listens needs grpc, only one that reads tables needs pyarrow.
@@ -70,23 +79,24 @@ def run(arguments: argparse.Namespace) -> None:
     from hedgerow.data.drafts import plan_toml
 
     _check(arguments)
-    task = SurveyTask(open_plan_of(arguments))
+    asked = open_plan_of(arguments)
     # What can be refused without a survey is refused before it is paid for.
-    _require_trainable(task.asked)
+    _require_trainable(asked)
+    task = SurveyTask(asked)
     out = check_can_write(arguments.out)
     file = PlanFile(out, Path(arguments.journal or f"{out}.survey.journal"), arguments.new_run, arguments.json)
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     outcome, session = serve(arguments, task.plan, noise, file, task)
-    plan = plan_found_by(task, outcome)
+    plan = plan_found_by(asked, outcome)
     file.save(plan_toml(plan))
-    _print(arguments, plan, outcome, session)
+    _print(arguments, plan, outcome, session, asked)
 
 
-def plan_found_by(task: SurveyTask, outcome: Outcome) -> Plan:
+def plan_found_by(asked: OpenPlan, outcome: Outcome) -> Plan:
     """The plan that a survey over nodes has found; raises as `OpenPlan.filled`."""
-    if outcome.findings is None:
+    if not isinstance(outcome.findings, Findings):
         raise HedgerowError("no-numbers")
-    return task.asked.filled(outcome.findings, outcome.ledger)
+    return asked.filled(outcome.findings, outcome.ledger)
 
 
 def open_plan_of(arguments: argparse.Namespace) -> OpenPlan:
@@ -153,8 +163,15 @@ def survey_facts(findings: Findings, names: tuple[str, ...] = ()) -> list[tuple[
     return facts
 
 
-def _print(arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession) -> None:
-    sites = sorted({site for survivors in session.run.survivors for site in survivors})
+def sites_in(session: RunSession) -> list[str]:
+    """The sites whose vectors are in some release of a run."""
+    return sorted({site for survivors in session.run.survivors for site in survivors})
+
+
+def _print(
+    arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession, asked: OpenPlan
+) -> None:
+    sites = sites_in(session)
     cost = outcome.report.epsilon
     if arguments.json:
         spent = {"epsilon": None if math.isinf(cost) else cost, "delta": plan.privacy.delta}
@@ -163,8 +180,8 @@ def _print(arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session:
     if outcome.report.seeded:
         warn_seeded()
     facts = [("sites", f"{len(sites)}: {listed(sites)}")]
-    if outcome.findings is not None and isinstance(session.run.task, SurveyTask):
-        facts += survey_facts(outcome.findings, session.run.task.asked.columns)
+    if isinstance(outcome.findings, Findings):
+        facts += survey_facts(outcome.findings, asked.columns)
     print_facts([*facts, ("plan", f"written to {arguments.out}, with the survey's releases on its account")])
     print(f"\n  The survey alone cost epsilon {number(cost, 6)} at delta {plan.privacy.delta:.3g}.")
     note(f"Now see what a run of the plan costs with it: {typed(f'hedgerow privacy {arguments.out}')}")

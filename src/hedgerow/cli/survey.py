@@ -22,16 +22,18 @@ from hedgerow.data.codebook import read_codebook
 from hedgerow.data.sources import column_names
 from hedgerow.errors import UsageError
 from hedgerow.local.statistics import (
-    SiteTables,
     TableSurvey,
+    columns_of,
     drafted_plan,
     plan_text,
     read_site_tables,
     schema_of,
     schema_of_book,
     survey_tables,
+    table_survey,
     usual_epsilon,
 )
+from hedgerow.methods.tasks import SurveyTask
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.survey.open_tables import OpenTable
@@ -49,26 +51,45 @@ _FEW_RECORDS = 2000.0
 
 def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
+    _check(arguments)
     folder = None if arguments.out is None else _folder(arguments.out)
-    if folder is not None and arguments.label:
-        # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
-        new_file(str(folder / _PLAN))
-    tables = _read(arguments)
-    if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
-        raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
-    found = _survey(arguments, tables)
-    plan = drafted_plan(found, len(tables.tables), arguments.train_epsilon)
-    files = {} if folder is None else _write(folder, found, plan, tuple(tables.tables))
+    found, sites = _over_nodes(arguments) if arguments.federated else _over_tables(arguments, folder)
+    plan = drafted_plan(found, len(sites), arguments.train_epsilon)
+    files = {} if folder is None else _write(folder, found, plan, sites)
     if arguments.json:
         written = {name: str(path) for name, path in files.items()}
-        print_json({**content_of(found, tuple(tables.tables)), "files": written})
+        print_json({**content_of(found, sites), "files": written})
         return
     if found.report.seeded:
         warn_seeded()
     console = Console(width=min(WIDEST, Console().width), highlight=False)
-    print_statistics(console, found.statistics, tables)
+    print_statistics(console, found.statistics, sites)
     print(wrapped(found.report.text(SUBJECT)))
     _say_what_next(arguments, found, plan, files)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for options that contradict one another."""
+    if arguments.sites and arguments.data is not None:
+        raise UsageError("survey-twice", data=arguments.data)
+    if arguments.unit is None and arguments.max_rows_per_unit is not None:
+        raise UsageError("survey-rows-without-unit")
+    if arguments.train_epsilon is not None and arguments.train_epsilon <= arguments.epsilon:
+        raise UsageError("survey-plan-epsilon", epsilon=arguments.train_epsilon, spent=arguments.epsilon)
+    if not arguments.federated:
+        given = [name for name in ("roster", "identity", "noise", "journal") if getattr(arguments, name) is not None]
+        if given or arguments.new_run:
+            raise UsageError("survey-only-federated", option=(given or ["new-run"])[0])
+        if not arguments.sites and arguments.data is None:
+            raise UsageError("survey-no-table")
+        return
+    if arguments.sites:
+        raise UsageError("usage-site-and-roster")
+    missing = [name for name in ("roster", "identity", "out") if getattr(arguments, name) is None]
+    if missing:
+        raise UsageError("usage-survey-missing", missing=f"--{missing[0]}")
+    if not (arguments.data or arguments.schema or arguments.codebook):
+        raise UsageError("survey-no-columns-named")
 
 
 def private_draft(arguments: argparse.Namespace) -> str:
@@ -79,7 +100,7 @@ def private_draft(arguments: argparse.Namespace) -> str:
     arguments.sites, arguments.schema, arguments.without = None, None, []
     arguments.seed, arguments.json, arguments.unit, arguments.max_rows_per_unit = None, False, None, None
     arguments.delta = 1e-6 if arguments.delta is None else arguments.delta
-    found = _survey(arguments, _read(arguments))
+    found, _ = _over_tables(arguments, None)
     plan = drafted_plan(found, 1)
     if plan is None:
         raise UsageError("survey-no-plan", label=arguments.label)
@@ -94,11 +115,11 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _read(arguments: argparse.Namespace) -> SiteTables:
-    if arguments.sites and arguments.data is not None:
-        raise UsageError("survey-twice", data=arguments.data)
-    if not arguments.sites and arguments.data is None:
-        raise UsageError("survey-no-table")
+def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[TableSurvey, list[str]]:
+    """Statistics of tables that this machine reads, and the sites that they are of."""
+    if folder is not None and arguments.label:
+        # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
+        new_file(str(folder / _PLAN))
     places = named_sites(arguments.sites or [arguments.data])
     schema, without = _known(arguments, column_names(next(iter(places.values()))))
     with status("Reading", quiet=arguments.json):
@@ -106,31 +127,64 @@ def _read(arguments: argparse.Namespace) -> SiteTables:
     for site, causes in tables.left_out.items():
         said = ", ".join(f"{count:,} {code}" for code, count in sorted(causes.items()))
         note(f"Private, for the site {site} only: rows left out: {said}.")
-    if tables.unread:
-        note(f"Left out, for their types: {listed(tables.unread)}.")
-    return tables
+    _say_unread(tables.unread)
+    asked = _open_table(arguments, tables.columns)
+    with status("Adding up", quiet=arguments.json):
+        return survey_tables(asked, tables.tables, _noise(arguments)), list(tables.tables)
 
 
-def _known(arguments: argparse.Namespace, names: Sequence[str]) -> tuple[dict[str, AskedColumn], list[str]]:
-    """What is declared of the columns, by the schema before the code book, and the columns that are left out."""
-    if arguments.unit is None and arguments.max_rows_per_unit is not None:
-        raise UsageError("survey-rows-without-unit")
+def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
+    """Statistics of what the nodes of a roster hold, asked for as their coordinator."""
+    # Extras: only a party that dials or listens needs grpc.
+    from hedgerow.cli.coordinator import serve
+    from hedgerow.cli.plan_survey import StatisticsFolder, sites_in
+
+    schema, without = _known(arguments, None if arguments.data is None else column_names(arguments.data))
+    if arguments.unit is not None:
+        without.append(arguments.unit)
+    if arguments.data is None:
+        columns = tuple(own for name, own in schema.items() if name not in without)
+    else:
+        columns, unread = columns_of({"": arguments.data}, schema, without)
+        _say_unread(unread)
+    if not columns:
+        raise UsageError("survey-no-columns")
+    asked, noise = _open_table(arguments, columns), _noise(arguments)
+    task, folder = SurveyTask(asked), Path(arguments.out)
+    journal = Path(arguments.journal or folder / "survey.journal")
+    file = StatisticsFolder(folder, journal, arguments.new_run, arguments.json)
+    outcome, session = serve(arguments, task.plan, noise, file, task)
+    found = asked.statistics(session.run.releases, outcome.ledger)
+    return table_survey(asked, found, outcome.ledger, noise), sites_in(session)
+
+
+def _known(arguments: argparse.Namespace, names: Sequence[str] | None) -> tuple[dict[str, AskedColumn], list[str]]:
+    """What is declared of the columns, by the schema before the code book, and the columns that are left out.
+
+    Args: names: of the columns that there are; None for those that are declared.
+    """
     schema = {} if arguments.schema is None else schema_of(read_text(arguments.schema))
     book = {} if arguments.codebook is None else read_codebook(arguments.codebook)
+    declared = schema_of_book(book)
+    if names is None:
+        names = list(dict.fromkeys([*book, *schema]))
+        declared = {name: declared.get(name, AskedColumn(name)) for name in book}
     own = {arguments.unit, arguments.label, *schema}
     # A code book is of a whole study: what it says of columns that are not here is for other tables.
     identifiers = [name for name in names if name in book and book[name].kind == "identifier" and name not in own]
     if identifiers:
         note(f"Left out, by the code book identifiers or free text: {listed(identifiers)}.")
-    known = {name: column for name, column in schema_of_book(book).items() if name in names and name != arguments.unit}
+    known = {name: column for name, column in declared.items() if name in names and name != arguments.unit}
     return {**known, **schema}, [*arguments.without, *identifiers]
 
 
-def _survey(arguments: argparse.Namespace, tables: SiteTables) -> TableSurvey:
-    noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
-    asked = _open_table(arguments, tables.columns)
-    with status("Adding up", quiet=arguments.json):
-        return survey_tables(asked, tables.tables, noise)
+def _say_unread(names: Sequence[str]) -> None:
+    if names:
+        note(f"Left out, for their types: {listed(names)}.")
+
+
+def _noise(arguments: argparse.Namespace) -> NoiseSource:
+    return SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
 
 
 def _open_table(arguments: argparse.Namespace, columns: Sequence[AskedColumn]) -> OpenTable:
@@ -138,6 +192,8 @@ def _open_table(arguments: argparse.Namespace, columns: Sequence[AskedColumn]) -
     if arguments.label and arguments.label not in names:
         raise UsageError("survey-column", column=arguments.label, columns=listed(names))
     privacy: dict[str, object] = {"epsilon": arguments.epsilon, "delta": arguments.delta}
+    if arguments.federated:
+        privacy["noise"] = arguments.noise or "distributed"
     if arguments.unit is not None:
         privacy |= {"unit": arguments.unit, "max_rows_per_unit": arguments.max_rows_per_unit or 1}
     return OpenTable.of(columns, arguments.label or "", privacy)
@@ -149,13 +205,16 @@ def content_of(found: TableSurvey, sites: Sequence[str]) -> dict[str, object]:
 
 
 def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[str]) -> dict[str, Path]:
-    """Write the files; statistics that were there before are written over."""
+    """Write the files; statistics that were there before are written over, but for a plan that is another one."""
     texts = {
         "report.html": page_of(found, sites, SUBJECT),
         "survey.json": json_text(content_of(found, sites)) + "\n",
     }
     if plan is not None:
         texts[_PLAN] = plan_text(plan)
+        kept = folder / _PLAN
+        if kept.exists() and kept.read_text(encoding="utf-8") != texts[_PLAN]:
+            raise UsageError("plan-exists", path=kept)
     files = {}
     for name, text in texts.items():
         files[name] = folder / name
@@ -166,9 +225,9 @@ def _write(folder: Path, found: TableSurvey, plan: Plan | None, sites: Sequence[
 # The terminal --------------------------------------------------------------------------------------------------------
 
 
-def print_statistics(console: Console, found: TableStatistics, tables: SiteTables) -> None:
+def print_statistics(console: Console, found: TableStatistics, names: Sequence[str]) -> None:
     """The statistics for a person."""
-    sites = f"{len(tables.tables)} {'sites' if len(tables.tables) > 1 else 'site'}: {listed(tables.tables)}"
+    sites = f"{len(names)} {'sites' if len(names) > 1 else 'site'}: {listed(names)}"
     print_facts([("sites", sites), ("records", f"about {count_text(found.n_records)}")])
     console.print()
     numbers = [column for column in found.columns if column.kind == "number"]
@@ -313,7 +372,10 @@ def _say_what_next(
         return
     print_facts([(name, str(path)) for name, path in files.items()])
     if plan is not None:
-        sites = " ".join(f"--site {shlex.quote(each)}" for each in arguments.sites or [arguments.data])
+        parties = " ".join(f"--site {shlex.quote(each)}" for each in arguments.sites or [arguments.data])
+        command = f"train {files[_PLAN]} {parties}"
+        if arguments.federated:
+            command = f"coordinator {files[_PLAN]} --roster {arguments.roster} --identity {arguments.identity}"
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon
-        command = typed(f"hedgerow train {files['plan.toml']} {sites}")
-        note(f"The plan promises epsilon {epsilon:g} for these statistics and the training together: {command}")
+        both = f"The plan promises epsilon {epsilon:g} for these statistics and the training together"
+        note(f"{both}: {typed(f'hedgerow {command}')}")

@@ -57,7 +57,7 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.protocol.stream import WireRefusal, known
 from hedgerow.secagg.enrolment import Enrolment
 from hedgerow.secagg.transitions import Code, refuse
-from hedgerow.survey.program import Findings
+from hedgerow.survey.open_tables import Found
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 
@@ -87,7 +87,7 @@ class NodeSession:
         self.state = NodeState.OUTSIDE
         self.ensemble: Ensemble | None = None
         self.evaluation: Evaluation | None = None
-        self.findings: Findings | None = None
+        self.findings: Found | None = None
         self.failure: HedgerowError | None = None
         self.salvaged: Salvage | None = None
         self.plan: Plan | None = setup.plan
@@ -281,7 +281,7 @@ class NodeSession:
         self.salvaged = run.finish(message)
         if isinstance(run.replica.result, Evaluation):
             self.evaluation = run.replica.result
-        elif isinstance(run.replica.result, Findings):
+        elif isinstance(run.replica.result, Found):
             self.findings = run.replica.result
         else:
             self.ensemble = run.replica.result
@@ -353,7 +353,7 @@ def run_node(
     clock: Callable[[], float],
     patience: float,
     observer: Callable[[Connected | Disconnected], None] | None = None,
-) -> Ensemble | Evaluation | Findings:
+) -> Ensemble | Evaluation | Found:
     """Take part until the run is over.
 
     Args:

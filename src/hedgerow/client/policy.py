@@ -68,7 +68,7 @@ from hedgerow.protocol.messages import EvaluationInvitation, Invitation, SurveyI
 from hedgerow.protocol.queries import Query
 from hedgerow.secagg.messages import NodePolicy, Roster
 from hedgerow.secagg.transitions import Entropy
-from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.open_tables import Asked
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.site import SurveyNode
 from hedgerow.training.settings import Settings
@@ -240,7 +240,7 @@ def no_training_rows(_: Plan) -> SiteData:
     raise PolicyRefusal("policy-no-training")
 
 
-def no_raw_rows(_: OpenPlan) -> RawSite:
+def no_raw_rows(_: Asked) -> RawSite:
     """Raises PolicyRefusal: the owner gave no rows to train on, which surveys are asked about."""
     raise PolicyRefusal("policy-no-training")
 
@@ -283,7 +283,7 @@ class NodeSetup:
     models: frozenset[bytes] = frozenset()
     sampling: SamplingSource | None = None
     arrivals: ArrivalFolder | None = None
-    load_raw: Callable[[OpenPlan], RawSite] = no_raw_rows
+    load_raw: Callable[[Asked], RawSite] = no_raw_rows
 
     @property
     def max_rows(self) -> int:

@@ -17,17 +17,20 @@ from numpy.typing import NDArray
 
 from hedgerow.data import columns as encoders
 from hedgerow.data.faults import Place
+from hedgerow.data.raw_tables import bounded_tables, read_raw
 from hedgerow.data.sources import opened, place_of
 from hedgerow.data.units import RowsLeftOut, rows_within_bound
 from hedgerow.errors import DataError
 from hedgerow.plan.plan import Feature
+from hedgerow.survey.cells import TableSite
 from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.open_tables import Asked, OpenTable
 from hedgerow.survey.queries import RawSite
 
 _CHUNK_ROWS = 65536
 
 
-def read_raw_site(location: str | os.PathLike[str], asked: OpenPlan) -> RawSite:
+def read_raw_site(location: str | os.PathLike[str], asked: Asked) -> RawSite:
     """A site's raw rows for a survey, with at most `max_rows_per_unit` of each unit.
 
     Rows that cannot be read at all, and such without an identifier of their unit, are left out.
@@ -35,6 +38,13 @@ def read_raw_site(location: str | os.PathLike[str], asked: OpenPlan) -> RawSite:
     Raises:
         DataError: the table cannot be read, lacks a column, or has a column of a type that Hedgerow does not read.
     """
+    if isinstance(asked, OpenTable):
+        table = read_raw(location, asked.columns, asked.carrier.privacy.unit)
+        return bounded_tables({"": table}, asked)[""]
+    return _read_plan_site(location, asked)
+
+
+def _read_plan_site(location: str | os.PathLike[str], asked: OpenPlan) -> RawSite:
     names, left_out = asked.read_columns, RowsLeftOut()
     table = opened(location)
     place = place_of(table)
@@ -54,7 +64,14 @@ def digest_of_raw(rows: RawSite) -> bytes:
     hasher = hashlib.sha256(rows.n_all.to_bytes(8, "big"))
     texts = [] if rows.texts is None else [repr(rows.texts.tolist()).encode()]
     kept = b"" if rows.rows is None else rows.rows.tobytes()
-    for part in (*(np.asarray(own, dtype=np.float64).tobytes() for own in rows.columns), *texts, kept):
+    columns: list[NDArray[Any]] = list(rows.columns)
+    for column in rows.cells if isinstance(rows, TableSite) else ():
+        columns += [column.numbers, column.is_text]
+        if column.is_text.any():
+            names, codes = column.texts
+            columns.append(codes)
+            texts.append(repr(names).encode())
+    for part in (*(np.asarray(own, dtype=np.float64).tobytes() for own in columns), *texts, kept):
         hasher.update(len(part).to_bytes(8, "big"))
         hasher.update(part)
     return hasher.digest()

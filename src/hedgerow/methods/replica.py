@@ -18,7 +18,9 @@ from hedgerow.evaluation.program import EvaluationProgram
 from hedgerow.methods.tasks import Task, TrainingTask
 from hedgerow.privacy.calibration import noise_of
 from hedgerow.protocol.queries import IntVector, Query
-from hedgerow.survey.program import Findings, SurveyProgram
+from hedgerow.survey.open_tables import Found
+from hedgerow.survey.program import SurveyProgram
+from hedgerow.survey.statistics import StatisticsProgram
 from hedgerow.training.steps import EndedEarly, Program
 from hedgerow.trees.ensemble import Ensemble
 
@@ -41,9 +43,9 @@ class Replica:
 
     def __init__(self, task: Task) -> None:
         self.plan, self._task = task.plan, task
-        self._program: Program | EvaluationProgram | SurveyProgram | None = None
+        self._program: Program | EvaluationProgram | SurveyProgram | StatisticsProgram | None = None
         self._origin = b""
-        self._result: Ensemble | Evaluation | Findings | None = None
+        self._result: Ensemble | Evaluation | Found | None = None
         self._result_digest = b""
         self.query: Query | None = None
         self.n_releases = 0
@@ -90,7 +92,7 @@ class Replica:
             self._result = finished.value
 
     @property
-    def result(self) -> Ensemble | Evaluation | Findings:
+    def result(self) -> Ensemble | Evaluation | Found:
         """What the program has found; ValueError before it has finished."""
         if self._result is None:
             raise ValueError("the program still asks")

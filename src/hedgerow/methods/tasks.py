@@ -1,4 +1,5 @@
-"""What a run is for: to train a model by a plan, to evaluate one, or to survey columns before there is a plan.
+"""What a run is for: to train a model by a plan, to evaluate one, or to survey columns before there is a plan:
+for what a plan leaves open, or for statistics.
 
 Each is public, and every party has the same.
 
@@ -24,7 +25,9 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.events import Event
 from hedgerow.privacy.gdp import check_delta, check_epsilon
 from hedgerow.survey.open_plans import OpenPlan
+from hedgerow.survey.open_tables import Asked, OpenTable
 from hedgerow.survey.program import SurveyProgram
+from hedgerow.survey.statistics import StatisticsProgram
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble, ensemble_from_dict, ensemble_to_dict
@@ -184,7 +187,7 @@ class SurveyTask:
         asked: the questions and their program; what is written to all parties is its `KIND` and its bytes.
     """
 
-    asked: OpenPlan
+    asked: Asked
 
     @property
     def plan(self) -> Plan:
@@ -204,7 +207,7 @@ class SurveyTask:
 
     @property
     def promise(self) -> tuple[float, float]:
-        """What the survey may cost by itself, which is part of the promise of the plan that is made of it."""
+        """What the survey may cost by itself, which is part of the promise of a plan that is made of it."""
         return self.asked.epsilon, self.plan.privacy.delta
 
     @property
@@ -216,7 +219,7 @@ class SurveyTask:
         """Itself: there are no trees."""
         return self
 
-    def program(self) -> SurveyProgram:
+    def program(self) -> SurveyProgram | StatisticsProgram:
         """A fresh program."""
         return self.asked.program()
 
@@ -224,7 +227,7 @@ class SurveyTask:
         return self.asked.planned_releases()
 
 
-SURVEYS = {OpenPlan.KIND: OpenPlan}
+SURVEYS: dict[str, type[Asked]] = {OpenPlan.KIND: OpenPlan, OpenTable.KIND: OpenTable}
 """What surveys may be about, by the word that invitations and stores have for it."""
 
 

@@ -35,7 +35,7 @@ from hedgerow.secagg.view import Cohort, EpochView
 from hedgerow.server.journal import BurntSlot, JournalledRelease
 from hedgerow.server.release import Outcome, Releaser, Summed, checked_report, require_plausible
 from hedgerow.server.run import MOST_BROKEN_SETUPS, MOST_LOST_EPOCHS, Asked, Place, Run, RunEventKind, SiteRecord
-from hedgerow.survey.program import Findings
+from hedgerow.survey.open_tables import Found
 from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import build_grid
 from hedgerow.trees.ensemble import no_trees
@@ -324,7 +324,7 @@ def check_releases(task: Task, n_sites: int) -> None:
         ModelError: code "model-too-long-to-send". An evaluation itself has two releases, of a few curves.
     """
     if isinstance(task, SurveyTask):
-        _require_sendable(task.n_exchanges * task.asked.largest_length, WIDTHS[-1] // 8, task.n_exchanges)
+        _require_sendable(task.asked.n_released, WIDTHS[-1] // 8, task.n_exchanges)
         return
     if not isinstance(task, TrainingTask):
         if len(task.model) > RELEASES_BYTES:
@@ -592,7 +592,7 @@ def conclude(run: Run) -> Outcome:
     model, replica, noise = run.setup.evaluation, run.replica, run.setup.noise
     if model is not None and isinstance(replica.result, Evaluation):
         run.outcome = model.outcome(run.ledger, replica.result, noise)
-    elif isinstance(replica.result, Findings):
+    elif isinstance(replica.result, Found):
         report = checked_report(run.plan, run.ledger, noise)
         nothing = no_trees(run.plan, build_grid(run.plan))
         run.outcome = Outcome(run.plan, nothing, run.ledger, report, findings=replica.result)

@@ -32,7 +32,7 @@ from hedgerow.protocol.reports import Salvage
 from hedgerow.rounds import HEADROOM, least_entry_bound, release_bound, rows_of
 from hedgerow.secagg.masks import require_within
 from hedgerow.secagg.transitions import Code, refuse
-from hedgerow.survey.program import Findings
+from hedgerow.survey.open_tables import Found
 from hedgerow.training.steps import Program
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.plausibility import ReleaseChecks, SumFacts
@@ -227,7 +227,7 @@ class Outcome:
     evaluation: Evaluation | None = None
     cost: PrivacyReport | None = None
     salvaged: Salvage | None = None
-    findings: Findings | None = None
+    findings: Found | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,6 +156,11 @@ class OpenPlan:
         of_columns = len(self.questions.surveyed) * (max(N_OCTAVES, N_ZOOM) + 1)
         return max(of_columns, 2**16 if self.label_asked == "texts" else 2**11)
 
+    @property
+    def n_released(self) -> int:
+        """Entries of all releases, at most."""
+        return self.n_exchanges * self.largest_length
+
     def filled(self, findings: Findings, ledger: Ledger) -> Plan:
         """The plan, with what was found in the gaps and the releases that it came from.
 

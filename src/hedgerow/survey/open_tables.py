@@ -26,7 +26,7 @@ from hedgerow.privacy.ledger import Ledger
 from hedgerow.protocol.queries import IntVector
 from hedgerow.survey.cells import N_KINDS
 from hedgerow.survey.open_plans import MOST_RECORDS, OpenPlan, canonical_json
-from hedgerow.survey.program import N_ZOOMS
+from hedgerow.survey.program import N_ZOOMS, Findings
 from hedgerow.survey.queries import N_BITS, N_BUCKETS, N_OCTAVES, N_VALUES, N_ZOOM
 from hedgerow.survey.statistics import MAX_CLASSES, AskedColumn, StatisticsProgram, TableQuestions, survey_table
 from hedgerow.survey.summaries import MOST_VALUES, TableStatistics
@@ -110,6 +110,7 @@ class OpenTable:
             accountant=privacy.accountant,
             label=self.label,
             rows_per_unit=privacy.rows_per_unit,
+            noise=privacy.noise,
         )
 
     @cached_property
@@ -195,6 +196,8 @@ class OpenTable:
 
 Asked = OpenPlan | OpenTable
 """What a survey may be about."""
+Found = Findings | TableStatistics
+"""What surveys find."""
 
 
 def _most_bins(column: AskedColumn) -> int:

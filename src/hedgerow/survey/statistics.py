@@ -11,7 +11,8 @@
     rates    JointCounts  the label by bin of each column                                0.16
 
 The shares are weights: each query takes its weight's part of what is left of mu**2, beside the weights that may still
-follow, so that what one stage does not need goes to those after it, and the last one spends the rest. The sum of all
+follow, so that what one stage does not need goes to those after it, and the last one spends the rest (to the last digit
+where the noise is the coordinator's). The sum of all
 charges never exceeds the whole, whatever is released, which is what adaptive composition of Gaussian noise asks for
 (docs/privacy.md). Nothing here depends on rows but by the noisy sums.
 """
@@ -118,6 +119,7 @@ class TableQuestions:
         epsilon, delta, accountant: of all these releases together; epsilon may be infinite.
         label: the column whose shares of classes are asked for by bin of each other; "" for none.
         rows_per_unit: rows of one unit of privacy at most.
+        noise: who adds it, as `privacy.noise` of a plan says it.
 
     Raises:
         PrivacyError: code "survey-pure", for a promise of pure differential privacy.
@@ -129,6 +131,7 @@ class TableQuestions:
     accountant: str = "gdp"
     label: str = ""
     rows_per_unit: int = 1
+    noise: str = "server"
 
     def __post_init__(self) -> None:
         if self.accountant == "pure":
@@ -196,7 +199,8 @@ class _Budget:
             sensitivity_squared=query.norm_squared() * self.questions.rows_per_unit**2,
             noise_multiplier=self.multiplier / math.sqrt(share),
         )
-        if not self.open and self.multiplier:
+        # What the shares of sites cost, each rounded up by itself, is not known before: a little is left unspent there.
+        if not self.open and self.multiplier and self.questions.noise == "server":
             filled = replace(filled, noise_multiplier=self._rest(filled))
         self.spent.append(noise_of(filled).event)
         return filled
