@@ -138,7 +138,7 @@ examples:
   hedgerow survey --site north=north.csv --site south=south.csv --label outcome --epsilon 0.3 --out statistics
 
 The folder then has report.html, survey.json, and, with --label, plan.toml: `hedgerow train` takes it as it is, and
-counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which has the command for nodes too).
+counts what the statistics have cost. Everything comes from noisy sums (docs/survey.md, which shows it over nodes too).
 """
 
 

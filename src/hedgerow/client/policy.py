@@ -15,7 +15,7 @@ The owner's policy is a TOML file that never leaves the site:
     noise = ["distributed"]             # who may add the noise: "server", "distributed", "local"; without it:
                                         # the sites only. "server" trusts the coordinator with exact sums
     evaluation_noise = ["distributed"]  # the same for evaluations of models; without it: the sites only
-    surveys = false                     # whether coordinators may ask for bounds, classes and the number of records
+    surveys = false                     # whether coordinators may ask for bounds, classes, statistics of columns
                                         # of the columns above, with the noise above, before there is a plan
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
