@@ -32,7 +32,7 @@ from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study.enrolment import Applicant, Ends, are_same_words
 from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
-from hedgerow.survey.program import Findings
+from hedgerow.survey.open_tables import Found
 from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
 from hedgerow.trees.ensemble import Ensemble
@@ -288,7 +288,7 @@ def _may_come_again(fault: HedgerowError) -> bool:
 
 
 def _keep_model(
-    invitation: Invitation, folder: Path, identity: PrivateIdentity, result: Ensemble | Evaluation | Findings
+    invitation: Invitation, folder: Path, identity: PrivateIdentity, result: Ensemble | Evaluation | Found
 ) -> None:
     """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
     with closing(NodeStore(folder / "state")) as store:

@@ -215,7 +215,7 @@ PATIENCE = 7 * 24 * 3600.0
 """Seconds that a node without a plan waits for its coordinator; afterwards the plan's own timeout counts."""
 
 
-def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Findings:
+def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
     """Join, answer until the run is over, say what it has cost; returns what the run was for."""
     plan = None if arguments.plan is None else read_plan(arguments.plan)
     policy = read_policy(arguments.policy)
