@@ -26,14 +26,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hedgerow.cli.evaluate import evaluate
-from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.inputs import output_folder, read_plan
 from hedgerow.cli.output import WIDEST, note, number, print_json, typed, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.train import Sites, read_sites, train_with_progress
 from hedgerow.data.datasets import SiteFiles, write_rand_hie
 from hedgerow.data.sources import read_records
 from hedgerow.data.units import Records, concatenate
-from hedgerow.errors import UsageError
 from hedgerow.local.training import without_secure_aggregation
 from hedgerow.losses.kinds import roc_auc
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -62,7 +61,7 @@ class _Result:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, test, write model.json, report.txt and shapes.png, and show all of it."""
-    folder = _folder(arguments.out or _DEFAULT_FOLDER)
+    folder = output_folder(arguments.out or _DEFAULT_FOLDER)
     if arguments.out is not None:
         require_room(folder / _MODEL, remedy=_REMEDY)
     console = Console(width=min(WIDEST, Console().width), quiet=arguments.json, highlight=False)
@@ -84,14 +83,6 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(_content(result))
     else:
         _print_result(console, result, folder)
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-folder", path=path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _set_aside(path: Path) -> Path | None:

@@ -92,6 +92,15 @@ def new_file(path: str) -> Path:
     return file
 
 
+def output_folder(path: str) -> Path:
+    """The folder for what a command writes, made if it is not there; UsageError where something else is."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("out-not-folder", path=path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def picture_file(path: str) -> Path:
     """The path of a picture, by its ending; raises as `check_can_write`, and UsageError for another ending."""
     file = check_can_write(path)

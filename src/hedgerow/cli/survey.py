@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import listed, named_sites, new_file, read_text
+from hedgerow.cli.inputs import listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.survey_page import page_of
@@ -52,7 +52,7 @@ _FEW_RECORDS = 2000.0
 def run(arguments: argparse.Namespace) -> None:
     """Make the statistics; print them, or write them into a folder as well."""
     _check(arguments)
-    folder = None if arguments.out is None else _folder(arguments.out)
+    folder = None if arguments.out is None else output_folder(arguments.out)
     found, sites = _over_nodes(arguments) if arguments.federated else _over_tables(arguments, folder)
     plan = drafted_plan(found, len(sites), arguments.train_epsilon)
     files = {} if folder is None else _write(folder, found, plan, sites)
@@ -105,14 +105,6 @@ def private_draft(arguments: argparse.Namespace) -> str:
     if plan is None:
         raise UsageError("survey-no-plan", label=arguments.label)
     return plan_text(plan)
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError("out-not-folder", path=path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[TableSurvey, list[str]]:
