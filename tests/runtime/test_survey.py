@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 
 from hedgerow.client.policy import Policy
+from hedgerow.data.adapters import Adapter
 from hedgerow.data.drafts import plan_toml
-from hedgerow.data.raw_rows import read_raw_site
+from hedgerow.data.raw_rows import digest_of_raw, read_raw_site
 from hedgerow.data.raw_tables import read_raw
 from hedgerow.data.site_data import read_site_data
+from hedgerow.data.sources import adapted
 from hedgerow.errors import (
     AggregationError,
     DataError,
@@ -530,6 +533,34 @@ def test_what_no_survey_can_be_is_refused_at_once(section: str, values: Any, cod
     with pytest.raises((PlanError, PrivacyError)) as caught:
         _ = OpenPlan(table)
     assert not code or caught.value.code == code
+
+
+def test_a_table_that_is_written_in_its_own_way_answers_as_the_others(tmp_path: Path) -> None:
+    """What a policy's [data] says of a table holds for statistics too: names, marks, texts and dates."""
+    columns = [AskedColumn("age"), AskedColumn("sex"), AskedColumn("seen", "number", is_date=True)]
+    open_table = OpenTable.of(columns, "", {"epsilon": 5.0, "delta": 1e-6, "unit": "patient", "max_rows_per_unit": 2})
+    rows = [(f"p{row // 3}", str(20 + row), "fm"[row % 2], f"2020-0{1 + row % 9}-01") for row in range(90)]
+    plain, own = tmp_path / "plain.csv", tmp_path / "own.csv"
+    plain.write_text("patient,age,sex,seen\n" + "".join(",".join(row) + "\n" for row in rows))
+    dates = [(*row[:2], {"f": "1", "m": "2"}[row[2]], f"01.0{row[3][6]}.2020") for row in rows]
+    own.write_text("Fall;Alter;sex;seen\n" + "".join(";".join(row) + "\n" for row in dates))
+    adapter = Adapter(
+        rename=(("Fall", "patient"), ("Alter", "age")),
+        recode=(("sex", (("1", "f"), ("2", "m"))),),
+        date=(("seen", "%d.%m.%Y"),),
+    )
+    sites = [read_raw_site(adapted(str(own), adapter), open_table), read_raw_site(str(plain), open_table)]
+    program = open_table.program()
+    with contextlib.suppress(StopIteration):
+        query = next(program)
+        while True:
+            answer, expected = (query.answer(site) for site in sites)
+            assert (answer == expected).all() and answer.any()
+            query = program.send(answer)
+    assert type(query).__name__ == "CellCounts"
+    assert digest_of_raw(sites[0]) == digest_of_raw(sites[1])
+    plain.write_text(plain.read_text().replace("p1,", "p1,1"))
+    assert digest_of_raw(read_raw_site(str(plain), open_table)) != digest_of_raw(sites[0])
 
 
 @pytest.mark.parametrize(

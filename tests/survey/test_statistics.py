@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -249,6 +250,32 @@ def test_a_unit_adds_no_more_than_its_bound_whatever_its_rows(rows: list[Any], o
     for query, before, after in zip(queries, sums(rows), sums(joined), strict=True):
         change = after - before
         assert int((change * change).sum()) <= query.norm_squared() * asked.questions.rows_per_unit**2
+
+
+@pytest.mark.parametrize("label", ["", "found", "text", "listed", "whole"])
+def test_no_release_makes_the_program_fail(label: str) -> None:
+    """A node is given releases by a coordinator, and follows them in its own program: whatever numbers they have, and
+    whatever bounds are declared, it ends as it does on others, with numbers that can be written.
+    """
+    declared = [
+        AskedColumn("found"), AskedColumn("text", "text"), AskedColumn("listed", "text", categories=("x", "y")),
+        AskedColumn("wide", "number", (-3e38, 3e38)), AskedColumn("thin", "number", (0.0, 1e-300)),
+        AskedColumn("whole", "number", (-3e38, 3e38), is_whole=True), AskedColumn("day", "number", is_date=True),
+    ]  # fmt: skip
+    draw, most = np.random.default_rng(7), 4 * 10**9
+    for epsilon in [0.01, 1.0, 50.0] * 8:
+        program = OpenTable.of(declared, label, {"epsilon": epsilon, "delta": 1e-6}).program()
+        try:
+            query = next(program)
+            while True:
+                n, here = query.length, draw.random(query.length)
+                kinds = [
+                    np.zeros(n), np.where(here < 0.02, most * here, 0) * UNIT, (here - 0.5) * 2.0**46,
+                    np.where(np.arange(n) == draw.integers(n), most, 0) * UNIT, here * 10**6 * UNIT,
+                ]  # fmt: skip
+                query = program.send(kinds[draw.integers(len(kinds))].astype(np.int64))
+        except StopIteration as finished:
+            assert json.loads(json.dumps(finished.value.to_dict()))["label"] == label
 
 
 def test_small_cells_are_not_shown(columns: list[list[str]], site_of: MakeSite) -> None:
