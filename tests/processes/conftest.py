@@ -125,7 +125,7 @@ class Process:
             return ""
         if self.err[0].startswith("{"):
             return str(json.loads("".join(self.err))["error"]["code"])
-        return self.err[-1].strip().lstrip("(").partition(",")[0]
+        return self.err[-1].rpartition("(")[2].partition(",")[0]
 
 
 def wait_until(is_so: Callable[[], bool], *processes: Process) -> None:

@@ -6,8 +6,8 @@ An evaluation over sites listens, runs and reports by the same functions.
 from __future__ import annotations
 
 import argparse
+import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hedgerow.cli.inputs import address_of, check_can_write, listed, read_plan, signing_key, signing_roster
-from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
+from hedgerow.cli.output import begin_log, note, print_facts, print_json, tell, warn, warn_seeded, wrapped
 from hedgerow.errors import UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
 from hedgerow.models.model import Model, require_room, save_unless_kept, writes_over
@@ -72,7 +72,11 @@ _SAID = {
     RunEventKind.LEFT_OUT: "is asked no more",
     RunEventKind.TAKEN_BACK: "is asked again, for there are too few without it",
 }
+_GRAVE = {
+    RunEventKind.LEFT, RunEventKind.REFUSED, RunEventKind.SILENT, RunEventKind.COMPLAINT, RunEventKind.LEFT_OUT,
+}  # fmt: skip
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_WAITS = 60.0
 STOPPED_BY_OPERATOR = "stopped-by-operator"
 """What the sites of a run are told that was ended with --abort."""
 
@@ -81,6 +85,9 @@ class RunLines:
     """Says on stderr what happens: every site's coming and going, who is awaited, and now and then how far the run is.
 
     Args: n_rounds: of the run; sites: all of its roster; quiet: whether nothing is said.
+
+    Attributes:
+        least: how many sites the run needs, 0 where that is not known.
     """
 
     def __init__(self, n_rounds: int, sites: Sequence[str], *, quiet: bool) -> None:
@@ -89,6 +96,18 @@ class RunLines:
         self._repeats = Repeats()
         self._sites, self._ready, self._given_up = sites, set[str](), set[str]()
         self._is_waiting = True
+        self.least = 0
+        self._until, self._waited = math.inf, -math.inf
+
+    def waiting(self, seconds: float) -> None:
+        """Take note of how long the phase may still take, and say now and then for whom the run waits."""
+        now = time.monotonic()
+        self._until = now + seconds
+        missing = self._missing()
+        if self._quiet or not self._is_waiting or not missing or now - self._waited < _SECONDS_BETWEEN_WAITS:
+            return
+        self._waited = now
+        tell(f"waiting for {listed(missing)}{self._how_long()}")
 
     def __call__(self, event: RunEvent) -> None:
         """Take note of an event."""
@@ -97,15 +116,16 @@ class RunLines:
         self._note_who_is_awaited(event)
         if event.kind in _SAID:
             why = f" ({event.code})" if event.code else ""
-            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event))
+            level = "WARNING" if event.kind in _GRAVE else "INFO"
+            self._say_again(event.site, f"{event.site} {_SAID[event.kind]}{why}", self._then(event), level)
         elif event.kind is RunEventKind.ABANDONED:
             if count := self._repeats.note("", event.code):
-                self._say(f"round {event.round + 1}: begun again ({event.code}){times(count)}")
+                tell(f"round {event.round + 1}: begun again ({event.code}){times(count)}", level="WARNING")
         elif event.kind is RunEventKind.RELEASED:
             now = time.monotonic()
             if now - self._last >= _SECONDS_BETWEEN_LINES or event.round >= self._n_rounds:
                 self._last = now
-                self._say(f"round {event.round} of {self._n_rounds} released")
+                tell(f"round {event.round} of {self._n_rounds} released")
 
     def _note_who_is_awaited(self, event: RunEvent) -> None:
         """A run waits for the sites of its roster before its first set-up, and whenever too few are there."""
@@ -121,22 +141,32 @@ class RunLines:
 
     def _then(self, event: RunEvent) -> str:
         """Who is still missing when a site is ready; nothing where all are there, or the run goes on without them."""
-        missing = [site for site in self._sites if site not in self._ready | self._given_up]
+        missing = self._missing()
         if event.kind is not RunEventKind.READY or not self._is_waiting or not missing:
             return ""
-        return f"; waiting for {listed(missing)}"
+        self._waited = time.monotonic()
+        return f"; waiting for {listed(missing)}{self._how_long()}"
 
-    def _say_again(self, site: str, text: str, then: str) -> None:
+    def _missing(self) -> list[str]:
+        return [site for site in self._sites if site not in self._ready | self._given_up]
+
+    def _how_long(self) -> str:
+        """How many sites the run needs besides, and how long it waits, as far as that is known."""
+        said = []
+        if self.least:
+            n_more = self.least - len(self._ready)
+            said.append(f"{n_more} more of {self.least} needed" if n_more > 0 else f"the {self.least} needed are ready")
+        if math.isfinite(self._until):
+            said.append(f"for {max(0.0, self._until - time.monotonic()):,.0f} s at most")
+        return f" ({'; '.join(said)})" if said else ""
+
+    def _say_again(self, site: str, text: str, then: str, level: str) -> None:
         """What a site can bring about as often as it likes: the first, second, fourth, eighth time and so on.
 
         `then` follows it; what differs from one time to the next does not make it another text.
         """
         if count := self._repeats.note(site, text):
-            self._say(text + times(count) + then)
-
-    @staticmethod
-    def _say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+            tell(text + times(count) + then, level=level, site=site)
 
 
 @dataclass(frozen=True)
@@ -215,6 +245,7 @@ def carry_out(
     file: RunFile,
     about: EvaluatedModel | SurveyTask | None,
     opened: Callable[[RunSession, RunBoard], AbstractContextManager[Hub]],
+    log_format: str = "text",
 ) -> tuple[Outcome, RunSession]:
     """Wait for the sites and carry the run out, whatever engine carries its messages.
 
@@ -225,11 +256,13 @@ def carry_out(
         file: where its result goes, and where it is journalled.
         about: the model to be evaluated, or the survey; None trains a model.
         opened: the hub, from when the run can begin until it is over.
+        log_format: of what is said: text or json.
 
     Raises:
         HedgerowError: why the run was given up; the journal keeps what was released.
     """
     identity, pinned = keys
+    begun = begin_log(pinned.coordinator.name, log_format)
     survey, model = (about, None) if isinstance(about, SurveyTask) else (None, about)
     task = survey or (TrainingTask(plan) if model is None else model.task)
     names = [site.name for site in pinned.sites]
@@ -249,8 +282,10 @@ def carry_out(
         session = RunSession(setup, journal)
         file.look(session)
         board.attach(session.run)
+        begun.run = lambda: session.run.run_id
+        lines.least = session.run.sites.least
         with opened(session, board) as hub:
-            return run_coordinator(session, hub, plan.federation, time.monotonic), session
+            return run_coordinator(session, hub, plan.federation, time.monotonic, lines.waiting), session
     finally:
         journal.close()
 
@@ -289,7 +324,7 @@ def serve(
         finally:
             hub.close()
 
-    return carry_out((identity, pinned), plan, noise, file, about, listening)
+    return carry_out((identity, pinned), plan, noise, file, about, listening, arguments.log_format)
 
 
 def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> None:
@@ -301,12 +336,14 @@ def end_run(arguments: argparse.Namespace, plan: Plan, journal_file: Path) -> No
         UsageError: code "no-open-run"; there is no such run, or it is over.
     """
     pinned, identity = read_roster(Path(arguments.roster)), read_private(Path(arguments.identity))
+    log = begin_log(pinned.coordinator.name, arguments.log_format)
     place = address_of(arguments.listen, "--listen")
     if not journal_file.is_file():
         raise UsageError("no-open-run", path=journal_file)
     journal = Journal(journal_file)
     try:
         run_id = journal.end(STOPPED_BY_OPERATOR)
+        log.run = lambda: run_id
         names, seconds = [site.name for site in pinned.sites], plan.federation.join_timeout
         allow_many_connections()
         # Whichever plan a node holds: it was in this run, or it is told nothing.

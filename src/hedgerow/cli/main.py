@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hedgerow.cli.output import report_error
+from hedgerow.cli.output import end_log, report_error, tell
 from hedgerow.cli.parser import build_parser
 from hedgerow.errors import EnvironmentFault, HedgerowError, fault_of_import
 
@@ -54,10 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return report_error(fault, as_json=as_json)
         own = HedgerowError("internal", type=type(error).__name__, error=error)
         return report_error(own, as_json=as_json, exit_code=OWN_FAULT)
+    finally:
+        end_log()
 
 
 def _interrupted() -> int:
-    print("\nInterrupted.", file=sys.stderr)
+    tell("\nInterrupted.", level="WARNING")
     return INTERRUPTED
 
 

@@ -17,11 +17,11 @@ from typing import Any
 from hedgerow.cli.check import look
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
-from hedgerow.cli.output import note, print_facts, print_json, warn
+from hedgerow.cli.output import begin_log, note, print_facts, print_json, warn
 from hedgerow.cli.plan_survey import survey_facts
 from hedgerow.client.budget import BudgetBook
 from hedgerow.client.node import ArrivalFolder, warm_up
-from hedgerow.client.node_session import NodeSession, leave, run_node
+from hedgerow.client.node_session import NodeSession, leave, patience_of, run_node
 from hedgerow.client.policy import (
     NodeSetup,
     Policy,
@@ -38,7 +38,7 @@ from hedgerow.data.raw_rows import read_raw_site
 from hedgerow.data.site_data import SiteData, read_site_data
 from hedgerow.data.sources import Location, adapted, column_names, is_url, opened
 from hedgerow.data.units import ContributionReport
-from hedgerow.errors import EnvironmentFault, UsageError
+from hedgerow.errors import EnvironmentFault, HedgerowError, UsageError
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.tasks import digest_of_model
 from hedgerow.models.model import Model
@@ -50,8 +50,8 @@ from hedgerow.survey.program import Findings
 from hedgerow.survey.queries import RawSite
 from hedgerow.threads import available_threads, use_threads
 from hedgerow.transport.engines import ENGINES
-from hedgerow.transport.identities import read_private, read_roster
-from hedgerow.transport.interface import Connected, Disconnected, Repeats, times
+from hedgerow.transport.identities import PinnedRoster, read_private, read_roster, spoken
+from hedgerow.transport.interface import Connected, Disconnected, Repeats, Uplink, times
 from hedgerow.trees.ensemble import Ensemble
 
 _OLD_BOOK = "budget.db"
@@ -224,6 +224,7 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
     host, port = address_of(arguments.connect, "--connect")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     name = identity.public.name
+    log = begin_log(name, arguments.log_format)
     folder = Path(arguments.state or Path(arguments.identity).parent / f"{name}-state")
     with use_threads(arguments.threads or available_threads()) as n_threads:
         load, load_held_out = _loaders(arguments, policy)
@@ -245,17 +246,15 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
             if arguments.leave:
                 note_leaving(store, book, name)
             session = NodeSession(setup, store, book)
+            log.run = lambda: session.run_id
             if session.set_aside is not None:
-                note(f"{name}: {session.set_aside} ({session.set_aside.code})")
+                note(f"{name}: {session.set_aside} ({session.set_aside.code})", level="WARNING")
             digest = b"" if plan is None else bytes.fromhex(plan.digest)
             uplink = ENGINES[arguments.engine].uplink(address, identity, pinned, digest)
             try:
                 if not arguments.json:
-                    note(f"{name}: dialling {address}.")
-                observer = None if arguments.json else ConnectionNotes()
-                result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
-                if session.salvaged is not None and not arguments.json:
-                    warn(session.salvaged.text())
+                    note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
+                result = _taken_part(session, uplink, pinned, quiet=arguments.json)
             finally:
                 uplink.close()
             _print(arguments, name, result, book, policy)
@@ -265,6 +264,31 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
                 note_reserved(store, book, name)
             book.close()
             store.close()
+
+
+def _taken_part(
+    session: NodeSession, uplink: Uplink, pinned: PinnedRoster, *, quiet: bool
+) -> Ensemble | Evaluation | Findings:
+    """Take part until the run is over; raises as `run_node`."""
+    observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE))
+    try:
+        result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
+    except HedgerowError as fault:
+        if fault.code in _MISMATCHES and not quiet:
+            warn(f"This node holds {_agreed(session.plan, pinned)}. The coordinator says what it holds in its own log.")
+        raise
+    if session.salvaged is not None and not quiet:
+        warn(session.salvaged.text())
+    return result
+
+
+_MISMATCHES = {"plan-mismatch", "plan-changed", "roster-mismatch"}
+
+
+def _agreed(plan: Plan | None, roster: PinnedRoster) -> str:
+    """What this side holds that both have to hold, in words for the phone."""
+    own = "no plan" if plan is None else f"the plan {plan.name!r} ({spoken(bytes.fromhex(plan.digest))})"
+    return f"{own} and the roster {roster.fingerprint()}"
 
 
 def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
@@ -281,20 +305,24 @@ def book_file(budget: str | None, folder: Path, policy: str, name: str) -> Path:
 class ConnectionNotes:
     """Tells the owner why nothing happens, and that it is over; less and less often where that goes on and on."""
 
-    def __init__(self) -> None:
-        self._repeats = Repeats()
+    def __init__(self, patience: Callable[[], float] | None = None) -> None:
+        """Args: patience: seconds without a word from the coordinator after which the node gives up."""
+        self._repeats, self._patience = Repeats(), patience
 
     def __call__(self, event: Connected | Disconnected) -> None:
         """Take note of what became of the connection."""
+        level = "WARNING" if isinstance(event, Disconnected) else "INFO"
         if isinstance(event, Connected):
             said = "Connected."
+            if self._patience is not None:
+                said += f" Waiting for the coordinator, for {self._patience():,.0f} s without a word at most."
         elif event.is_final or event.reason == WireCode.CLOSED:
             return
         else:
             why = WireRefusal(known(event.reason))
             said = f"{why} The node tries again. ({why.code})"
         if count := self._repeats.note("coordinator", said):
-            note(said + times(count))
+            note(said + times(count), level=level)
 
 
 def _tables(arguments: argparse.Namespace, own: Adapter) -> list[Location]:

@@ -1,15 +1,22 @@
-"""What the commands print: errors in three parts, JSON, aligned facts, wrapped reports. No heavy imports."""
+"""What the commands print: errors in three parts, JSON, aligned facts, wrapped reports, and the lines of a log.
+
+A node and a coordinator run for long, and others read what they say: from `begin_log` on, each remark, warning and
+error is one line that says when, how grave, of which run and site. No heavy imports.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,6 +48,9 @@ def report_error(error: HedgerowError, *, as_json: bool, exit_code: int | None =
             "remedy": remedy,
         }
         print(json.dumps({"error": content}), file=sys.stderr)
+        return code
+    if (log := _LOG.get()) is not None:
+        log.say("ERROR", error.what, cause=error.cause, remedy=remedy, code=error.code, exit_code=code)
         return code
     print(_paragraph(_styled("Error", "1;31", sys.stderr) + "   ", len("Error   "), error.what), file=sys.stderr)
     for title, text in (("Cause", error.cause), ("To do", remedy)):
@@ -79,13 +89,88 @@ def wrapped(text: str, hanging: int = 20, columns: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def note(text: str) -> None:
+class Log:
+    """One line for each thing said, on stderr.
+
+        2026-11-23T14:41:02Z INFO run=3f9a0c41d7be site=north Connected.
+
+    Args:
+        site: whose process this is; a line may be about another one.
+        is_json: an object in each line, with time, level, run, site, message, and what else there is.
+    """
+
+    def __init__(self, site: str, *, is_json: bool) -> None:
+        self._site, self._is_json = site, is_json
+        self.run: Callable[[], bytes] = bytes
+        """The number of the run that goes on, empty for none."""
+
+    def say(self, level: str, text: str, *, site: str = "", **more: object) -> None:
+        """Write a line. Args: level: INFO, WARNING or ERROR; site: whom it is about; more: of an error."""
+        run, site, text = self.run().hex()[:12], site or self._site, text.strip()
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if self._is_json:
+            line = json.dumps({"time": at, "level": level, "run": run, "site": site, "message": text, **more})
+        else:
+            said = [text, *(f"{title}: {more[part]}" for part, title in _PARTS if more.get(part))]
+            said += [f"({more['code']}, exit code {more['exit_code']})"] if more else []
+            line = f"{at} {level} run={run or '-'} site={site} {_one_line(' '.join(said))}"
+        print(line, file=sys.stderr, flush=True)
+
+
+_PARTS = (("cause", "Cause"), ("remedy", "To do"))
+_LOG: ContextVar[Log | None] = ContextVar("log", default=None)
+
+
+class _FromLibrary(logging.Handler):
+    """What the engines say, as lines of a log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self.log.say(record.levelname, record.getMessage())
+
+
+def begin_log(site: str, log_format: str = "text") -> Log:
+    """From here on, what this command says are lines of a log, until `end_log`. Args: log_format: text or json."""
+    end_log()
+    log = Log(site, is_json=log_format == "json")
+    logging.getLogger("hedgerow").addHandler(_FromLibrary(log))
+    _LOG.set(log)
+    return log
+
+
+def end_log() -> None:
+    """What is said from here on is for a person at a terminal."""
+    logger = logging.getLogger("hedgerow")
+    for handler in [each for each in logger.handlers if isinstance(each, _FromLibrary) and each.log is _LOG.get()]:
+        logger.removeHandler(handler)
+    _LOG.set(None)
+
+
+def tell(text: str, *, level: str = "INFO", site: str = "") -> None:
+    """What happens to a run, in a line on stderr. Args: site: whom it is about, if not whose process this is."""
+    if (log := _LOG.get()) is not None:
+        log.say(level, text, site=site)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def note(text: str, *, level: str = "INFO") -> None:
     """A remark to a person, on stderr."""
+    if (log := _LOG.get()) is not None:
+        log.say(level, text)
+        return
     print(textwrap.fill(_one_line(text), width(), break_on_hyphens=False), file=sys.stderr)
 
 
 def warn(text: str) -> None:
     """A warning to a person, on stderr."""
+    if (log := _LOG.get()) is not None:
+        log.say("WARNING", text)
+        return
     print(_paragraph(_styled("Note", "1;33", sys.stderr) + "    ", 8, text), file=sys.stderr)
 
 

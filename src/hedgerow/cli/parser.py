@@ -142,6 +142,11 @@ counts what the statistics have cost. Everything comes from noisy sums (docs/sur
 """
 
 
+def _add_log(add: Callable[..., Any]) -> None:
+    text = "lines of the log: text, or one JSON object each (%(default)s)"
+    add("--log-format", choices=("text", "json"), default="text", help=text)
+
+
 def _add_engine(add: Callable[..., Any]) -> None:
     add("--engine", choices=sorted(ENGINES), default="grpc", help="what carries the messages (%(default)s)")
 
@@ -255,6 +260,7 @@ def _add_plan(actions: Any) -> None:
     add("--new-run", **_NEW_RUN)
     add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
     add("--seed", type=_whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
+    _add_log(add)
     command.add_argument("--json", **_JSON)
     add = _command(actions, "preset", "hedgerow.cli.plan:preset", "print a named method, or a plan with it")
     add("name", nargs="?", metavar="NAME", help="the method's name")
@@ -299,6 +305,7 @@ def _add_evaluate(commands: Any) -> None:
     add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
     add("--new-run", **_NEW_RUN)
     add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    _add_log(add)
     command.add_argument("--json", **_JSON)
 
 
@@ -352,6 +359,7 @@ def _add_coordinator(commands: Any) -> None:
     add("--metrics", metavar="[HOST:]PORT", help=text)
     add("--console", **_CONSOLE)
     add("--seed", **_SEED)
+    _add_log(add)
     add("--json", **_JSON)
 
 
@@ -389,6 +397,7 @@ def _add_node(commands: Any) -> None:
     text = "leave the run that the state holds, charged for what was answered in it; take part in the next one"
     add("--leave", action="store_true", help=text)
     add("--threads", **_THREADS)
+    _add_log(add)
     add("--json", **_JSON)
     text = "answer for this site what a Flower SuperNode hands over"
     add = _command(commands, "flower-node", "hedgerow.flower.site:serve", text)

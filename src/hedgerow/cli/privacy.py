@@ -15,6 +15,7 @@ from hedgerow.plan.plan import Plan
 from hedgerow.privacy.gdp import epsilon_of_mu, mu_of
 from hedgerow.privacy.report import warnings_of
 from hedgerow.server.run import SMALLEST_COHORT
+from hedgerow.transport.identities import spoken
 
 _CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times a plan's epsilon, where its outlook is shown."""
@@ -34,7 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
 def show(plan: Plan, expected: Forecast, n_sites: int) -> None:
     """Print what a plan costs, for a person."""
     print(f"Plan {plan.name!r}: {_features(plan)}, label {plan.label.name!r} ({plan.label.type})")
-    print(f"digest {plan.digest}\n")
+    print(f"digest {plan.digest}")
+    print(f"fingerprint {spoken(bytes.fromhex(plan.digest))}\n")
     print("Privacy")
     print_facts(_privacy_facts(plan, expected))
     if facts := _noise_facts(plan, expected, n_sites):
@@ -173,6 +175,7 @@ def _content(plan: Plan, expected: Forecast, n_sites: int) -> dict[str, Any]:
     return {
         "plan": plan.name,
         "digest": plan.digest,
+        "fingerprint": spoken(bytes.fromhex(plan.digest)),
         "epsilon": plan.privacy.epsilon,
         "delta": plan.privacy.delta,
         "epsilon_gdp": expected.epsilon_gdp,

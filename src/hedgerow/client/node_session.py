@@ -100,6 +100,11 @@ class NodeSession:
         if stored is not None:
             self._take_up(stored)
 
+    @property
+    def run_id(self) -> bytes:
+        """The number of the run that it is in, empty outside any."""
+        return b"" if self._run is None else self._run.run_id
+
     def connected(self) -> list[bytes]:
         """What to send first on a new connection."""
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
@@ -372,7 +377,7 @@ def run_node(
     """
     last = clock()
     while session.state is not NodeState.FINISHED:
-        limit = patience if session.plan is None else session.plan.federation.idle_timeout
+        limit = patience_of(session, patience)
         wait = min(_LONGEST_WAIT, last + limit - clock())
         event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
         if event is None:
@@ -388,6 +393,11 @@ def run_node(
     if result is None:
         raise AggregationError("no-model")
     return result
+
+
+def patience_of(session: NodeSession, patience: float) -> float:
+    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet."""
+    return patience if session.plan is None else session.plan.federation.idle_timeout
 
 
 # The store and the budget book together --------------------------------------------------------------------------

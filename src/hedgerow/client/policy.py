@@ -72,6 +72,7 @@ from hedgerow.survey.open_tables import Asked
 from hedgerow.survey.queries import RawSite
 from hedgerow.survey.site import SurveyNode
 from hedgerow.training.settings import Settings
+from hedgerow.transport.identities import spoken
 
 POLICY_VERSION = 1
 DEFAULT_NOISE = ("distributed",)
@@ -427,7 +428,9 @@ def require_moderate(plan: Plan, settings: Settings, max_length: int) -> None:
 def require_same_plan(offered: Plan | Task, own: Plan | Task) -> None:
     """Raises PolicyRefusal (code "plan-changed") unless the two are one plan."""
     if offered.digest != own.digest:
-        raise PolicyRefusal("plan-changed", offered=offered.digest[:12], own=own.digest[:12])
+        raise PolicyRefusal(
+            "plan-changed", offered=spoken(bytes.fromhex(offered.digest)), own=spoken(bytes.fromhex(own.digest))
+        )
 
 
 def require_known_model(task: Task, known: Collection[bytes]) -> None:

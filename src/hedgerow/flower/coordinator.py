@@ -12,7 +12,7 @@ from pathlib import Path
 from hedgerow.cli.coordinator import ModelFile, carry_out, published, require_masks
 from hedgerow.cli.evaluate import content_of, found_by, journal_of, print_evaluation, sites_of, to_be_evaluated
 from hedgerow.cli.inputs import address_of, check_can_write, read_plan
-from hedgerow.cli.output import json_text, note, warn
+from hedgerow.cli.output import end_log, json_text, note, warn
 from hedgerow.flower.files import CoordinatorFile
 from hedgerow.flower.hub import Clock, FlowerHub, Patience, Post
 from hedgerow.methods.tasks import TrainingTask
@@ -101,9 +101,12 @@ def coordinate(file: CoordinatorFile, post: Post, patience: Patience | None = No
         finally:
             hubs[0].close()
 
-    outcome, session = carry_out(keys, errand.plan, noise, place, errand.evaluated(), asking)
-    written = errand.conclude(outcome, session, place)
-    note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
+    try:
+        outcome, session = carry_out(keys, errand.plan, noise, place, errand.evaluated(), asking)
+        written = errand.conclude(outcome, session, place)
+        note(f"Requests to a site: {max(hubs[0].n_requests.values(), default=0)} at most.")
+    finally:
+        end_log()
     return written, hubs[0]
 
 

@@ -62,6 +62,7 @@ from hedgerow.transport.interface import Arrived, Hub, HubEvent, Joined, Left
 _GIVEN_UP = {WireCode.SILENT.value, WireCode.SLOW_PEER.value}
 # A node that cannot resume its epoch says so, and takes part in the next one.
 _PASSING = {Code.ROLLED_BACK.value, Code.CORRUPT_STATE.value}
+_SECONDS_BETWEEN_WORDS = 60.0
 _LEAST_WAIT = 1.0
 """Seconds: if a deadline passed while this process did not run, what the sites sent meanwhile is read first."""
 _MOST_LATE = 4096
@@ -375,7 +376,13 @@ def _resume(run: Run, stored: JournalledRun) -> None:
 # The loop ------------------------------------------------------------------------------------------------------------
 
 
-def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: Callable[[], float]) -> Outcome:
+def run_coordinator(
+    session: RunSession,
+    hub: Hub,
+    timeouts: Federation,
+    clock: Callable[[], float],
+    waiting: Callable[[float], object] | None = None,
+) -> Outcome:
     """Carry a run out.
 
     Args:
@@ -384,6 +391,7 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
         timeouts: `join_timeout` for sites to come or come back, `round_timeout` for an answer, `idle_timeout` for
             enough sites to return when there are too few.
         clock: seconds, from any beginning, that never go back: ``time.monotonic``.
+        waiting: is told again and again, each minute at least, how many seconds are left until the phase is closed.
 
     Raises:
         HedgerowError: why the run was given up.
@@ -398,7 +406,10 @@ def run_coordinator(session: RunSession, hub: Hub, timeouts: Federation, clock: 
             phase = session.run.n_phases
             deadline, n_late = clock() + _timeout(session, timeouts), 0
         if clock() < deadline:
-            event = hub.receive(deadline - clock())
+            left = deadline - clock()
+            if waiting is not None:
+                waiting(left)
+            event = hub.receive(left if waiting is None else min(left, _SECONDS_BETWEEN_WORDS))
         else:
             if not n_late:
                 late_until = clock() + _LEAST_WAIT

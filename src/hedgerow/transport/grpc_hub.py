@@ -66,7 +66,7 @@ from hedgerow.transport.grpc_link import (
     require_size,
     within,
 )
-from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned
+from hedgerow.transport.identities import PinnedRoster, PrivateIdentity, PublicIdentity, require_pinned, spoken
 from hedgerow.transport.interface import (
     Arrived,
     HubEvent,
@@ -419,16 +419,18 @@ class GrpcHub:
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             raise lost(error) from None
         if raw is grpc.aio.EOF:
-            raise WireRefusal(WireCode.CLOSED)
+            raise WireRefusal(WireCode.CONNECTION_LOST)  # Who ends in order says so.
         return first_of(Introduction, unwrapped(raw, self._settings.max_message_bytes))
 
     def _check(self, node: Introduction, site: str) -> None:
         if node.site != site:
             raise WireRefusal(WireCode.SITE_MISMATCH)
         if node.roster_digest != self._roster_digest:
-            raise WireRefusal(WireCode.ROSTER_MISMATCH)
+            pinned, own = spoken(node.roster_digest), spoken(self._roster_digest)
+            raise WireRefusal(WireCode.ROSTER_MISMATCH, f"{site} holds {pinned}, and the coordinator {own}.")
         if self._plan_digest and node.plan_digest and node.plan_digest != self._plan_digest:
-            raise WireRefusal(WireCode.PLAN_MISMATCH)
+            agreed, own = spoken(node.plan_digest), spoken(self._plan_digest)
+            raise WireRefusal(WireCode.PLAN_MISMATCH, f"{site} holds {agreed}, and the coordinator {own}.")
 
     async def _make_place(self, site: str) -> None:
         """Raise DUPLICATE_NODE if the site's connected node gives a sign of life; else its stream has ended.

@@ -219,7 +219,7 @@ class GrpcUplink(_Dialler):
             await stream.write(wrapped(own.to_bytes()))
         raw = await stream.read()
         if raw is grpc.aio.EOF:
-            raise WireRefusal(WireCode.CLOSED)
+            raise WireRefusal(WireCode.CONNECTION_LOST)  # Who ends in order says so.
         return first_of(Admittance, unwrapped(raw, self._settings.max_message_bytes))
 
     async def _carry(self, call: Any) -> WireRefusal:

@@ -1,0 +1,100 @@
+"""What a node and a coordinator log: each line says when, how grave, of which run and site; as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from hedgerow.cli.coordinator import RunLines
+from hedgerow.cli.node import ConnectionNotes
+from hedgerow.cli.output import begin_log, end_log, note, report_error, tell, warn
+from hedgerow.errors import DataError
+from hedgerow.protocol.stream import WireCode
+from hedgerow.server.run import RunEvent, RunEventKind
+from hedgerow.transport.interface import Connected, Disconnected
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING|ERROR) run=([0-9a-f]{12}|-) site=(\S+) (.*)")
+
+
+@pytest.fixture(autouse=True)
+def no_log() -> Iterator[None]:
+    """A log ends with its command."""
+    yield
+    end_log()
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, ...]]:
+    """Level, run, site and text of each line; fails for a line that has not all of them."""
+    found = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(found)
+    return [each.groups() for each in found if each is not None]
+
+
+def speak() -> None:
+    """Everything that a command may say."""
+    note("A remark of\nmany " + "words " * 40 + "\x1b[2J")
+    warn("Careful.")
+    tell("south is gone", level="WARNING", site="south")
+    logging.getLogger("hedgerow.transport.grpc_hub").warning("A stream of %s was refused.", "a stranger")
+    report_error(DataError("data-duplicate-column", source="a.csv", column="age"), as_json=False)
+
+
+def test_every_line_says_when_how_grave_and_of_whom(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, however long, without anything that a terminal takes for a command."""
+    log = begin_log("north")
+    log.run = lambda: bytes.fromhex("3f9a0c41d7be0000")
+    speak()
+    lines = said(capsys)
+    assert [line[:3] for line in lines] == [
+        ("INFO", "3f9a0c41d7be", "north"), ("WARNING", "3f9a0c41d7be", "north"), ("WARNING", "3f9a0c41d7be", "south"),
+        ("WARNING", "3f9a0c41d7be", "north"), ("ERROR", "3f9a0c41d7be", "north"),
+    ]  # fmt: skip
+    assert "\x1b" not in lines[0][3]
+    assert lines[4][3].startswith("a.csv: two columns are called 'age'. Cause: ")
+    assert lines[4][3].endswith("(data-duplicate-column, exit code 4)")
+    end_log()
+    note("Plain.")
+    assert capsys.readouterr().err == "Plain.\n"
+
+
+def test_json_has_an_object_in_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """For machines: the same, with an error's parts by name."""
+    begin_log("north", "json")
+    speak()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) == 5 and all({"time", "level", "run", "site", "message"} <= set(line) for line in lines)
+    assert (lines[2]["site"], lines[2]["message"]) == ("south", "south is gone")
+    assert (lines[4]["level"], lines[4]["code"], lines[4]["exit_code"]) == ("ERROR", "data-duplicate-column", 4)
+
+
+def test_waiting_says_for_whom_how_many_are_needed_and_how_long_still(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever runs a study sees whom to call, and until when."""
+    begin_log("hub")
+    lines = RunLines(5, ["a", "b", "c", "d"], quiet=False)
+    lines.least = 3
+    lines.waiting(600.0)
+    lines.waiting(599.0)
+    lines(RunEvent(RunEventKind.READY, 0, "b"))
+    lines(RunEvent(RunEventKind.READY, 0, "a"))
+    lines(RunEvent(RunEventKind.READY, 0, "d"))
+    found = said(capsys)
+    assert len(found) == 4
+    first, *others = (line[3] for line in found)
+    assert first in [f"waiting for a, b, c, d (3 more of 3 needed; for {left} s at most)" for left in (600, 599)]
+    assert others[0].startswith("b is ready; waiting for a, c, d (2 more of 3 needed; for ")
+    assert others[2].startswith("d is ready; waiting for c (the 3 needed are ready; for ")
+    assert [line[2] for line in found] == ["hub", "b", "a", "d"]
+
+
+def test_a_node_says_how_long_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """A node without news of its coordinator gives up in the end, and says beforehand when."""
+    begin_log("north")
+    notes = ConnectionNotes(lambda: 3600.0)
+    notes(Connected())
+    notes(Disconnected(WireCode.CONNECTION_LOST.value, False))
+    lines = said(capsys)
+    assert [line[0] for line in lines] == ["INFO", "WARNING"] and "for 3,600 s without a word at most" in lines[0][3]
