@@ -188,7 +188,7 @@ class Process:
         """The code word of the error with which it ended; empty for none."""
         lines = self.said.decode(errors="replace").strip().splitlines()
         last = lines[-1].strip() if lines else ""
-        return last.lstrip("(").partition(",")[0] if last.endswith(")") and ", exit code " in last else ""
+        return last.rpartition("(")[2].partition(",")[0] if last.endswith(")") and ", exit code " in last else ""
 
     def uploads(self) -> Iterator[tuple[str, int]]:
         """Run and round of every vector that it was about to send."""

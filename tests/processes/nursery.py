@@ -117,9 +117,9 @@ def stop_clocks() -> None:
     """Wrap the loops of coordinator and node."""
     coordinate, take_part = hedgerow.cli.coordinator.run_coordinator, hedgerow.cli.node.run_node
 
-    def coordinated(session: Any, hub: Any, timeouts: Any, _: Any) -> Any:
+    def coordinated(session: Any, hub: Any, timeouts: Any, _: Any, *more: Any) -> Any:
         standing = Standing(hub, lambda struck: session.run.is_stalled or session.awaited() <= struck)
-        return coordinate(session, standing, timeouts, standing.clock)
+        return coordinate(session, standing, timeouts, standing.clock, *more)
 
     def taken_part(session: Any, uplink: Any, _: Any, *more: Any) -> Any:
         standing = Standing(uplink, lambda struck: session._setup.site in struck)
