@@ -268,7 +268,7 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
 
 def _taken_part(
     session: NodeSession, uplink: Uplink, pinned: PinnedRoster, *, quiet: bool
-) -> Ensemble | Evaluation | Findings:
+) -> Ensemble | Evaluation | Found:
     """Take part until the run is over; raises as `run_node`."""
     observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE))
     try:

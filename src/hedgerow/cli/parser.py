@@ -228,6 +228,7 @@ def _add_survey(commands: Any) -> None:
     add("--journal", metavar="FILE", help="where the run is journalled, to go on after a crash (FOLDER/survey.journal)")
     add("--new-run", **_NEW_RUN)
     add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    _add_log(add)
     command.add_argument("--json", **_JSON)
 
 
