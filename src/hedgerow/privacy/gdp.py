@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 from scipy.special import erfcx, ndtr, ndtri
 
@@ -50,8 +49,6 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     return min(1.0, max(minuend - subtrahend, 0.0) + error + math.ulp(0.0))
 
 
-# A search takes a hundred evaluations, and every party of a run, at every start, asks for the same few answers.
-@lru_cache(maxsize=4096)
 def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> float:
     """The smallest epsilon >= 0 at which a mu-GDP mechanism has at most this delta, rounded up.
 
@@ -77,7 +74,6 @@ def epsilon_of_mu(mu: float, delta: float, total_variation: float = 0.0) -> floa
     return _bisect(lambda epsilon: spent(epsilon) <= delta, false_at=0.0, true_at=upper)
 
 
-@lru_cache(maxsize=4096)
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest mu such that mu-GDP implies (epsilon, delta)-DP, rounded down; epsilon > 0, 0 < delta < 1."""
     check_epsilon(epsilon)

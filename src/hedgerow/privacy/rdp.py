@@ -197,7 +197,6 @@ def epsilon_rdp(events: Iterable[Event], delta: float) -> float:
     return epsilon_of_rho(cost.zcdp_weight / 2, twin_delta) + 2 * cost.log_ratio
 
 
-@lru_cache(maxsize=4096)
 def epsilon_of_rho(rho: float, delta: float) -> float:
     """The epsilon at delta of a mechanism whose RDP is rho alpha at every order alpha (rho-zCDP), rounded up.
 
