@@ -6,10 +6,13 @@ import datetime
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hedgerow.data.raw_tables import read_raw, types_of
 from hedgerow.data.sources import column_names, column_types, read_columns
 from hedgerow.errors import DataError, UsageError
+from hedgerow.survey.statistics import AskedColumn
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -35,6 +38,16 @@ def test_columns_come_typed_and_in_order(database: str) -> None:
     assert max(len(batch[0]) for batch in batches) == 1000
     numbers = [value for batch in batches for value in batch[2].to_pylist()]
     assert numbers == [1, None, *range(100_000)]
+
+
+def test_a_survey_takes_columns_by_their_types(database: str) -> None:
+    """A survey of a table with dates ended; each column is what the database says of it."""
+    location = f"{database}#select *, [n] as listed from t"
+    assert types_of(location) == {"n": "number", "x": "number", "d": "date", "s": "text"}
+    day, text = read_raw(location, [AskedColumn("d"), AskedColumn("s")]).columns
+    assert day.numbers[0] == (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
+    assert np.isnan(day.numbers[1:]).all() and not day.is_text.any()
+    assert text.texts[0] == ["é", "a"] and text.is_text.sum() == 100_001
 
 
 @pytest.mark.parametrize(
