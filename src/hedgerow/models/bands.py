@@ -11,8 +11,10 @@ and how it was checked by training again with other noise.
     feedback    a later tree sees scores that earlier noise has moved, and takes a part of it back. Where trees take
                 features in an order that the noise cannot change, the covariance over cells is carried from tree to
                 tree. Other features' trees take back a part too, which no release tells: `LEFT_STANDING`.
-    order       an adaptive order gives a feature more trees or fewer, and other cuts, by what the noise shows it: the
-                squared shape per tree, times `ORDER_SPREAD`, on top of all of the trees' own noise, without feedback.
+    order       an adaptive order gives a feature more trees or fewer, and other cuts, by what the noise shows it. Other
+                cuts show other parts of the shape, and of what is only in these records: shares of the mean squared
+                shape per tree (`ORDER_SPREAD`) and of the records' own spread (`SAMPLE_SPREAD`) are added to the
+                trees' own noise, which is counted without feedback.
 
 The constants were chosen on two public sets on which no figure of docs/uncertainty.md is measured.
 """
@@ -47,8 +49,8 @@ FloatArray = NDArray[np.float64]
 
 FEEDBACK_SHARE, LEFT_STANDING = 0.8, 0.3
 """A fixed order: the variance is so much of that with a feature's own feedback, and so much of that without any."""
-ORDER_SPREAD = 0.15
-"""An adaptive order: further variance, in units of the squared shape per tree."""
+ORDER_SPREAD, SAMPLE_SPREAD = 0.12, 0.1
+"""An adaptive order: further variance, in units of the mean squared shape per tree, and of that of a fresh sample."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -251,9 +253,10 @@ class _Source:
             return np.zeros_like(shape.scores)
         leaves = [self._leaves(tree, shape) for tree in trees]
         if self.settings.interaction == "adaptive":
-            order = shape.centred() ** 2 / len(trees)
             own = np.stack([_carried(leaves, shape.density, None, out) for out in range(n_outputs)], axis=1)
-            return np.sqrt(ORDER_SPREAD * order + self._comparable(own))
+            sample = np.stack([_sampled(leaves, shape.density, out) for out in range(n_outputs)], axis=1)
+            order = shape.density @ shape.centred() ** 2 / len(trees)
+            return np.sqrt(self._comparable(own + SAMPLE_SPREAD * sample) + ORDER_SPREAD * order)
         answer = self._answers(shape)
         parts = [
             FEEDBACK_SHARE * _carried(leaves, shape.density, answer, output)
@@ -319,6 +322,18 @@ class _Source:
         return np.asarray((weights @ slopes) / (weights @ hessians))
 
 
+def _sampled(leaves: Sequence[_Leaves], density: FloatArray, output: int) -> FloatArray:
+    """As `_carried` without feedback, for the spread of the records in place of the noise: float64 [n_codes].
+
+    A sum of gradients over a fresh sample varies by about its sum of Hessians.
+    """
+    covariance = np.zeros((len(density), len(density)))
+    for tree in leaves:
+        gain, _ = tree.response(output)
+        covariance += ((gain * np.maximum(tree.expected, 0)) @ gain.T)[np.ix_(tree.place, tree.place)]
+    return _centred(covariance, density)
+
+
 def _carried(leaves: Sequence[_Leaves], density: FloatArray, answer: FloatArray | None, output: int) -> FloatArray:
     """Variance of one output of the sum of trees, less its mean over the records: float64 [n_codes].
 
@@ -339,5 +354,10 @@ def _carried(leaves: Sequence[_Leaves], density: FloatArray, answer: FloatArray 
             covariance -= back[tree.place] + back[tree.place].T
             noise = noise + back @ taken.T
         covariance += noise[np.ix_(tree.place, tree.place)]
+    return _centred(covariance, density)
+
+
+def _centred(covariance: FloatArray, density: FloatArray) -> FloatArray:
+    """Variances of the cells' scores, less their mean over the records."""
     shared = covariance @ density
     return np.maximum(np.diag(covariance) - 2 * shared + density @ shared, 0)
