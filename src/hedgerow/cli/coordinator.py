@@ -370,8 +370,11 @@ def require_masks(plan: Plan) -> None:
         raise UsageError("clear-sums")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Wait for the sites, run, write the model, print what it promises."""
+def run(arguments: argparse.Namespace, then: Callable[[], object] | None = None) -> None:
+    """Wait for the sites, run, write the model, print what it promises.
+
+    Args: then: what is done once the model is written; a page stays beyond it.
+    """
     plan = read_plan(arguments.plan)
     out = check_can_write(arguments.out)
     journal = Path(arguments.journal or f"{out}.journal")
@@ -393,6 +396,9 @@ def run(arguments: argparse.Namespace) -> None:
         _print(model, session, arguments, out)
         if page is not None:
             page.show_end(model)
+        if then is not None:
+            then()
+        if page is not None:
             page.wait()
 
 

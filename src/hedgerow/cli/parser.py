@@ -487,9 +487,11 @@ def _add_runs(actions: Any) -> None:
     add = _command(actions, "serve", "hedgerow.cli.study:serve", text)
     text = 'as `study confirm`, for one party: north="apple river stone lamp"; repeat'
     add("--confirm", action="append", default=[], metavar="PARTY=WORDS", help=text)
+    add("--console", **_CONSOLE)
     _add_run(add)
     add = _command(actions, "run", "hedgerow.cli.study:run", "go on with the newest run, or begin another one")
     add("--plan", metavar="PLAN", help="a new plan, from this run on; every site has to take it up")
+    add("--console", **_CONSOLE)
     _add_run(add)
     text = "evaluate a model over the rows that sites hold out"
     add = _command(actions, "evaluate", "hedgerow.cli.study:evaluate", text)

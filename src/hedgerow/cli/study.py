@@ -284,8 +284,9 @@ def carry_out(folder: Path, number: int, arguments: argparse.Namespace) -> None:
     plan = place / PLAN
     if not plan.exists():
         plan.write_text(read_text(str(folder / PLAN)), encoding="utf-8")
-    coordinator.run(build_parser().parse_args(_command(folder, number, arguments)))
-    _hand_out(folder, number)
+    command = _command(folder, number, arguments)
+    command += [] if arguments.console is None else ["--console", arguments.console]
+    coordinator.run(build_parser().parse_args(command), lambda: _hand_out(folder, number))
 
 
 def _command(folder: Path, number: int, arguments: argparse.Namespace) -> list[str]:
