@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
     options = arguments(
         "flower", __doc__, data="not used: the rows are shipped", sites=(3, "sites"), trees=(100, "of the model"),
         depth=(4, "of a tree"), batch=(25, "trees per exchange"),
+        only=(0, "one of the three runs: 1, 2 or 3; 0 for all"),
     ).parse_args(argv)  # fmt: skip
     if why_not():
         raise EnvironmentFault(why_not(), remedy='Install it: pip install "hedgerow[flower]"', code="missing-extra")
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     print(f"{options.sites} sites, {size}; {os.cpu_count()} processors")
     print(f"{'engine':38}{'exchanges':>10}{'seconds':>10}{'s/exchange':>12}  model")
     is_fine = True
-    for name, run in runs:
+    for name, run in runs[options.only - 1 : options.only] if options.only else runs:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "federation"
             make_federation(folder, options.sites, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -33,6 +34,17 @@ default = "{name}"
 address = "127.0.0.1:{port}"
 root-certificates = "{certificate}"
 """
+
+
+def _flower_version() -> tuple[int, ...]:
+    """Its first two numbers; none where it is not installed."""
+    try:
+        return tuple(int(number) for number in importlib.metadata.version("flwr").split(".")[:2])
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+
+
+FLOWER = _flower_version()
 
 
 def why_not() -> str:
@@ -115,6 +127,7 @@ class Deployment:
         self.folder, self.site_files = folder, dict(site_files)
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        self._fleet_port, words = _listening(self.port)
         self.database = folder / "superlink.db"
         make_certificates(folder)
         home = self._home("user")
@@ -128,7 +141,7 @@ class Deployment:
         self.superlink = self._start(
             "superlink", "flower-superlink", "--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem",
             "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
-            "--host", "127.0.0.1", "--port", str(self.port), "--database", str(self.database),
+            "--database", str(self.database), *words,
         )  # fmt: skip
         self._wait_until_it_listens()
         for site in site_files:
@@ -149,8 +162,8 @@ class Deployment:
     def start_node(self, site: str) -> None:
         """Start a site's SuperNode."""
         self.nodes[site] = self._start(
-            site, "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self.port}",
-            "--auth-supernode-private-key", site, "--host", "127.0.0.1", "--port", str(free_port()),
+            site, "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self._fleet_port}",
+            "--auth-supernode-private-key", site, *_own_address(),
             "--node-config", f'hedgerow-site="{self.site_files[site]}"',
         )  # fmt: skip
 
@@ -209,6 +222,30 @@ class Deployment:
                 if time.monotonic() > deadline:
                     raise EnvironmentFault(f"The SuperLink does not listen: {self.superlink.lines[-20:]}") from None
                 time.sleep(0.2)
+
+
+def _listening(port: int) -> tuple[int, list[str]]:
+    """Where SuperNodes find a SuperLink that `flwr` finds at `port`, and the options that make it listen there.
+
+    Flower has moved its interfaces to one port step by step.
+    """
+    if FLOWER >= (1, 40):
+        return port, ["--host", "127.0.0.1", "--port", str(port)]
+    fleet, runtime = free_port(), free_port()
+    words = ["--fleet-api-address", f"127.0.0.1:{fleet}"]
+    if FLOWER >= (1, 37):
+        return fleet, [*words, "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--control-api-address", f"127.0.0.1:{port}"]
+    if FLOWER >= (1, 36):
+        return fleet, [*words, "--host", "127.0.0.1", "--port", str(runtime)]
+    return fleet, [*words, "--serverappio-api-address", f"127.0.0.1:{runtime}"]
+
+
+def _own_address() -> list[str]:
+    """Where a SuperNode's processes find it."""
+    if FLOWER >= (1, 36):
+        return ["--host", "127.0.0.1", "--port", str(free_port())]
+    return ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
 
 
 def free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import tomllib
 from importlib.util import find_spec
@@ -82,6 +83,54 @@ def test_only_the_node_config_names_the_site(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as refused:
             path(node, run)
         assert refused.value.code == "flower-no-site"
+
+
+@needs_flower
+def test_an_nvflare_clients_file_is_the_one_in_its_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVFlare gives its nodes a name and a partition; neither they nor a job's configuration lead to another file."""
+    from hedgerow.errors import UsageError
+    from hedgerow.flower.app import site_path
+    from hedgerow.flower.socket import NodeSocket
+
+    def path(name: str) -> Path:
+        node = {"client-name": name, "partition-id": 0, "num-partitions": 3}
+        return site_path(SimpleNamespace(node_config=node, run_config={"simulation": "/theirs"}))  # type: ignore[arg-type]
+
+    workspace = tmp_path / "site-1"
+    job = workspace / "8c1f" / "app_site-1"
+    for folder in (job, workspace / "local"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    assert path("site-1") == workspace / "local" / "hedgerow.toml"
+    listener = NodeSocket(workspace / "local" / "hedgerow.sock")
+    assert path("site-1") == workspace / "local" / "hedgerow.sock"
+    listener.close()
+    for name in ("site-2", "", "../site-1"):
+        with pytest.raises(UsageError) as refused:
+            path(name)
+        assert refused.value.code == "flower-no-site"
+
+
+def test_an_nvflare_job_of_xgboost_changes_in_twenty_lines_at_most() -> None:
+    """What docs/nvflare.md promises of its two jobs, counted as a reviewer would: lines that go and come."""
+    text = (ROOT / "docs" / "nvflare.md").read_text(encoding="utf-8")
+    ((before,), (after,)) = (
+        re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE),
+        re.findall(r"^cat > job.py <<END\n(.*?)^END$", text, re.DOTALL | re.MULTILINE),
+    )
+    changed = [line[0] for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
+    assert (changed.count("-"), changed.count("+")) == (8, 4) and "eight lines go and four come" in text
+
+
+def test_the_extra_takes_the_versions_of_flower_that_were_run() -> None:
+    """The oldest and the newest of the recorded matrix, and every one of its models was the local engine's."""
+    record = (ROOT / "docs" / "runs" / "flower_matrix.txt").read_text(encoding="utf-8")
+    ran = [tuple(map(int, found)) for found in re.findall(r"^== flwr (\d+)\.(\d+)\.\d+$", record, re.MULTILINE)]
+    (least, below) = re.fullmatch(
+        r"flwr>=1\.(\d+),<1\.(\d+)", *PROJECT["project"]["optional-dependencies"]["flower"]
+    ).groups()  # type: ignore[union-attr]
+    assert (min(ran), max(ran)) == ((1, int(least)), (1, int(below) - 1))
+    assert record.count("byte for byte local's") == len(ran) >= 5 and "NOT local's" not in record
 
 
 @needs_flower

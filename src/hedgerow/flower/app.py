@@ -90,6 +90,10 @@ def _word(said: object) -> str:
 
 SITE_KEY = "hedgerow-site"
 """The key of a SuperNode's --node-config that names its site's file."""
+CLIENT_KEY = "client-name"
+"""The key in which NVFlare tells a SuperNode the name under which its site was provisioned."""
+SITE_FILE_OF_CLIENT = Path("local", "hedgerow.toml")
+"""Where an NVFlare client's owner puts the site's file: in the folder of the workspace that jobs do not fill."""
 COORDINATOR_KEY = "coordinator"
 SIMULATION_KEY = "simulation"
 
@@ -143,14 +147,27 @@ def answer(path: Path, version: str, request: bytes) -> bytes:
 def site_path(context: Context) -> Path:
     """The site's file or its node's socket, as the SuperNode's operator named it; in a simulation, the partition's.
 
-    Only --node-config names it: nothing that the coordinator sends can.
+    Only --node-config names it: nothing that the coordinator sends can. NVFlare writes the --node-config itself, and
+    starts a job's SuperNode in the folder `app_NAME` of the job, in the workspace of the client `NAME`.
     """
     node: Mapping[str, object] = context.node_config
     if SITE_KEY in node:
         return Path(str(node[SITE_KEY]))
+    if CLIENT_KEY in node:
+        # Each of these nodes has a partition too, and a job must not choose a folder for it.
+        return _path_of_client(str(node[CLIENT_KEY]), Path.cwd())
     folder = str(context.run_config.get(SIMULATION_KEY, ""))
     if folder and "partition-id" in node and "num-partitions" in node:
         from hedgerow.flower.simulation import file_of_partition
 
         return file_of_partition(Path(folder), int(str(node["partition-id"])))
     raise UsageError("flower-no-site", site_key=SITE_KEY)
+
+
+def _path_of_client(name: str, folder: Path) -> Path:
+    """What the owner of an NVFlare client has put into its workspace. Args: folder: of the job, where its node runs."""
+    if folder.name != f"app_{name}":
+        raise UsageError("flower-no-site", site_key=SITE_KEY)
+    file = folder.parent.parent / SITE_FILE_OF_CLIENT
+    resident = file.with_suffix(".sock")
+    return resident if resident.is_socket() else file
