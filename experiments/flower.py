@@ -19,6 +19,7 @@ from experiments.federation import SEED, Timeline, coordinate, local_model, mode
 from experiments.flower_lab import Deployment, why_not
 from experiments.harness import arguments
 from hedgerow.cli.inputs import read_plan
+from hedgerow.client.node import warm_up
 from hedgerow.errors import EnvironmentFault
 from hedgerow.flower.simulation import file_of_partition, make_federation
 from hedgerow.privacy.noise import SeededNoise
@@ -79,6 +80,8 @@ def over_flower(folder: Path, n_sites: int, *, resident: bool) -> Measured:
     coordinator = folder / "coordinator.toml"
     coordinator.write_text(coordinator.read_text(encoding="utf-8") + f"seed = {SEED}\n", encoding="utf-8")
     files = {f"site-{number}": file_of_partition(folder, number) for number in range(n_sites)}
+    # Else every process that comes first compiles the same kernels.
+    warm_up(read_plan(str(folder / "plan.toml")))
     with Deployment(folder / "flower", files, files if resident else ()) as deployment:
         for site in files:
             deployment.start_node(site)

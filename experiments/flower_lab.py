@@ -25,7 +25,8 @@ CONNECTION = "deployment"
 APP = Path(__file__).resolve().parent.parent
 """The repository: it is the Flower app."""
 _POLLS = "0.2"
-_PATIENCE = 120.0
+_PATIENCE = 1800.0
+"""Seconds; it only bounds a run that fails."""
 _LEAVING = 30.0
 _CONFIG = """\
 [superlink]
