@@ -92,7 +92,7 @@ def over_flower(folder: Path, n_sites: int, *, resident: bool) -> Measured:
         (line,) = (line for line in run.lines if "Requests to a site" in line)
     # The log arrives in instalments; the file says when it was written.
     ended = (folder / "model.json").stat().st_mtime
-    return Measured((folder / "model.json").read_bytes(), int(line.split(":")[1].split()[0]), ended - began)
+    return Measured((folder / "model.json").read_bytes(), int(line.rpartition(":")[2].split()[0]), ended - began)
 
 
 def over_grpc(folder: Path, n_sites: int) -> Measured:

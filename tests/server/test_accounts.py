@@ -129,7 +129,9 @@ def test_every_epsilon_is_the_ledgers_after_every_sequence(factory: ModuleType, 
     spent = [model.report.epsilon]
     n_releases = len(model.ledger)
     assert spent[0] <= EPSILON
-    for epsilon, delta, is_loaded in ((5.0, None, False), (0.5, 1e-4, True), (2.0, None, True)):
+    steps = ((5.0, None, False), (0.5, 1e-4, True), (2.0, None, True))
+    # Composing by `pld` takes seconds a time; after another delta has been loaded, a third step says nothing new of it.
+    for epsilon, delta, is_loaded in steps[:2] if accountant == "pld" else steps:
         if is_loaded:
             model = Model.load(path)
         found = evaluate_federated(model, sites_of(factory, plan, 2), epsilon=epsilon, delta=delta, noise=noise)
