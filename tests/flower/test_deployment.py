@@ -183,7 +183,8 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
 
     No round waits for the one that has gone, and the second round has to wait for the other. While that one's node is
     away, its owner moves a table of more rows into its folder. Three of the nodes are resident behind sockets, and a
-    monitor watches. The model is, byte for byte, that of the sites that were in each round, the new rows in the second.
+    monitor watches. The model is, byte for byte, that of the sites in each round, with the new rows from the
+    round on that found them.
     """
     federation = furnished(in_files, port := free_port())
     more = federation.folder / "incoming" / "more.csv"
@@ -213,8 +214,9 @@ def test_a_deployment_makes_the_local_engines_model_and_the_superlink_learns_not
     rows = {site: read_site_data(federation.path(f"{site}.csv"), plan)[0] for site in federation.sites}
     noise = SeededNoise(read_coordinator_file(federation.folder / "coordinator.toml").seed)
     late = {came: {"site-1": read_site_data(more, plan)[0]}}
-    # The first vector of the one that went for good may have been on its way.
-    assert came == 1 and survivors[0] in (federation.sites, left) and survivors[1:] == [left]
+    # The first vector of the one that went for good may have been on its way; and on a machine so busy that the other
+    # one was greeted twice, its first vector may not have been.
+    assert came in (0, 1) and survivors[0] in (federation.sites, left) and survivors[1:] == [left]
     assert federation.model() == wards.survivors_model(plan, rows, survivors, noise, late)
     assert monitor.count('"rounds_done": 2')
     nothing_was_learnt(federation, deployment, stored, survivors[0])
