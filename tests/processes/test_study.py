@@ -185,9 +185,18 @@ def an_invitation_that_was_changed(scene: Scene) -> None:
     assert refused.wait() == 8 and refused.error == "wrong-coordinator"
 
 
+def the_demonstration(scene: Scene) -> None:
+    """Real tables, a process of each party's own, and the model at every site; an existing folder is kept."""
+    shown = scene.start("demo", "study", "demo", "--sites", "3", "--out", "shown")
+    assert shown.wait() == 0, "".join(shown.err)
+    assert "3 of 3 have it" in "".join(shown.out)
+    assert command(scene, "study", "demo", "--out", "shown", code=2).error == "study-exists"
+
+
 STORIES = {
     "a study": (from_invitations_to_a_model, 6),
     "a stolen invitation": (a_stolen_invitation, 6),
+    "the demonstration": (the_demonstration, 6),
     "a changed invitation": (an_invitation_that_was_changed, 6),
 }
 

@@ -501,6 +501,10 @@ def _add_runs(actions: Any) -> None:
     _add_run(add)
     text = "end the newest run for good, and tell its sites, which then wait for another"
     _add_run(_command(actions, "abort", "hedgerow.cli.study:abort", text))
+    text = "a whole study on this machine: real data, a process for each party, the same commands"
+    add = _command(actions, "demo", "hedgerow.cli.study_demo:run", text)
+    add("--sites", type=_whole(3, 6), default=6, metavar="N", help="3 to 6 (%(default)s)")
+    add("--out", default="hedgerow-study", metavar="FOLDER", help="a new folder for all of it (%(default)s)")
     add = _command(actions, "list", "hedgerow.cli.study:show", "say who takes part, and which runs there were")
     add("--study", **_STUDY)
     add("--json", **_JSON)
