@@ -1,8 +1,9 @@
-"""What docs/deploy.md tells an operator is what the code does: its policy is read, and its code words exist."""
+"""What the two documents of deployment tell an operator is what the code does: the policy is read, code words exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from hedgerow.transport.grpc_hub import MONITOR_CONNECTIONS, SITE_CONNECTIONS
 from hedgerow.transport.identities import MAX_SITES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+DOCUMENT = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deploy-by-hand.md", "deploy.md"))
 UNITS = {
     name: (ROOT / "deploy" / f"hedgerow-{name}.service").read_text(encoding="utf-8") for name in ("node", "coordinator")
 }
@@ -35,7 +36,7 @@ def commands_of(text: str) -> list[list[str]]:
     blocks += [start for unit in UNITS.values() for start in re.findall(r"^ExecStart=.*?[^\\]$", unit, re.M | re.S)]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     found = [re.search(r"(?:^|/bin/|localhost/)hedgerow (?=[a-z]+ )(.*?)(?: > \S+)?$", line) for line in lines]
-    return [match[1].split() for match in found if match]
+    return [shlex.split(match[1]) for match in found if match]
 
 
 def test_the_policy_to_begin_with_is_one() -> None:

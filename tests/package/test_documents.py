@@ -1,4 +1,4 @@
-"""What README, docs/deploy.md, docs/monitor.md and `--help` print is typed word for word, with the installed wheel.
+"""What README, the documents of deployment and monitor, and `--help` print is typed word for word, with the wheel.
 
 The commands are read out of the documents. Only ports, the coordinator's host and the name of a site are put in their
 place: each site does what the document says for `north`.
@@ -12,7 +12,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import site
+import socket
 import subprocess
 import sys
 import time
@@ -150,6 +152,54 @@ class Walk:
             printed += done.stdout + done.stderr
         return printed
 
+    def type_of_a_study(self, command: str) -> None:
+        """One command of a study: those that stay do so, each site types its own, and words are what the ends show."""
+        if command == "hedgerow study serve":
+            self._start(command)
+        elif "--data" in command and command.startswith("hedgerow join"):
+            self._joining(command)
+        elif "words that" in command:
+            listed = json.loads(self._run("hedgerow study list --json"))
+            for name, party in zip(
+                SITES, sorted(listed["parties"], key=lambda one: SITES.index(one["name"])), strict=True
+            ):
+                self._run(re.sub('"words that.*"', f'"{party["words"]}"', command).replace("north", name))
+            if "--confirm" in command:
+                serving = self._running.pop(0)
+                assert serving[1].wait(PATIENCE) == 0, serving[2].read_text(encoding="utf-8")
+                self._wait_for_all("waits for the next run")
+        elif command.startswith("hedgerow study evaluate"):
+            # As the document says: rows that are held out.
+            joined = [line for line, *_ in self._running]
+            self.stop()
+            for line in joined:
+                self._start(line + re.sub(r".* --data (\w+)\.csv.*", r" --held-out \1-test.csv", line))
+            self._run(command)
+            self._wait_for_all("waits for the next run")
+        else:
+            self._run(command)
+
+    def _joining(self, command: str) -> None:
+        for name in SITES:
+            shutil.copy2(self.folder / "wards" / f"{name}.invitation", self.folder)
+            self._start(command.replace("north", name) + " --yes")
+        self._wait_for_all(r"Your words: [a-z ]{19}")
+
+    def _wait_for_all(self, pattern: str) -> None:
+        """Until every site has said it; words may stand on two lines."""
+        for command, process, said in self._running:
+            while command.startswith("hedgerow join") and not re.search(pattern, said.read_text(encoding="utf-8")):
+                assert process.poll() is None, f"{command}\n{said.read_text(encoding='utf-8')}"
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End what stays, as a person does."""
+        for _, process, _ in self._running:
+            process.send_signal(signal.SIGINT)
+        for _, process, _ in self._running:
+            process.wait(PATIENCE)
+        self._running = []
+
     def _federation(self, commands: Sequence[str]) -> str:
         """A run: who listens first, then who watches, then every site, each as one of the commands has it."""
         order = ["coordinator", "evaluate", "monitor", "node"]
@@ -256,7 +306,8 @@ def filled_in(draft: str, plan: dict[str, object]) -> str:
 
 
 README = [line for block in fenced("README.md", "sh") for line in statements(block)]
-DEPLOY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
+DEPLOY = [line for block in fenced("docs/deploy-by-hand.md", "sh") for line in statements(block)]
+STUDY = [line for block in fenced("docs/deploy.md", "sh") for line in statements(block)]
 MONITOR = [line for block in fenced("docs/monitor.md", "sh") for line in statements(block)]
 (DEMO, *_) = fenced("README.md", "text")
 NEXT = re.findall(r"^  (\.venv/bin/hedgerow .*)$", DEMO.partition("\nNext\n")[2], re.MULTILINE)
@@ -272,7 +323,7 @@ def test_what_is_installed_is_the_wheel(installed: Path) -> None:
 
 def test_the_list_of_what_is_not_walked_is_short_and_needed() -> None:
     """A pattern that no command needs any more would one day hide a command that fails."""
-    everything = [*README, *DEPLOY, *MONITOR]
+    everything = [*README, *DEPLOY, *STUDY, *MONITOR]
     for pattern in NOT_WALKED:
         assert any(re.search(pattern, command) for command in everything), pattern
     assert sum(map(is_walked, everything)) > 25
@@ -333,7 +384,7 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     of the help that one machine is enough for.
     """
     write_tables(walk.folder)
-    plan, policy = fenced("docs/deploy.md", "toml")
+    plan, policy = fenced("docs/deploy-by-hand.md", "toml")
     (walk.folder / "policy.toml").write_text(policy, encoding="utf-8")
     commands = [line for line in DEPLOY if is_walked(line)]
     assert set(MONITOR) <= set(commands)
@@ -352,3 +403,21 @@ def test_the_deployment_and_the_help_can_be_typed(walk: Walk) -> None:
     # Training on one machine does not write over the federation's model.
     alone = [line for line in examples if not NETWORK.match(line) and line not in commands]
     walk.type(["mv model.json federated.json", *sorted(alone, key=lambda line: line.startswith("hedgerow evaluate"))])
+
+
+def test_a_study_can_be_typed(walk: Walk) -> None:
+    """From invitations to a model at every site, an evaluation and a second run; words are read off both ends."""
+    write_tables(walk.folder)
+    plan, _ = fenced("docs/deploy-by-hand.md", "toml")
+    (walk.folder / "plan.toml").write_text(plan, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    try:
+        for command in filter(is_walked, STUDY):
+            walk.type_of_a_study(re.sub(r"[\w.]+:7443", address, command))
+    finally:
+        walk.stop()
+    model = (walk.folder / "wards" / "run-2" / "model.json").read_bytes()
+    for name in SITES:
+        kept = [path.read_bytes() for path in (walk.folder / f"wards-{name}").glob("model-*.json")]
+        assert len(kept) == 2 and model in kept

@@ -31,10 +31,6 @@ from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
 from hedgerow.server.run import SMALLEST_COHORT
 from hedgerow.study.enrolment import Applicant, Ends, are_same_words
 from hedgerow.study.files import PLAN, POLICY, ROSTER, Invitation, Notebook, read_invitation
-<<<<<<< HEAD
-from hedgerow.survey.open_tables import Found
-=======
->>>>>>> 8c6d066 (Return from a node's command what its run was for)
 from hedgerow.transport.grpc_study import ask
 from hedgerow.transport.identities import PRIVATE_SUFFIX, PrivateIdentity, Role, create_identity, read_private
 from hedgerow.trees.ensemble import Ensemble
@@ -289,13 +285,7 @@ def _may_come_again(fault: HedgerowError) -> bool:
     return isinstance(fault, AggregationError) or (isinstance(fault, PolicyRefusal) and fault.code in _OF_ONE_RUN)
 
 
-<<<<<<< HEAD
-def _keep_model(
-    invitation: Invitation, folder: Path, identity: PrivateIdentity, result: Ensemble | Evaluation | Found
-) -> None:
-=======
 def _keep_model(invitation: Invitation, folder: Path, identity: PrivateIdentity, result: object) -> None:
->>>>>>> 8c6d066 (Return from a node's command what its run was for)
     """Ask for the model's file after a run, compare it with this node's own, and write it with its report."""
     with closing(NodeStore(folder / "state")) as store:
         own = set(store.models())
