@@ -128,12 +128,20 @@ def again_and_otherwise(scene: Scene, joining: dict[str, Process]) -> None:
     ended = scene.start("abort", "study", "abort")
     assert ended.wait() == 0, "".join(ended.err)
     scene.wait_until(lambda: all(process.says("stopped-by-operator") for process in joining.values()))
-    third = scene.start("run", "study", "run", *seed)
+    corrected = (scene.folder / "plan.toml").read_text(encoding="ascii").replace("n_trees = 6", "n_trees = 4")
+    (scene.folder / "corrected.toml").write_text(corrected, encoding="ascii")
+    third = scene.start("run", "study", "run", "--plan", "corrected.toml", *seed)
+    for site in SITES:
+        joining[site].signal(signal.SIGINT)
+        joining[site].wait()
+        joining[site] = join(scene, site, "--plan", "corrected.toml")
     assert third.wait() == 0, "".join(third.err)
     assert [run["state"] for run in listed(scene)["runs"]] == ["finished", "ended", "finished"]
-    scene.wait_until(
-        lambda: all(sum("The model is in" in line for line in process.err) == 2 for process in joining.values())
-    )
+    scene.wait_until(lambda: all(is_fetched(process) for process in joining.values()))
+    model = (scene.folder / "wards" / "run-3" / "model.json").read_bytes()
+    for site in SITES:
+        kept = [path.read_bytes() for path in (scene.folder / f"wards-{site}").glob("model-*.json")]
+        assert len(kept) == 2 and model in kept
 
 
 def a_stolen_invitation(scene: Scene) -> None:

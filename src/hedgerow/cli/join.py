@@ -24,7 +24,8 @@ from hedgerow.data.sources import file_of, is_url
 from hedgerow.errors import AggregationError, HedgerowError, ModelError, PolicyRefusal, UsageError
 from hedgerow.local.forecast import forecast
 from hedgerow.methods.tasks import digest_of_model
-from hedgerow.models.model import Model, write_atomically
+from hedgerow.models.model import Model, write_atomically, writes_over
+from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.protocol.enrolment import Result, Standing, Wanted
 from hedgerow.protocol.stream import WireCode, WireRefusal, first_of
@@ -134,7 +135,7 @@ def _show_site(arguments: argparse.Namespace, invitation: Invitation, plan: Plan
     check.run(build_parser().parse_args(["check", str(folder / f"proposed-{PLAN}"), table, *adapter]))
     policy.check_plan(plan)
     print("\nYour policy, which your node enforces whatever the coordinator asks for\n")
-    print("".join(f"  {line}\n" for line in text.splitlines()))
+    print("".join(f"  {shown(line)}\n" for line in text.splitlines()))
 
 
 def _name_of(table: str) -> str:
@@ -312,7 +313,9 @@ def _keep_model(invitation: Invitation, folder: Path, identity: PrivateIdentity,
     finally:
         received.unlink()
     place = folder / f"model-{digest.hex()[:12]}.json"
-    write_atomically(place, answer.model)
+    # An older file of this model, with less on its account, replaces no newer one.
+    if writes_over(model, place):
+        write_atomically(place, answer.model)
     report = place.with_suffix(".report.txt")
     write_atomically(report, (model.report.text() + "\n").encode())
     note(f"The model is in {place}, its report in {report}.")

@@ -468,7 +468,7 @@ def _add_study(commands: Any) -> None:
     add("--monitor", action="append", default=[], dest="monitors", metavar="NAME", help=text)
     text = "what a site is asked to allow over all runs, in the policy that it is to confirm (the plan's)"
     add("--max-epsilon", type=_above_zero, metavar="E", help=text)
-    add("--policy", metavar="FILE", help="the policy that sites are to confirm, in place of one made from the plan")
+    add("--policy", metavar="FILE", help="lines of a policy, but for version and data_set, that sites are to confirm")
     add("--again", action="store_true", help="write new invitations; the old ones of these parties are void")
     add("--study", **_STUDY)
     add = _command(actions, "withdraw", "hedgerow.cli.study:withdraw", "expect an invited party no more")

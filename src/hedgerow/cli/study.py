@@ -115,13 +115,10 @@ def _proposed(arguments: argparse.Namespace, plan: Plan) -> str:
 
 def policy_of(proposed: str, data_set: str) -> str:
     """A policy's text, out of a proposal and what the owner calls the data."""
-    heads = {line.partition("=")[0].strip() for line in proposed.splitlines()}
-    lines = ["version = 1"] if "version" not in heads else []
-    if "data_set" not in heads:
-        # A basic string of TOML: names of data may have quotes in them.
-        shown = data_set.replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f'data_set = "{shown}"')
-    return "\n".join([*lines, proposed])
+    # A basic string of TOML: names of data may have quotes in them. A proposal that names the data as well cannot be
+    # read: with a new name for them, their budget would begin again.
+    quoted = data_set.replace("\\", "\\\\").replace('"', '\\"')
+    return f'version = 1\ndata_set = "{quoted}"\n{proposed}'
 
 
 def invite(arguments: argparse.Namespace) -> None:

@@ -98,9 +98,10 @@ def parse_invitation(text: str, where: str) -> Invitation:
         require_plain({"address": address})
         study, party = check_name(content["study"]), check_name(content["party"])
         secret, coordinator = from_base64(content["secret"]), parse_public(content["coordinator"], where)
-        if len(secret) != 32 or coordinator.role is not Role.COORDINATOR:
+        role = Role(content["role"])
+        if len(secret) != 32 or coordinator.role is not Role.COORDINATOR or role is Role.COORDINATOR:
             raise UsageError("invitation-file", where=where)
-        return Invitation(study, party, Role(content["role"]), coordinator, address, plan, policy, secret)
+        return Invitation(study, party, role, coordinator, address, plan, policy, secret)
     except HedgerowError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -86,6 +86,8 @@ class StudyServer:
             return self._answer(message)
 
     async def _come_again(self, _: object, context: Any) -> None:
+        # Its first message is read before: else it may be written to a stream that has ended.
+        await within(context.read(), DEFAULTS.hello_seconds)
         await context.write(wrapped(Farewell.of(WireRefusal(WireCode.CLOSED)).to_bytes()))
 
 

@@ -1,0 +1,81 @@
+"""Invitations and proposals that somebody has made up: what a site reads, it reads as it was meant, or not at all."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hedgerow.cli.study import policy_of
+from hedgerow.client.policy import parse_policy
+from hedgerow.errors import HedgerowError, UsageError
+from hedgerow.study.files import SUFFIX, Invitation, parse_invitation, read_invitation, write_private
+
+if TYPE_CHECKING:
+    from conftest import Study
+
+
+def written(study: Study) -> tuple[Invitation, Path]:
+    invitation = study.invitations["north"]
+    path = study.folder / f"north{SUFFIX}"
+    write_private(path, invitation.to_text())
+    return invitation, path
+
+
+def test_an_invitation_arrives_as_it_was_written(study: Study) -> None:
+    """It says the same at the site, and only its owner may read the file with the secret."""
+    invitation, path = written(study)
+    assert read_invitation(path) == invitation and read_invitation(path).digest() == invitation.digest()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format", "other"),
+        ("version", 2),
+        ("study", "../elsewhere"),
+        ("party", "/etc"),
+        ("role", "coordinator"),
+        ("role", "king"),
+        ("address", "hub:7443\u202e"),
+        ("secret", "c2hvcnQ="),
+        ("secret", 7),
+        ("coordinator", {}),
+    ],
+)
+def test_an_invitation_that_cannot_be_is_refused(study: Study, field: str, value: object) -> None:
+    """A name that leads out of the folder, a role that no guest has, a terminal's tricks: nothing is made of it."""
+    invitation, _ = written(study)
+    content = {**json.loads(invitation.to_text()), field: value}
+    with pytest.raises(UsageError):
+        parse_invitation(json.dumps(content), "the invitation")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_invitation_is_refused_or_another(study: Study, data: st.DataObject) -> None:
+    """Whatever happens to the file, the site refuses it by name, or the words will be about what it says now."""
+    invitation = study.invitations["north"]
+    text = invitation.to_text()
+    place = data.draw(st.integers(0, len(text) - 1))
+    letter = data.draw(st.characters(max_codepoint=0x2100, exclude_categories=["Cs"]))
+    damaged = text[:place] + letter + text[place + 1 :]
+    try:
+        found = parse_invitation(damaged, "the invitation")
+    except HedgerowError:
+        return
+    assert found == invitation or found.digest() != invitation.digest()
+
+
+def test_a_proposal_does_not_name_the_data() -> None:
+    """With a new name for the rows, a coordinator could begin their budget again."""
+    assert parse_policy(policy_of("max_epsilon = 1\ndelta = 1e-6", 'a "ward" \\')).data_set == 'a "ward" \\'
+    for line in ('data_set = "fresh"', '"data_set" = "fresh"', "version = 1"):
+        with pytest.raises(UsageError):
+            parse_policy(policy_of(f"max_epsilon = 1\ndelta = 1e-6\n{line}", "wards"))
