@@ -21,7 +21,7 @@ PERSON_YEARS = {1: 4462, 2: 4036, 3: 2436, 4: 3090, 5: 2595, 6: 3571}
 """What the study has published of its six sites."""
 TRAINING_SHARE = 0.7
 POLICY = """\
-# What the owner of these rows allows, whatever a coordinator proposes; docs/deploy.md explains each line.
+# What the owner of these rows allows, whatever a coordinator proposes; docs/deploy-by-hand.md explains each line.
 version = 1
 data_set = "person-years of {site}"
 max_epsilon = 3.0
