@@ -10,7 +10,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,32 @@ def make(name: str) -> Table:
     x = random.uniform(-bound, bound, size=size) if bound else random.normal(size=size)
     label = (random.random(len(x)) < 1 / (1 + np.exp(-log_odds(x)))).astype(np.int64)
     return _made_up(name, x, label, 4)
+
+
+def make_numbers(name: str, most: int = 20_000) -> Table:
+    """The log-odds of a synthetic task, with normal noise of deviation 1, as numbers in [-12, 12]; `most` records."""
+    random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
+    (n_records, n_features), bound, log_odds = SYNTHETIC[name]
+    size = min(n_records, most), n_features
+    x = random.uniform(-bound, bound, size=size) if bound else random.normal(size=size)
+    label = np.clip(log_odds(x) + random.normal(size=len(x)), -12, 12)
+    section = {"name": "y", "type": "regression", "min": -12.0, "max": 12.0}
+    made = _made_up(name, x, np.zeros(len(x), dtype=np.int64), 4)
+    return replace(made, label=label, label_section=section)
+
+
+def skewed_numbers(n_records: int = 10_000) -> Table:
+    """Fares within bounds that only a few reach: the label's spread is a thirtieth of its range."""
+    random = np.random.default_rng(7)
+    distance = random.gamma(1.5, 2.0, n_records)
+    others = [random.uniform(0, 24, n_records), random.integers(1, 6, n_records), random.normal(size=n_records)]
+    fare = 3 + 2.5 * distance + 1.5 * random.normal(size=n_records)
+    fare += (random.random(n_records) < 0.003) * random.uniform(20, 140, n_records)
+    bounds = ("distance", 0, 40), ("hour", 0, 24), ("passengers", 1, 6), ("other", -4, 4)
+    columns = tuple(column.astype(np.float32) for column in (distance, *others))
+    section = {"name": "fare", "type": "regression", "min": 0.0, "max": 250.0}
+    label = np.clip(fare, 0, 250).astype(np.float64)
+    return Table("fares", tuple(number(*bound) for bound in bounds), columns, label, section)
 
 
 def generated_classes(n_records: int = 50_000) -> Table:

@@ -55,7 +55,16 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         "0df5f0d8e3bb97ba95b9d854",
     ),
     "boosting, classes": ("multiclass", {"model": {"max_depth": 3}}, "323a49b7d060a45fe902e368"),
-    "boosting, numbers": ("regression", {"model": {"leaf_ridge": 1.0}}, "474c2fe233ec515e85fcb6ef"),
+    "boosting, numbers": (
+        "regression",
+        {
+            "model": {
+                "start": "none", "shrinkage": 0.4, "learning_rate": 0.25, "noise_ridge": 12.0, "joint_clip": 0.25,
+                "hessian_scale": 0.25,
+            }
+        },
+        "474c2fe233ec515e85fcb6ef",
+    ),
     "greedy, hist": (
         "binary",
         {"model": {"split_method": "hist", "interaction_size": "all"}},
@@ -87,7 +96,7 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
     "adassp": ("binary", {"model": {"algorithm": "adassp"}}, "aba04064afbb652940b03b32"),
     "adassp, numbers": (
         "regression",
-        {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 3}},
+        {"model": {"algorithm": "adassp"}, "adassp": {"rounds": 3, "shrinkage": 0.0}},
         "14a6294277c18aab02dbf18e",
     ),
 }

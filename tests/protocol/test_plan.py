@@ -259,6 +259,8 @@ BAD_VALUES: dict[str, list[Any]] = {
     "model.leaf_clip": no_number(0, 1e6, exclusive=True),
     "model.joint_clip": no_number(0, 10, exclusive=True),
     "model.hessian_scale": no_number(0, 1000, exclusive=True),
+    "model.start": NO_WORD,
+    "model.shrinkage": no_number(0, 1),
     "model.structure_seed": no_integer(0, 2**63 - 1),
     "federation.min_sites": no_integer(1, 100_000),
     "federation.secure_aggregation": NO_BOOLEAN,

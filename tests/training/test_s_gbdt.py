@@ -22,7 +22,8 @@ from hedgerow.local.evaluation import evaluate_federated
 from hedgerow.local.training import train
 from hedgerow.losses.tables import SCORE_UNIT
 from hedgerow.methods.registry import program_for, resolve
-from hedgerow.methods.s_gbdt.trees import LabelSums, SampledLeafSums, accounts
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, accounts
+from hedgerow.methods.start import LabelSums
 from hedgerow.models.model import Model
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant

@@ -30,7 +30,7 @@ from hedgerow.methods.adassp.linear import (
 from hedgerow.methods.adassp.program import cross_question, gram_question
 from hedgerow.methods.registry import resolve
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.s_gbdt.settings import start_loss
+from hedgerow.methods.s_gbdt.settings import start_of
 from hedgerow.methods.tasks import TrainingTask
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import Purpose
@@ -76,7 +76,7 @@ def questions(plan: Plan) -> Questions:
         found.append(gram_question(1, "test", one, 1.0, 1))
         for score_bound in (0, SCORE_LIMIT):
             purpose = Purpose(2, "CrossProducts", "test")
-            found.append(cross_question(purpose, one, start_loss(plan), (1.0, 1), (None, 0), score_bound))
+            found.append(cross_question(purpose, one, start_of(plan).loss, (1.0, 1), (None, 0), score_bound))
     return found
 
 
@@ -95,7 +95,7 @@ def answer_of(plan: Plan, query: GramMatrix | CrossProducts, data: SiteData, sco
     records = SiteRecords(data.codes, data.labels, np.full((1, data.n_records), score, dtype=np.int32))
     if isinstance(query, GramMatrix):
         return gram_matrix(records, query).tolist()
-    return cross_products(records, query, start_loss(plan)).tolist()
+    return cross_products(records, query, start_of(plan).loss).tolist()
 
 
 def worst_share(
@@ -228,7 +228,7 @@ def test_a_round_is_bound_to_its_transform(factory: ModuleType) -> None:
 def test_the_smallest_clips_leave_one_integer(factory: ModuleType, clip: float) -> None:
     """A clip of gradients below one integer is one integer, for the kernel and for the noise, and the plan resolves."""
     plan = plan_of(factory, "regression", 20.0, gradient_clip=clip)
-    loss = start_loss(plan)
+    loss = start_of(plan).loss
     assert loss.clip**2 == loss.norm_squared == max(1, math.floor(clip * 2**14)) ** 2
     assert resolve(plan).planned_releases(plan)
     assert worst_share(factory, plan) <= 1

@@ -194,6 +194,7 @@ class LossKind:
         clip: the joint clip there.
         clipped_hessian_scale: the default c under that clip.
         averaging: what `weight_update = "averaging"` makes of such labels instead.
+        has_start: whether boosted trees may begin with a private mean or linear model, and have steps for such a label.
         deviance: what is evaluated of numbers besides their errors; None for squares.
     """
 
@@ -207,6 +208,7 @@ class LossKind:
     clipped_hessian_scale: float | None = None
     averaging: LossKind | None = field(default=None, repr=False)
     deviance: Deviance | None = None
+    has_start: bool = False
 
 
 # Averaging: leaves hold shares of classes, or means of a numeric label, instead of gradients (CCS'22, section 4.4.1)

@@ -43,4 +43,5 @@ KIND = LossKind(
     clipped_updates=("newton", "gradient"),
     clipped_hessian_scale=DEFAULT_CLIP,
     averaging=means(LABEL, regression_scores),
+    has_start=True,
 )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from functools import cached_property, lru_cache
 
@@ -103,6 +103,18 @@ class Loss:
     def bound(self) -> int:
         """Largest magnitude of one statistic of one record, in integer units."""
         return math.isqrt(self.norm_squared)
+
+
+@lru_cache(maxsize=64)
+def zoomed(loss: Loss, zoom: int) -> Loss:
+    """The squared loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm."""
+    if zoom == 0:
+        return loss
+    if loss.kind != "squared":
+        raise ValueError("only residuals of the squared loss are clipped")
+    scales = loss.scales.copy()
+    scales[0] *= 2**zoom
+    return replace(loss, scales=scales)
 
 
 def loss_from_table(

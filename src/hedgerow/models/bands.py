@@ -42,7 +42,7 @@ from hedgerow.training.steps import Run, leaf_rule
 from hedgerow.trees.ensemble import Ensemble
 from hedgerow.trees.importances import Shape, features_of_tree, leaf_of_code, shape_function
 from hedgerow.trees.leaf_sums import LeafSums
-from hedgerow.trees.leaves import JAMES_STEIN_SHARE, LeafRule
+from hedgerow.trees.leaves import LeafRule
 from hedgerow.trees.random_trees import shapes_of
 
 FloatArray = NDArray[np.float64]
@@ -90,6 +90,8 @@ def why_unknown(plan: Plan, ensemble: Ensemble) -> str:
         model.split_method == "hist" or features_asked(plan, resolve(plan)) > 1
     ):
         return "its splits were chosen by noisy sums"
+    if getattr(resolve(plan), "start", "none") != "none":
+        return "its trees began with a private mean or a linear model"
     if ensemble.n_trees and ensemble.leaf_weights is None:
         return "its file has no leaf weights"
     return ""
@@ -171,7 +173,7 @@ class _Leaves:
         if energy <= 0:
             return 0.0
         # f = 1 - taken f**2, for the sums were scaled by f before their energy is read here.
-        taken = JAMES_STEIN_SHARE * (n_sums - 2) * self.gradient_noise**2 / energy
+        taken = self.rule.shrinkage * (n_sums - 2) * self.gradient_noise**2 / energy
         return (math.sqrt(1 + 4 * taken) - 1) / (2 * taken) if taken > 1e-9 else 1.0
 
 

@@ -158,6 +158,8 @@ class Model:
     leaf_clip: float = checked(number(0, 1e6, exclusive=True), 2.0)
     joint_clip: float | str = checked(number(0, 10, "auto", "none", exclusive=True), "auto")
     hessian_scale: float | str = checked(number(0, 1000, "auto", exclusive=True), "auto")
+    start: str = checked(one_of("auto", "none", "mean", "linear"), "auto")
+    shrinkage: float | str = checked(number(0, 1, "auto"), "auto")
     structure_seed: int | str = checked(integer(0, MAX_STRUCTURE_SEED, "joint"), 0)
 
 
@@ -304,6 +306,9 @@ class Plan:
             del table["privacy"]["sites_per_unit"]
         if self.federation.salvage:
             del table["federation"]["salvage"]
+        for name in ("start", "shrinkage"):
+            if table["model"][name] == "auto":
+                del table["model"][name]
         if self.model.algorithm == DEFAULT_ALGORITHM:
             # Plans of boosted trees are written as before there were others: their digests stay what they were.
             del table["model"]["algorithm"]

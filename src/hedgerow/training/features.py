@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.training.settings import INTERACTION_SHARE, Settings
+from hedgerow.training.settings import Settings
 from hedgerow.trees.leaves import NoisyLeaves
 from hedgerow.trees.random_trees import PublicRandom, permutation
 
@@ -29,6 +29,8 @@ EVEN_SHARE = 0.1
 """Share of the trees that single features get whatever they gained, so that none is given up for good."""
 DRAWS_FOR_COVERAGE = 16
 """Subsets drawn for each one that is tried: the one whose pairs have been tried least is taken."""
+_SHARES = 1000
+"""Steps of the share of subsets with a partner."""
 
 Subset = tuple[int, ...]
 
@@ -48,13 +50,15 @@ class FeatureOrder:
         self._size = min(settings.interaction_size, n_features)
         self._order = PublicRandom(seed, "feature order").permutation(n_features)
         explores = self._kind == "adaptive" and self._size > 1
-        share = INTERACTION_SHARE if explores else 0.0
+        share = settings.interaction_share if explores else 0.0
         first = settings.n_trees - round(share * settings.n_trees)
-        # What is tried does not depend on any release, so it is drawn before the first exchange.
         exploring = range(max(first, n_features + (first + n_features) % 2), settings.n_trees, 2) if explores else ()
         self._tried: Counter[Subset] = Counter()
-        self._explored = {tree: self._least_tried_subset(tree) for tree in exploring}
-        self._adaptive = _AdaptiveOrder(n_features, [self._given(tree) for tree in range(settings.n_trees)])
+        self._partner_share = round(settings.partner_share * _SHARES)
+        # What does not depend on any release is drawn before the first exchange.
+        self._explored = {} if self._partner_share else {tree: self._least_tried_subset(tree) for tree in exploring}
+        self._exploring = set(exploring)
+        self._adaptive = _AdaptiveOrder(n_features, n_features + settings.n_trees)
 
     def features_of(self, tree: int) -> Subset:
         """The features of tree number `tree`; call once per tree, in order."""
@@ -63,7 +67,7 @@ class FeatureOrder:
     def features_of_batch(self, first: int, n_trees: int) -> list[Subset]:
         """The features of trees `first` to `first` + `n_trees` - 1; call once per tree, in order."""
         if self._kind == "adaptive":
-            return self._adaptive.of_batch(first, n_trees)
+            return self._adaptive.of_batch(first, [self._given(tree) for tree in range(first, first + n_trees)])
         return [self._fixed_subset(tree) for tree in range(first, first + n_trees)]
 
     def _fixed_subset(self, tree: int) -> Subset:
@@ -76,14 +80,27 @@ class FeatureOrder:
         return tuple([self._order[(start + i) % n_features] for i in range(self._size)])
 
     def _given(self, tree: int) -> Subset | None:
-        """The subset that an adaptive order gives to a tree, whatever has been gained; None for the most overdue."""
-        return (self._order[tree],) if tree < len(self._order) else self._explored.get(tree)
+        """The subset that an adaptive order gives to a tree; None for the most overdue."""
+        if tree < len(self._order):
+            return (self._order[tree],)
+        if tree not in self._exploring:
+            return None
+        return self._explored[tree] if tree in self._explored else self._least_tried_subset(tree)
 
     def _least_tried_subset(self, tree: int) -> Subset:
-        """Of some random subsets, the one whose pairs of features have been together least often so far."""
+        """Of some random subsets, the one whose pairs of features have been together least often so far.
+
+        With the partner share's chance all of them have one feature that is drawn by the root of what it has gained.
+        """
         n_features, n_draws = len(self._order), DRAWS_FOR_COVERAGE
         words = PublicRandom(self._seed, f"features of tree {tree}").first_words(n_draws * (n_features - 1))
         draws = [tuple(draw) for draw in _random_subsets(words, n_draws, n_features, self._size).tolist()]
+        if self._partner_share:
+            randomness = PublicRandom(self._seed, f"partner of tree {tree}")
+            weights = self._adaptive.gained()
+            if randomness.below(_SHARES) < self._partner_share and any(weights):
+                partner = randomness.weighted(weights)
+                draws = [draw if partner in draw else tuple(sorted((partner, *draw[1:]))) for draw in draws]
         subset = min(draws, key=lambda draw: sum([self._tried[pair] for pair in combinations(draw, 2)]))
         self._tried.update(combinations(subset, 2))
         return subset
@@ -118,30 +135,39 @@ class _AdaptiveOrder:
 
     Args:
         n_features: features of the plan.
-        given: the subset of each tree of the run, None where the most overdue one is to be taken.
+        most: subsets, at most.
     """
 
-    def __init__(self, n_features: int, given: Sequence[Subset | None]) -> None:
+    def __init__(self, n_features: int, most: int) -> None:
         # Numbered in the order of their first trees: at any time those that had one come before all others.
-        self._subsets = [subset for subset in dict.fromkeys(given) if subset is not None]
-        numbers = {subset: number for number, subset in enumerate(self._subsets)}
-        self._given = [None if subset is None else numbers[subset] for subset in given]
-        self._even = np.array([1 / n_features if len(subset) == 1 else 0.0 for subset in self._subsets])
-        self._gains = np.zeros(len(self._subsets))
-        self._last_tree = np.zeros(len(self._subsets), dtype=np.int64)
-        self._n_known = 0
+        self._subsets: list[Subset] = []
+        self._numbers: dict[Subset, int] = {}
+        self._n_features = n_features
+        self._even, self._gains = np.zeros(most), np.zeros(most)
+        self._last_tree = np.zeros(most, dtype=np.int64)
+        self._alone = np.zeros(n_features)
         self._latest: list[int] = []
 
-    def of_batch(self, first: int, n_trees: int) -> list[Subset]:
-        """The subsets of `n_trees` trees from tree `first` on."""
+    def of_batch(self, first: int, given: Sequence[Subset | None]) -> list[Subset]:
+        """The subsets of the trees from tree `first` on: those given, and the most overdue where none is."""
         earned, self._latest = self._earned(), []
-        for tree in range(first, first + n_trees):
-            given = self._given[tree]
-            number = self._most_overdue(tree, earned) if given is None else given
+        for tree, subset in enumerate(given, start=first):
+            number = self._most_overdue(tree, earned) if subset is None else self._number_of(subset)
             self._last_tree[number] = tree
-            self._n_known = max(self._n_known, number + 1)
             self._latest.append(number)
         return [self._subsets[number] for number in self._latest]
+
+    def _number_of(self, subset: Subset) -> int:
+        if subset not in self._numbers:
+            self._numbers[subset] = len(self._subsets)
+            self._even[len(self._subsets)] = 1 / self._n_features if len(subset) == 1 else 0.0
+            self._subsets.append(subset)
+        return self._numbers[subset]
+
+    def gained(self) -> list[int]:
+        """The root of all that each feature's own trees have gained, in units of a 2**20th of the largest."""
+        roots = np.sqrt(np.maximum(self._alone, 0.0))
+        return [int(root) for root in (roots / max(float(roots.max()), 1e-300) * 2**20).tolist()]
 
     def _earned(self) -> NDArray[np.float64] | None:
         """Each subset's share of the trees, by the root of its gain; None while nothing has been gained."""
@@ -151,7 +177,7 @@ class _AdaptiveOrder:
 
     def _most_overdue(self, tree: int, earned: NDArray[np.float64] | None) -> int:
         """The subset whose share of the trees times the trees since its last one is largest; the first of several."""
-        n_known = self._n_known
+        n_known = len(self._subsets)
         share = 1 / n_known if earned is None else earned[:n_known]
         waited = tree - self._last_tree[:n_known]
         return int((((1 - EVEN_SHARE) * share + EVEN_SHARE * self._even[:n_known]) * waited).argmax())
@@ -163,3 +189,5 @@ class _AdaptiveOrder:
         parts = np.divide(worth, below, out=np.zeros_like(worth), where=below > 0)
         for number, own in zip(self._latest, parts.reshape(len(parts), -1).tolist(), strict=True):
             self._gains[number] = math.fsum(own)
+            if len(self._subsets[number]) == 1:
+                self._alone[self._subsets[number][0]] += self._gains[number]

@@ -1,31 +1,26 @@
-"""The settings of a run: a plan whose every "auto" has been decided, by a rule on public quantities only.
+"""The settings of a run: a plan whose every "auto" has been decided, and what follows from them for a run's releases.
 
-The rule and the evidence for it are in docs/defaults.md. It may look at epsilon, delta, the declared number of records
-and the schema; it never looks at data or at a released number.
+Each method has its own rule, on public quantities only; that of boosted trees is in `hedgerow.methods.boosting`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from hedgerow.losses.registry import build_loss, loss_kind
+from hedgerow.losses.registry import build_loss
 from hedgerow.losses.tables import Loss
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.accountants import get_accountant
 from hedgerow.privacy.calibration import calibrate_noise_multiplier, integer_sigma
 from hedgerow.privacy.events import DiscreteGaussianEvent, Event, UnnoisedEvent
-from hedgerow.privacy.gdp import mu_of
 from hedgerow.privacy.prepared import prepared_events
 from hedgerow.trees.binning import build_grid
+from hedgerow.trees.leaves import JAMES_STEIN_SHARE
 
 Number = TypeVar("Number", int, float, float | None)
 
-MIN_TREES, MAX_TREES = 100, 300
-GREEDY_TREES = 25
-"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
-ADAPTIVE_SUBSET = 3
 INTERACTION_SHARE = 0.5
 """Of the trees, at the end of the run, among which "adaptive" tries subsets of features."""
 CALIBRATION_MARGIN = 1e-7
@@ -46,6 +41,9 @@ class Settings:
         noise_ridge: leaf ridge per standard deviation of the gradient's noise.
         joint_clip: largest norm of (g, c h) of a record; None for the loss's own.
         hessian_scale: c; None for the loss's own.
+        shrinkage: share of the James-Stein correction that trees are scaled by, where they are smoothed.
+        interaction_share: of the trees, at the end of the run, among which "adaptive" tries subsets of features.
+        partner_share: of these subsets, those with one feature that is drawn by what it has gained alone.
         noise_multiplier: per tree; 0 when epsilon is infinite.
     """
 
@@ -58,6 +56,9 @@ class Settings:
     noise_ridge: float
     joint_clip: float | None = None
     hessian_scale: float | None = None
+    shrinkage: float = JAMES_STEIN_SHARE
+    interaction_share: float = INTERACTION_SHARE
+    partner_share: float = 0.0
     noise_multiplier: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = (
@@ -107,40 +108,19 @@ class Settings:
         if self.noise_multiplier == 0:
             return [UnnoisedEvent()]
         unnoised: list[Event] = [UnnoisedEvent()] if plan.reads_quantiles else []
-        return unnoised + _most_expensive_releases(plan, self, self.noise_multiplier)
+        return unnoised + self.releases_at(plan, self.noise_multiplier)
 
+    def weight(self, plan: Plan) -> float:
+        """The squared sensitivities of all releases together, where one tree's noise multiplier is 1 for each."""
+        return float(_tree_weight(plan, self) + _paid_histograms(plan, self) * len(plan.features))
 
-def resolve_boosting(plan: Plan) -> Settings:
-    """Decide every "auto" of a plan for boosted trees and calibrate its noise.
+    def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
+        """What a whole run releases with this noise, at its most expensive."""
+        return _most_expensive_releases(plan, self, noise_multiplier)
 
-    Raises:
-        PrivacyError: when no noise keeps the promise.
-    """
-    model, privacy = plan.model, plan.privacy
-    m = len(plan.features)
-    unlimited = math.isinf(privacy.epsilon)
-    mu = math.inf if unlimited else mu_of(privacy.epsilon, privacy.delta)
-    greedy = model.split_method != "totally_random"
-    default_interaction = "cyclical" if greedy else "adaptive"
-    interaction = default_interaction if model.interaction == "auto" else model.interaction
-    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
-    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
-    default_trees = MAX_TREES if unlimited else _default_trees(mu, privacy.n_records, m)
-    n_trees = decided(model.n_trees, GREEDY_TREES if greedy and size != 1 and not unlimited else default_trees)
-    averaging = model.weight_update == "averaging"
-    batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
-    settings = Settings(
-        n_trees=n_trees,
-        max_depth=decided(model.max_depth, 4),
-        batch_size=min(batch_size, n_trees),
-        learning_rate=decided(model.learning_rate, 0.25),
-        interaction=interaction,
-        interaction_size=int(size),
-        noise_ridge=decided(model.noise_ridge, loss_kind(plan).noise_ridge),
-        joint_clip=_joint_clip(plan),
-        hessian_scale=_hessian_scale(plan),
-    )
-    return settings if unlimited else replace(settings, noise_multiplier=_noise_multiplier(plan, settings))
+    def n_start_trees(self, plan: Plan) -> int:
+        """Trees that nodes add to their scores before the first of `n_trees`."""
+        return 0
 
 
 def n_levels_asked(plan: Plan, settings: Settings) -> int:
@@ -169,38 +149,19 @@ def decided(value: Number | str, default: Number) -> Number:
     return default if isinstance(value, str) else value
 
 
-def _default_trees(mu: float, n_records: int, n_features: int) -> int:
-    """More trees where there is more signal: 100 (n mu / 1000)**(1/4) within [100, 300], and two turns per feature."""
-    trees = int(100 * math.sqrt(math.sqrt(n_records * mu / 1000)))
-    return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
-
-
-def _joint_clip(plan: Plan) -> float | None:
-    choice, kind = plan.model.joint_clip, loss_kind(plan)
-    if choice == "none":
-        return None
-    return decided(choice, kind.clip if plan.model.weight_update in kind.clipped_updates else None)
-
-
-def _hessian_scale(plan: Plan) -> float | None:
-    is_clipped = plan.model.joint_clip == "auto" and _joint_clip(plan) is not None
-    return decided(plan.model.hessian_scale, loss_kind(plan).clipped_hessian_scale if is_clipped else None)
-
-
-def _noise_multiplier(plan: Plan, settings: Settings) -> float:
+def calibrated(plan: Plan, settings: Settings) -> float:
     """Noise per unit of sensitivity of one tree, such that all releases of the run together keep the promise.
 
     Raises:
         PrivacyError: when no noise keeps it.
     """
     privacy = plan.privacy
-    weight = _tree_weight(plan, settings) + _paid_histograms(plan, settings) * len(plan.features)
-    spent = prepared_events(plan)
-    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, float(weight), privacy.accountant, spent)
+    spent, weight = prepared_events(plan), settings.weight(plan)
+    exact = calibrate_noise_multiplier(privacy.epsilon, privacy.delta, weight, privacy.accountant, spent)
     judge = get_accountant(privacy.accountant)
 
     def keeps(margin: float) -> bool:
-        releases = _most_expensive_releases(plan, settings, exact * (1 + margin))
+        releases = settings.releases_at(plan, exact * (1 + margin))
         return judge.epsilon([*spent, *releases], privacy.delta) <= privacy.epsilon
 
     # A large epsilon or a small delta leaves so little noise that the grid costs more than the least margin.

@@ -19,6 +19,7 @@ from hedgerow.training.settings import Settings
 from hedgerow.trees.binning import Grid, build_grid
 from hedgerow.trees.ensemble import Ensemble, no_trees
 from hedgerow.trees.leaves import LeafRule, largest_sum
+from hedgerow.trees.random_trees import deepened
 
 Program = Generator[Query, IntVector, Ensemble]
 """Yields queries, receives the noisy sum of each, returns the model.
@@ -83,11 +84,22 @@ class Grown:
         self.weights.append(weights)
 
     def ensemble(self) -> Ensemble:
-        """The model of the batches so far; without a tree where there is none.
+        """The model of the batches so far, all as deep as the deepest; without a tree where there is none.
 
         Values need no change where batches are missing: trees that are averaged over all of them are one batch.
         """
-        return empty_ensemble(self.run).extended(self.batches, self.weights)
+        depth = max((batch.trees.depth for batch in self.batches), default=0)
+        deep = [deepened(batch, depth) for batch in self.batches]
+        return empty_ensemble(self.run).extended(deep, [_spread(weights, depth) for weights in self.weights])
+
+
+def _spread(weights: NDArray[np.int64] | None, depth: int) -> NDArray[np.int64] | None:
+    """The leaf weights of trees that were `deepened`."""
+    if weights is None:
+        return None
+    wide = np.zeros((len(weights), 2**depth), dtype=np.int64)
+    wide[:, :: 2**depth // weights.shape[1]] = weights
+    return wide
 
 
 def grown_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None]]) -> Program:
@@ -99,20 +111,26 @@ def grown_by(run: Run, boost: Callable[[Grown], Generator[Query, IntVector, None
 
 
 @lru_cache(maxsize=4)
-def leaf_rule(run: Run, n_trees: int) -> LeafRule:
+def leaf_rule(run: Run, n_trees: int, zoom: int = 0) -> LeafRule:
     """How the sums of a batch of `n_trees` become values; kept, for all batches of a run but the last are alike."""
     model = run.plan.model
     averaging = model.weight_update == "averaging"
     return LeafRule(
         weight_update=model.weight_update,
-        learning_rate=run.settings.learning_rate,
+        learning_rate=run.settings.learning_rate / 2**zoom,
         leaf_ridge=model.leaf_ridge,
         noise_ridge=run.settings.noise_ridge,
         leaf_clip=model.leaf_clip,
         divisor=run.settings.n_trees if averaging else n_trees,
         smooths=run.settings.interaction == "adaptive",
-        largest=(2**31 - 1) // run.settings.n_trees,
+        shrinkage=run.settings.shrinkage,
+        largest=largest_value(run),
     )
+
+
+def largest_value(run: Run) -> int:
+    """Largest magnitude of a leaf's value, in units of 2**-16: with all trees at it, scores fit 32 bits."""
+    return (2**31 - 1) // (run.settings.n_trees + run.settings.n_start_trees(run.plan))
 
 
 def grown_score_bound(score_bound: int, fitted: FittedTrees) -> int:

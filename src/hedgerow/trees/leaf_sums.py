@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.losses.kernels import PackedLoss, packed_loss, statistics_of_block, unpack, words_for_block
-from hedgerow.losses.tables import Loss
+from hedgerow.losses.tables import Loss, zoomed
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.trees.binning import CodeArray, in_threads
@@ -116,10 +116,16 @@ class TrainingSite(Site):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LeafSums(PartitionSums):
-    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened."""
+    """Per tree and leaf, the sums of the loss's statistics: int64 [B, n_leaves, n_statistics], flattened.
+
+    Attributes:
+        zoom: see `hedgerow.losses.tables.zoomed`.
+    """
+
+    zoom: int = 0
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return leaf_sums(site.records, self, site.loss, site.n_threads)
+        return leaf_sums(site.records, self, zoomed(site.loss, self.zoom), site.n_threads)
 
     def totals(self, entries: Reals) -> tuple[Reals, NDArray[np.int64]]:
         """See `PartitionSums.totals`: over each tree."""

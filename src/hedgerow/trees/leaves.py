@@ -31,7 +31,7 @@ from hedgerow.protocol.queries import TreeBatch
 from hedgerow.trees.random_trees import shapes_of
 
 JAMES_STEIN_SHARE = 0.4
-"""Share of the James-Stein correction that is applied; all of it takes too much from trees that carry signal."""
+"""Share of the James-Stein correction that is applied to classes; all of it takes too much from trees with signal."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class LeafRule:
         leaf_clip: largest magnitude of a value before the learning rate, > 0.
         divisor: number of trees whose values are averaged: the batch size, or all trees for "averaging".
         smooths: whether noise is taken out first, see `smoothed_ratios`; the papers' rules do not.
+        shrinkage: share of the James-Stein correction that is applied when it is smoothed, 0 to 1.
         largest: largest magnitude of a value, in units of 2**-16; with all trees at it, scores must fit 32 bits.
     """
 
@@ -56,6 +57,7 @@ class LeafRule:
     leaf_clip: float
     divisor: int
     smooths: bool = False
+    shrinkage: float = JAMES_STEIN_SHARE
     largest: int = 2**31 - 1
 
     def ridge(self, gradient_noise: float) -> float:
@@ -110,7 +112,7 @@ def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[
     ridge = rule.ridge(noise)
     if rule.smooths:
         shapes = shapes_of(trees)
-        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge)
+        ratios = smoothed_ratios(gradients, hessians, shapes.reachable, shapes.is_ordered, noise, ridge, rule.shrinkage)
     else:
         # What little is known of a leaf whose Hessian is lost in the noise is mostly that it is nearly empty.
         ratios = np.where(hessians > 0, _quotient(gradients, hessians + ridge), 0)
@@ -118,7 +120,9 @@ def values_of(leaves: NoisyLeaves, trees: TreeBatch, rule: LeafRule) -> NDArray[
 
 
 @numba.njit(cache=True, nogil=True)
-def smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge):  # type: ignore[no-untyped-def]
+def smoothed_ratios(  # type: ignore[no-untyped-def]
+    gradients, hessians, reachable, is_ordered, noise, ridge, shrinkage
+):
     """G / (H + ridge) of every leaf after pooling and shrinkage: float64 [B, n_leaves, n_outputs].
 
     Args:
@@ -127,6 +131,7 @@ def smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge):  
         is_ordered: bool [B], trees whose leaves are stretches of one numeric feature, in the order of its values.
         noise: standard deviation of the noise of one gradient sum.
         ridge: at least 0; where H + ridge is 0 the ratio is 0, as an empty leaf says nothing without a ridge.
+        shrinkage: share of the James-Stein correction that is applied.
     """
     n_trees, n_leaves, n_outputs = gradients.shape
     ratios = np.zeros((n_trees, n_leaves, n_outputs))
@@ -141,7 +146,7 @@ def smoothed_ratios(gradients, hessians, reachable, is_ordered, noise, ridge):  
         pools = is_ordered[tree] and n_used > 2 and noise > 0
         if pools:
             _middles(hessians[tree], used, middle)
-        factor = _shrinkage(gradients[tree], used, noise)
+        factor = _shrinkage(gradients[tree], used, noise, shrinkage)
         for i in range(n_used):
             for output in range(n_outputs):
                 g, h = gradients[tree, used[i], output], hessians[tree, used[i], output]
@@ -182,7 +187,7 @@ def _pooled(gradients, hessians, used, middle, at, noise):  # type: ignore[no-un
 
 
 @numba.njit(cache=True, nogil=True)
-def _shrinkage(gradients, used, noise):  # type: ignore[no-untyped-def]
+def _shrinkage(gradients, used, noise, share):  # type: ignore[no-untyped-def]
     """The factor in [0, 1] for one tree's values.
 
     Source: James & Stein 1961, with the positive part of Baranchik 1964, for gradient sums of known noise.
@@ -193,7 +198,7 @@ def _shrinkage(gradients, used, noise):  # type: ignore[no-untyped-def]
             energy += gradients[used[i], output] ** 2
     if n_sums <= 2 or energy <= 0:
         return 1.0
-    return max(0.0, 1 - JAMES_STEIN_SHARE * (n_sums - 2) * noise * noise / energy)
+    return max(0.0, 1 - share * (n_sums - 2) * noise * noise / energy)
 
 
 def values_of_ratios(ratios: NDArray[np.float64], rule: LeafRule) -> NDArray[np.int32]:

@@ -25,6 +25,8 @@ class Adassp:
         gram_share: share of mu² that X^T X takes.
         ridge: lambda per sqrt(p) standard deviations of the noise on X^T X, before what its least eigenvalue saves.
         learning_rate: what each round's coefficients are multiplied by.
+        shrinkage: share of the noise's expected part that slopes are shrunk by, after the constant was taken out; 0
+            for the paper's step. Left out, 1 for a regression and 0 for classes.
     """
 
     loss: str = checked(one_of("auto", "squared", "logistic", "hinge"), "auto")
@@ -35,6 +37,7 @@ class Adassp:
     gram_share: float = checked(number(0, 1, exclusive=True), 0.6)
     ridge: float = checked(number(0, 100), 0.5)
     learning_rate: float = checked(number(0, 10, exclusive=True), 1.0)
+    shrinkage: float | None = checked(number(0, 1), None)
 
     @classmethod
     def of(cls, plan: Plan) -> Adassp:

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic
+from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, logistic, zoomed
 from hedgerow.plan.plan import Feature, Plan
 from hedgerow.protocol.queries import IntVector, Query, TreeBatch
 from hedgerow.trees.binning import FeatureGrid, Grid
@@ -112,14 +112,16 @@ class CrossProducts(Query):
     Attributes:
         rows, shift: as in `GramMatrix`.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
     """
 
     rows: LinearRows
     shift: int
     score_bound: int
+    zoom: int = 0
 
     def answer(self, site: TrainingSite) -> IntVector:
-        return cross_products(site.records, self, site.linear_loss, site.n_threads)
+        return cross_products(site.records, self, zoomed(site.linear_loss, self.zoom), site.n_threads)
 
     def left_open(self) -> bytes:
         return self.rows.left_open()

@@ -33,6 +33,7 @@ from hedgerow.methods.adassp.linear import (
     Matrix,
     cholesky,
     least_eigenvalue,
+    lower_inverse,
     solve,
 )
 from hedgerow.methods.adassp.settings import (
@@ -48,12 +49,16 @@ from hedgerow.training.steps import EndedEarly, Program, Run, empty_ensemble, gr
 CROSS_SHIFT = RECORD_NORM.bit_length() - 1
 LEAST_RIDGE = 1.0
 """Added to lambda, in records: without noise, categories that add up to the constant leave X^T X singular."""
+CHANCE_DEVIATIONS = 1.0
+"""Slopes are shrunk by what noise alone would make of them, and by so many of its standard deviations."""
 SPAN = 8.0
 """Eigenvalues are looked for within so many sigma sqrt(p): the norm of the noise is near 2 sigma sqrt(p) at most."""
 
 
-def gram_question(round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int) -> GramMatrix:
-    """The question for X^T X; `rows` is the largest number of rows of one unit."""
+def gram_question(
+    round_number: int, what: str, basis: LinearBasis, noise_multiplier: float, rows: int, known: int = 0
+) -> GramMatrix:
+    """The question for X^T X; `rows` is the largest number of rows of one unit, `known` the trees that nodes hold."""
     p = basis.rows.n_columns
     return GramMatrix(
         purpose=GramMatrix.purpose_of(round_number, what),
@@ -61,6 +66,7 @@ def gram_question(round_number: int, what: str, basis: LinearBasis, noise_multip
         bound=basis.largest_entry**2 >> GRAM_SHIFT,
         sensitivity_squared=gram_sensitivity_squared(basis, rows),
         noise_multiplier=noise_multiplier,
+        ensemble_size=known,
         rows=basis.rows,
         shift=GRAM_SHIFT,
     )
@@ -73,6 +79,7 @@ def cross_question(
     noise: tuple[float, int],
     update: tuple[FittedTrees | None, int],
     score_bound: int,
+    zoom: int = 0,
 ) -> CrossProducts:
     """The question for X^T g.
 
@@ -83,6 +90,7 @@ def cross_question(
         noise: the noise multiplier, and the largest number of rows of one unit.
         update: trees that scores do not know yet, and how many they know.
         score_bound: a public bound on every score, in units of 2**-16.
+        zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
     """
     gradient_squared = loss.sensitivity_squared(score_bound)
     return CrossProducts(
@@ -96,6 +104,7 @@ def cross_question(
         rows=basis.rows,
         shift=CROSS_SHIFT,
         score_bound=score_bound,
+        zoom=zoom,
     )
 
 
@@ -159,19 +168,55 @@ def _boost(
     run: Run, own: AdasspSettings, basis: LinearBasis, rounds: list[NDArray[np.int32]]
 ) -> Generator[Query, IntVector, None]:
     """Adds to `rounds` the values that each round gives the trees."""
-    query = gram_query(run, basis, own)
-    gram = mended((yield query), basis)
-    sigma = gram_sigma(run.sigma(query), basis)
-    factor = shifted_factor(gram, own.noise_ridge * sigma * math.sqrt(len(gram)), sigma)
+    first = gram_query(run, basis, own)
+    gram = mended((yield first), basis)
+    sigma = gram_sigma(run.sigma(first), basis)
+    wanted = own.noise_ridge * sigma * math.sqrt(len(gram))
+    factor = shifted_factor(gram, wanted, sigma) if own.shrinkage == 0 else None
     largest = (2**31 - 1) // (len(run.plan.features) * (own.rounds + 1))
     update: FittedTrees | None = None
     score_bound = 0
     for number in range(own.rounds):
-        cross = yield cross_query(run, basis, number, update, score_bound)
-        values = basis.values(own.learning_rate * solve(factor, real_cross(cross, basis)), largest)
+        query = cross_query(run, basis, number, update, score_bound)
+        cross = real_cross((yield query), basis)
+        if factor is None:
+            noises = sigma, run.sigma(query) * 2.0**CROSS_SHIFT / (basis.unit * RECORD_NORM)
+            step = centred_step(gram, cross, noises, wanted, own.shrinkage)
+        else:
+            step = solve(factor, cross)
+        values = basis.values(own.learning_rate * step, largest)
         update = FittedTrees(basis.trees, values)
         score_bound = grown_score_bound(score_bound, update)
         rounds.append(values)
+
+
+def centred_step(
+    gram: Matrix, cross: NDArray[np.float64], noises: tuple[float, float], wanted: float, shrinkage: float
+) -> NDArray[np.float64]:
+    """Coefficients whose slopes are shrunk by what noise alone would make of them: float64 [p].
+
+    A label whose mean is far from the middle of its bounds, with little spread about it, would be buried in the noise
+    of X^T X, times that mean. So slopes are fitted to rows less their mean, with the noise of both releases counted.
+
+    Args:
+        gram, cross: X^T X and X^T g, float64 [p, p] and [p]; column 0 is the constant.
+        noises: standard deviations of an entry of each.
+        wanted: what the least eigenvalue of the slopes' matrix is lifted to.
+        shrinkage: share of the correction that is applied.
+    """
+    count = max(1.0, float(gram[0, 0]))
+    means, mean = gram[1:, 0] / count, min(max(float(cross[0]) / count, -1.0), 1.0)
+    factor = shifted_factor(gram[1:, 1:] - count * (means[:, None] * means[None, :]), wanted, noises[0])
+    centred = cross[1:] - means * float(cross[0])
+    slopes = solve(factor, centred)
+    inverse = lower_inverse(factor)
+    moved = (inverse * means[None, :]).sum(axis=1)
+    trace, along = (math.fsum((part * part).reshape(-1).tolist()) for part in (inverse, moved))
+    chance = (noises[1] ** 2 + (mean * noises[0]) ** 2) * trace + noises[1] ** 2 * along
+    energy = math.fsum((centred * slopes).tolist())
+    beyond = 1 + CHANCE_DEVIATIONS * math.sqrt(2 / len(slopes))
+    slopes = slopes * (max(0.0, 1 - shrinkage * beyond * chance / energy) if energy > 0 else 0.0)
+    return np.concatenate([[mean - math.fsum((means * slopes).tolist())], slopes])
 
 
 def gram_query(run: Run, basis: LinearBasis, settings: AdasspSettings) -> GramMatrix:

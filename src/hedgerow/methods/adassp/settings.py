@@ -19,7 +19,7 @@ from hedgerow.trees.binning import build_grid
 
 GRAM_SHIFT = 7
 """Products of two entries keep 2**7 times the precision of their sum's noise at a multiplier of 1 and more."""
-MAX_ROUNDS = 10
+MAX_ROUNDS, MAX_ROUNDS_OF_NUMBERS = 10, 2
 SIGNAL_PER_ROUND = 16.0
 
 
@@ -33,12 +33,14 @@ class AdasspSettings(Settings):
         row_norm: largest norm of a row.
         gram_multiplier: noise multiplier of X^T X; 0 when epsilon is infinite.
         noise_multiplier: of X^T g in each round.
+        shrinkage: see [adassp].
     """
 
     loss_kind: str
     rounds: int
     row_norm: float
     gram_multiplier: float
+    shrinkage: float
 
     shown: ClassVar[tuple[str, ...]] = ("loss_kind", "rounds", "row_norm", "gram_multiplier", "learning_rate")
     step: ClassVar[str] = "round"
@@ -98,11 +100,11 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
     default_loss = "squared" if regression else "logistic"
     loss_kind = default_loss if own.loss == "auto" else own.loss
     unlimited = math.isinf(privacy.epsilon)
-    # More rounds where there is more signal; with the squared loss there is little to gain from a second one.
+    # More rounds where there is more signal; with the squared loss there is little to gain from a third one.
     rounds = MAX_ROUNDS
     if not unlimited:
         signal = privacy.n_records * mu_of(privacy.epsilon, privacy.delta) / (SIGNAL_PER_ROUND * (m + 1))
-        rounds = max(1, min(MAX_ROUNDS, int(signal)))
+        rounds = max(1, min(MAX_ROUNDS_OF_NUMBERS if regression else MAX_ROUNDS, int(signal)))
     settings = AdasspSettings(
         n_trees=m,
         max_depth=8,
@@ -113,6 +115,7 @@ def resolve_adassp(plan: Plan) -> AdasspSettings:
         rounds=decided(own.rounds, rounds),
         row_norm=min(decided(own.row_norm, math.inf), math.sqrt(m + 1)),
         gram_multiplier=0.0,
+        shrinkage=float(regression) if own.shrinkage is None else own.shrinkage,
     )
     if unlimited:
         return settings

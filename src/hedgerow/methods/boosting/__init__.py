@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from hedgerow.losses.registry import loss_kind
 from hedgerow.methods.method import Method, Parts
+from hedgerow.plan.fields import refuse
+from hedgerow.plan.plan import Plan
+
+
+def check(plan: Plan) -> None:
+    """Raise PlanError for a plan that contradicts itself."""
+    model = plan.model
+    if model.shrinkage != "auto" and not _is_smoothed(plan):
+        raise refuse("model.shrinkage", model.shrinkage, '"auto" but with interaction = "adaptive"')
+    if model.start in ("mean", "linear") and not (loss_kind(plan).has_start and _is_smoothed(plan)):
+        raise refuse("model.start", model.start, '"none" or "auto" but for a regression with interaction = "adaptive"')
+    if model.start == "linear" and all(feature.is_categorical for feature in plan.features):
+        raise refuse("model.start", model.start, '"mean" without numeric features')
+
+
+def _is_smoothed(plan: Plan) -> bool:
+    model = plan.model
+    return model.split_method == "totally_random" and model.interaction in ("auto", "adaptive")
 
 
 def _parts() -> Parts:
     from hedgerow.methods.boosting.program import boosting
-    from hedgerow.training.settings import resolve_boosting
+    from hedgerow.methods.boosting.settings import resolve_boosting
 
     return Parts(resolve_boosting, boosting)
 
 
-METHOD = Method(parts=_parts, counts_prepared=True)
+METHOD = Method(check=check, parts=_parts, counts_prepared=True)

@@ -23,18 +23,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.losses.tables import SCORE_LIMIT, SCORE_UNIT
+from hedgerow.methods.boosting.settings import MEAN_STATISTICS, BoostingSettings, zoom_of
+from hedgerow.methods.start import LABEL_NORM, constant_trees, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
 from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings, features_asked, n_levels_asked
-from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, leaf_rule
+from hedgerow.training.steps import Grown, Program, Run, grown_by, grown_score_bound, largest_value, leaf_rule
 from hedgerow.trees.greedy_trees import GrowingTrees, SplitRule, best_cuts, best_of_drawn, padded, sums_of_sides
 from hedgerow.trees.histograms import Histogram, NodeHistograms, SplitSums
 from hedgerow.trees.leaf_sums import LeafSums
@@ -42,8 +45,12 @@ from hedgerow.trees.leaves import leaf_values, leaf_weights, read_sums, values_o
 from hedgerow.trees.plausibility import PartitionSums
 from hedgerow.trees.random_trees import PublicRandom, random_trees, words_of_trees
 
+LEAST_SQUARES, MOST_STRETCH = 4.0, 0.5
+"""Scores are not stretched when their squares are below so many deviations of noise, and by no more than half."""
 IntArray = NDArray[np.int64]
-Growth = Generator[Query, IntVector, tuple[FittedTrees, IntArray]]
+Weighed = tuple[FittedTrees, IntArray]
+"""Trees and the weights of their leaves."""
+Growth = Generator[Query, IntVector, Weighed]
 """Asks for a batch's sums; returns its trees and the weights of their leaves."""
 Sums = TypeVar("Sums", bound=PartitionSums)
 
@@ -66,9 +73,12 @@ class _Position:
     """How far a run has come.
 
     Attributes:
-        n_fitted: trees so far.
+        n_fitted: trees so far, without those of a start.
+        n_known: trees that the nodes' scores hold, or will with `update`.
         exchange: number of the next query.
         score_bound: a public bound on the magnitude of every score, in units of 2**-16.
+        zoom: of the residuals, see `hedgerow.losses.tables.zoomed`.
+        n_records: as released with the mean.
         update: trees that the nodes' scores do not hold yet.
     """
 
@@ -76,8 +86,11 @@ class _Position:
     candidates: CandidateSource
     order: FeatureOrder
     n_fitted: int = 0
+    n_known: int = 0
     exchange: int = 0
     score_bound: int = 0
+    zoom: int = 0
+    n_records: float = 0.0
     update: FittedTrees | None = None
 
     def asked(self) -> None:
@@ -90,6 +103,7 @@ class _Position:
         self.n_fitted += fitted.trees.n_trees
         if self.run.loss.n_outputs:
             self.update = fitted
+            self.n_known += fitted.trees.n_trees
             self.score_bound = grown_score_bound(self.score_bound, fitted)
 
     def ask(self, kind: type[Sums], n_trees: int, level: str, n_entries: int, per_record: int, **details: Any) -> Sums:
@@ -133,7 +147,7 @@ class _Position:
         return {
             "purpose": kind.purpose_of(self.exchange, subject),
             "update": self.update,
-            "ensemble_size": self.n_fitted - (self.update.trees.n_trees if self.update else 0),
+            "ensemble_size": self.n_known - (self.update.trees.n_trees if self.update else 0),
             "score_bound": self.score_bound,
         }
 
@@ -142,13 +156,71 @@ def _boost(grown: Grown, grow: Callable[[_Position, int], Growth]) -> Generator[
     run, settings = grown.run, grown.run.settings
     candidates = CandidateSource(run.plan, run.grid)
     at = _Position(run, candidates, FeatureOrder(run.structure_seed, settings, run.grid.n_features))
+    start: list[Weighed] = []
+    own = settings if isinstance(settings, BoostingSettings) and settings.start != "none" else None
+    if own is not None:
+        start = yield from _begin(at, own)
     while at.n_fitted < settings.n_trees:
         for _ in range(candidates.paid_rounds_before(at.n_fitted, settings.batch_size)):
             candidates.take_histogram((yield at.histogram()))
             at.asked()
         fitted, weights = yield from grow(at, min(settings.batch_size, settings.n_trees - at.n_fitted))
-        grown.add(fitted, weights)
+        # A mean that no tree follows is no model.
+        for part in (*start, (fitted, weights)):
+            grown.add(*part)
+        start = []
         at.fitted(fitted)
+    if own is not None:
+        yield from _calibrate(grown, at, own)
+
+
+def _calibrate(grown: Grown, at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, None]:
+    """Shift all scores, and stretch what they have beyond the mean, as far as a last release stands out of its noise.
+
+    Residuals are clipped, so the means of skewed labels are off, and many short steps do not go all the way. What is
+    changed here is the finished model; nodes have no more use for scores.
+    """
+    run, centre = at.run, int(grown.batches[0].values[0, 0, 0])
+    known = at.n_known - (at.update.trees.n_trees if at.update else 0)
+    question = settings.calibration_question(run.plan, at.exchange, centre, at.zoom)
+    query = replace(question, update=at.update, ensemble_size=known)
+    residuals, products, squares = ((yield query) / LABEL_NORM).tolist()
+    noise = run.sigma(query) / LABEL_NORM
+    shift = _beyond(residuals, noise) / at.n_records * 2.0**-at.zoom
+    stretch = 0.0
+    if squares > LEAST_SQUARES * noise:
+        stretch = min(max(_beyond(products, noise) / squares, -MOST_STRETCH), MOST_STRETCH)
+    largest = largest_value(run)
+    for number, batch in enumerate(grown.batches):
+        values = batch.values * (1 + (stretch if number else 0.0))
+        values[0, 0, 0] += 0.0 if number else shift * SCORE_UNIT
+        grown.batches[number] = FittedTrees(batch.trees, np.rint(np.clip(values, -largest, largest)).astype(np.int32))
+
+
+def _beyond(total: float, noise: float) -> float:
+    """A sum, shrunk by its noise: one within two standard deviations is taken for noise alone."""
+    return total * max(0.0, 1 - 4 * noise * noise / (total * total)) if total else 0.0
+
+
+def _begin(at: _Position, settings: BoostingSettings) -> Generator[Query, IntVector, list[Weighed]]:
+    """The start: its trees. Those of a linear model have no weights, for no release has counted their records."""
+    run, plan, largest = at.run, at.run.plan, largest_value(at.run)
+    released = yield settings.mean_question(plan)
+    mean = min(max(released_mean(released, MEAN_STATISTICS), -1.0), 1.0)
+    first = constant_trees(run.grid, 1, mean, largest)
+    start: list[Weighed] = [(first, np.array([[max(1, int(released[1])), 0]]))]
+    question = settings.spread_question(plan, first)
+    spread = yield question
+    at.n_records = max(1.0, float(released[1]) / MEAN_STATISTICS[2])
+    # The noise is added on top: where the spread is lost in it, it is not taken for a small one.
+    widest = (float(spread[0]) + run.sigma(question)) / LABEL_NORM / at.n_records
+    at.zoom = zoom_of(widest, run.loss)
+    if settings.start == "linear":
+        whole = settings.start_multipliers(plan, settings.noise_multiplier)[2] if settings.noise_multiplier else 0.0
+        linear, at.update = yield from settings.linear_start(plan).ask(run, whole, largest, 2, 1, at.zoom)
+        start.append((linear, np.zeros(linear.values.shape[:2], dtype=np.int64)))
+    at.exchange, at.n_known, at.score_bound = settings.n_start_exchanges, settings.n_start_trees(plan), SCORE_LIMIT
+    return start
 
 
 def _at_random(at: _Position, n_trees: int) -> Growth:
@@ -156,12 +228,12 @@ def _at_random(at: _Position, n_trees: int) -> Growth:
     subsets = at.order.features_of_batch(first, n_trees)
     words = words_of_trees(run.structure_seed, first, subsets, run.grid, depth)
     trees = random_trees(words, subsets, at.candidates.cut_table, run.grid, depth)
-    query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees)
+    query = at.ask(LeafSums, n_trees, "", n_trees * trees.n_leaves, n_trees, trees=trees, zoom=at.zoom)
     sums = yield query
     at.asked()
     if run.plan.model.weight_update == "averaging":
         return _fitted(run, trees, sums, run.sigma(query))
-    rule, sigma = leaf_rule(run, n_trees), run.sigma(query)
+    rule, sigma = leaf_rule(run, n_trees, at.zoom), run.sigma(query)
     leaves = read_sums(sums, sigma, run.loss, n_trees)
     # The Hessians of K classes carry the noise of K sums.
     n_summed = run.loss.n_statistics - max(1, run.loss.n_outputs)

@@ -16,7 +16,6 @@ score divides by a noisy count; the paper's divides by the exact one, which "add
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import suppress
 
@@ -25,15 +24,9 @@ from numpy.typing import NDArray
 
 from hedgerow.losses.tables import SCORE_UNIT, STEP_BITS, STEPS, logistic
 from hedgerow.methods.s_gbdt import SGbdt
-from hedgerow.methods.s_gbdt.settings import (
-    SGbdtSettings,
-    SGbdtTerms,
-    label_statistics,
-    linear_start,
-    n_start_trees,
-    round_filter,
-)
-from hedgerow.methods.s_gbdt.trees import LabelSums, SampledLeafSums, constant_tree, uniform_tree
+from hedgerow.methods.s_gbdt.settings import SGbdtSettings, SGbdtTerms, round_filter, start_of, statistics_of
+from hedgerow.methods.s_gbdt.trees import SampledLeafSums, uniform_tree
+from hedgerow.methods.start import constant_trees, label_question, released_mean
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
 from hedgerow.training.candidates import CandidateSource
@@ -41,7 +34,7 @@ from hedgerow.training.features import FeatureOrder
 from hedgerow.training.settings import Settings
 from hedgerow.training.steps import EndedEarly, Grown, Program, Run, empty_ensemble
 from hedgerow.trees.leaves import LeafRule, leaf_values
-from hedgerow.trees.random_trees import PublicRandom, deepened, random_tree
+from hedgerow.trees.random_trees import PublicRandom, random_tree
 
 INITIAL_REACH = 4.0
 """Largest initial log-odds: beyond, a noisy share of a class says nothing."""
@@ -60,8 +53,6 @@ def s_gbdt(plan: Plan, settings: Settings) -> Program:
     if len(grown.batches) == 1 and not terms_of(grown.run).is_linear and terms_of(grown.run).has_initial_score:
         # The initial score alone says the same of every record: that is no model.
         return empty_ensemble(grown.run)
-    depth = max((batch.trees.depth for batch in grown.batches), default=0)
-    grown.batches = [deepened(batch, depth) for batch in grown.batches]
     return grown.ensemble()
 
 
@@ -72,11 +63,11 @@ def _boost(grown: Grown) -> Generator[Query, IntVector, None]:
     update: FittedTrees | None = None
     known = 0
     if terms.is_linear:
-        start, update = yield from linear_start(run, terms.initial_noise_multiplier, _largest(run))
+        start, update = yield from start_of(plan).ask(run, terms.initial_noise_multiplier, _largest(run))
         grown.add(start, None)
-        known = n_start_trees(plan) - update.trees.n_trees
+        known = start_of(plan).n_trees - update.trees.n_trees
     elif terms.has_initial_score:
-        released = yield _label_query(run, terms)
+        released = yield label_question(statistics_of(plan), terms.initial_noise_multiplier, 1)
         update = _initial_score(run, released)
         support = np.zeros((1, update.trees.n_leaves), dtype=np.int64)
         support[0, 0] = max(0, int(released[1]))
@@ -174,33 +165,13 @@ def _largest(run: Run) -> int:
     return (2**31 - 1) // run.settings.n_trees
 
 
-def _label_query(run: Run, terms: SGbdtTerms) -> LabelSums:
-    unit, clip, support = label_statistics(run.plan)
-    return LabelSums(
-        purpose=LabelSums.purpose_of(0, "initial score"),
-        length=2,
-        bound=max(clip, support),
-        sensitivity_squared=clip**2 + support**2,
-        noise_multiplier=terms.initial_noise_multiplier,
-        unit=unit,
-        clip=clip,
-        support=support,
-    )
-
-
 def _initial_score(run: Run, released: IntVector) -> FittedTrees:
     """The mean label, or the log-odds of its class, as a tree of one value."""
-    unit, _, support = label_statistics(run.plan)
-    count = max(1.0, released[1] / support)
-    mean = float(released[0]) / unit / count
+    mean = released_mean(released, statistics_of(run.plan))
     if run.plan.label.is_numeric:
         value = min(max(mean, -1.0), 1.0)
     else:
         # The least score whose probability reaches the share.
         steps = int(np.searchsorted(logistic(STEPS, SCORE_UNIT >> STEP_BITS), mean + 0.5)) - STEPS // 2
         value = min(max(steps / (SCORE_UNIT >> STEP_BITS), -INITIAL_REACH), INITIAL_REACH)
-    trees = constant_tree(run.grid, run.settings.max_depth)
-    values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
-    largest = _largest(run)
-    values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
-    return FittedTrees(trees, values)
+    return constant_trees(run.grid, run.settings.max_depth, value, _largest(run))

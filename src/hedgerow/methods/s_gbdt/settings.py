@@ -4,75 +4,35 @@ Every "auto" is decided from the parameters that its authors found best (docs/s-
 account: at every order a, the initial score costs a / (2 z0²) and each regular round the divergence of a sampled
 Gaussian. The noise is the least that keeps the promise at the best order; the filter's budget is what the regular
 rounds cost there, so extra rounds add nothing (arXiv 2309.12041, algorithms 7 and 8).
-
-The linear start is an extra of ours, in place of the constant initial score: a linear model for the trees to begin
-with. Numeric features that go together leave X^T X with a few large eigenvalues and many small ones, and noise that
-suits the large ones buries the small. So X^T X is asked for twice, and the second time of rows that the first release
-has made round:
-
-    A = X^T X + noise;    z = sqrt(A_00) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
-    B = Z^T Z + noise
-    three times:    coefficients += step (B + lambda I)^-1 (Z^T g + noise)
-
-Preconditioning by an earlier private release is due to Kamath, Li, Singhal and Ullman 2019 (arXiv 1805.00216), the
-rounds are those of boosted AdaSSP. Every row has norm 1 at most, whatever the releases were, so the sensitivities do
-not depend on them. Categories are left to the trees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-
 from hedgerow.errors import PrivacyError
-from hedgerow.losses.tables import RECORD_NORM, Loss
-from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
-from hedgerow.methods.adassp.program import (
-    cross_question,
-    gram_question,
-    gram_sigma,
-    real_cross,
-    real_gram,
-    shifted_factor,
-)
-from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.losses.tables import Loss
 from hedgerow.methods.s_gbdt import SGbdt
 from hedgerow.methods.s_gbdt.trees import filter_terms, s_gbdt_loss
+from hedgerow.methods.start import N_EXCHANGES, LinearStart, label_release, label_statistics
 from hedgerow.plan.plan import Plan
 from hedgerow.privacy.calibration import integer_sigma
 from hedgerow.privacy.events import (
-    DiscreteGaussianEvent,
     Event,
     FilteredGaussianEvent,
     SampledGaussianEvent,
     UnnoisedEvent,
 )
 from hedgerow.privacy.rdp import ORDERS, epsilon_of_curve, paper_divergence, sampled_divergence
-from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms, FittedTrees, IntVector, Query
+from hedgerow.protocol.queries import FILTER_UNITS, SAMPLING_STEPS, FilterTerms
 from hedgerow.training.settings import Settings, decided
-from hedgerow.training.steps import Run, grown_score_bound
-from hedgerow.trees.binning import build_grid
 
 DEFAULT_ROUNDS = 100
 MARGIN = 1e-7
 """Relative noise beyond what the account asks for: it pays for rounding, and for noise in several shares."""
 _ROUNDING = 1e-12
-LABEL_NORM = 2**14
-ROUNDS = 3
-SHARES = (3 / 7, 1 / 7, 1 / 7)
-"""Of the start's divergence: for A, for B, and for each of the rounds."""
-N_EXCHANGES = 2 + ROUNDS
-ROW_NORM = 1.0
-FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
-"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
-CLASS_STEP = 2.0
-"""The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
-
-Start = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
 
 
 @dataclass(frozen=True)
@@ -204,11 +164,9 @@ def _charges(plan: Plan, terms: SGbdtTerms, noise_multiplier: float) -> FilterTe
     return filter_terms(s_gbdt_loss(plan), noise_multiplier, terms.order, terms.budget, divergence)
 
 
-def label_statistics(plan: Plan) -> tuple[int, int, int]:
-    """Unit, clip and support of the initial score's release, in integers of which a record's norm is below 2**14."""
-    clip = SGbdt.of(plan).label_clip if plan.label.is_numeric else 0.5
-    unit = math.floor(LABEL_NORM / math.hypot(clip, clip / 2))
-    return unit, math.floor(clip * unit), math.floor(clip / 2 * unit)
+def statistics_of(plan: Plan) -> tuple[int, int, int]:
+    """Unit, clip and support of the initial score's release."""
+    return label_statistics(SGbdt.of(plan).label_clip if plan.label.is_numeric else 0.5)
 
 
 def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, depth: int) -> list[Event]:
@@ -222,107 +180,14 @@ def s_gbdt_releases(plan: Plan, terms: SGbdtTerms, noise_multiplier: float, dept
     if not terms.has_initial_score:
         return [rounds]
     if terms.is_linear:
-        return [*start_releases(plan, terms.initial_noise_multiplier, _ROUNDING), rounds]
-    _, clip, support = label_statistics(plan)
-    sigma = integer_sigma(terms.initial_noise_multiplier, clip**2 + support**2)
-    return [DiscreteGaussianEvent(terms.initial_noise_multiplier * (1 - _ROUNDING), sigma, 2), rounds]
+        return [*start_of(plan).releases(terms.initial_noise_multiplier, _ROUNDING), rounds]
+    return [label_release(statistics_of(plan), terms.initial_noise_multiplier, 1, _ROUNDING), rounds]
 
 
-def numeric_features(plan: Plan) -> int:
-    """How many features the linear start has."""
-    return sum(not feature.is_categorical for feature in plan.features)
-
-
-def n_start_trees(plan: Plan) -> int:
-    """What nodes add to their scores: one tree per feature and round."""
-    return ROUNDS * len(plan.features)
-
-
-def start_loss(plan: Plan) -> Loss:
-    """The loss of the linear start: the logistic one, or squares with gradients clipped to g*, one integer at least."""
-    clip = min(max(SGbdt.of(plan).gradient_clip, 1 / RECORD_NORM), 1.0)
-    return linear_loss("logistic", plan.label.is_numeric, clip)
-
-
-def start_multipliers(whole: float) -> tuple[float, float, float]:
-    """Noise multipliers of A, B and each round, when all together cost as much as one release at `whole`."""
-    first, second, each = (whole / math.sqrt(share) for share in SHARES)
-    return first, second, each
-
-
-def start_length(plan: Plan) -> int:
-    """The longest vector of the start."""
-    p = 1 + numeric_features(plan)
-    return p * (p + 1) // 2
-
-
-def start_releases(plan: Plan, whole: float, rounding: float) -> list[Event]:
-    """What the start releases at its smallest sensitivities."""
-    basis, rows = _basis(plan), plan.privacy.rows_per_unit
-    round_rows = basis.transformed(np.eye(basis.rows.n_columns))
-    smallest = cross_sensitivity_squared(round_rows, start_loss(plan).sensitivity_squared(0), rows)
-    planned = (
-        (gram_sensitivity_squared(basis, rows), start_length(plan), 1),
-        (gram_sensitivity_squared(round_rows, rows), start_length(plan), 1),
-        (smallest, basis.rows.n_columns, ROUNDS),
-    )
-    return [
-        DiscreteGaussianEvent(z * (1 - rounding), max(1, math.floor(z * math.sqrt(squared))), length, count)
-        for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
-    ]
-
-
-def linear_start(run: Run, whole: float, largest: int) -> Start:
-    """The start as a part of a program.
-
-    Args:
-        run: of S-GBDT.
-        whole: the start's noise multiplier.
-        largest: the largest magnitude of a tree's value.
-
-    Returns:
-        All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
-    """
-    loss, rows = start_loss(run.plan), run.plan.privacy.rows_per_unit
-    noises = start_multipliers(whole) if whole else (0.0, 0.0, 0.0)
-    basis = _basis(run.plan)
-    p = basis.rows.n_columns
-    query = gram_question(0, "linear start, X^T X", basis, noises[0], rows)
-    gram = real_gram((yield query), basis)
-    sigma = gram_sigma(run.sigma(query), basis)
-    factor = shifted_factor(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
-    basis = basis.transformed(_rounding_matrix(gram, factor))
-    query = gram_question(1, "linear start, Z^T Z", basis, noises[1], rows)
-    gram = real_gram((yield query), basis)
-    sigma = gram_sigma(run.sigma(query), basis)
-    factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
-    step = 1.0 if run.plan.label.is_numeric else CLASS_STEP
-    total = np.zeros((len(run.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
-    update: FittedTrees | None = None
-    score_bound = 0
-    for number in range(ROUNDS):
-        purpose = CrossProducts.purpose_of(2 + number, f"linear start, Z^T g, round {number}")
-        before = max(0, number - 1) * basis.trees.n_trees
-        release = yield cross_question(purpose, basis, loss, (noises[2], rows), (update, before), score_bound)
-        values = basis.values(step * solve(factor, real_cross(release, basis)), largest)
-        update = FittedTrees(basis.trees, values)
-        score_bound = grown_score_bound(score_bound, update)
-        total += values
-    if update is None:
-        raise ValueError("a linear start has rounds")
-    return FittedTrees(basis.trees, total.astype(np.int32)), update
-
-
-def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
-    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1, d as in the module's text."""
-    inverse = lower_inverse(factor)
-    ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
-    resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())
-    return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse
-
-
-def _basis(plan: Plan) -> LinearBasis:
-    return LinearBasis.of(plan, build_grid(plan), ROW_NORM, SGbdt.of(plan).linear_scale, numeric_only=True)
+def start_of(plan: Plan) -> LinearStart:
+    """The linear start of a plan."""
+    section = SGbdt.of(plan)
+    return LinearStart(plan, section.gradient_clip, section.linear_scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,16 +212,16 @@ class SGbdtSettings(Settings):
         return self.s_gbdt.n_start_exchanges + self.s_gbdt.n_rounds
 
     def linear_loss(self, plan: Plan) -> Loss:
-        return start_loss(plan)
+        return start_of(plan).loss
 
     def largest_length(self, plan: Plan) -> int:
         """See `Settings.largest_length`: of a leaf, two statistics, or of a linear start's X^T X."""
         length: int = 2 * 2**self.max_depth
-        return max(length, start_length(plan) if self.s_gbdt.is_linear else 0)
+        return max(length, start_of(plan).length if self.s_gbdt.is_linear else 0)
 
     def n_released(self, plan: Plan) -> int:
         """See `Settings.n_released`: the start, then two statistics of every leaf."""
-        start = self.s_gbdt.n_start_exchanges * (start_length(plan) if self.s_gbdt.is_linear else 2)
+        start = self.s_gbdt.n_start_exchanges * (start_of(plan).length if self.s_gbdt.is_linear else 2)
         n_leaves: int = 2**self.max_depth
         return start + self.s_gbdt.n_rounds * 2 * n_leaves
 
@@ -371,7 +236,7 @@ def resolve_s_gbdt(plan: Plan) -> SGbdtSettings:
     model = plan.model
     terms, noise_multiplier = s_gbdt_terms(plan)
     return SGbdtSettings(
-        n_trees=terms.n_rounds + (n_start_trees(plan) if terms.is_linear else int(terms.has_initial_score)),
+        n_trees=terms.n_rounds + (start_of(plan).n_trees if terms.is_linear else int(terms.has_initial_score)),
         max_depth=decided(model.max_depth, 2 if plan.label.is_numeric else 4),
         learning_rate=decided(model.learning_rate, 0.1),
         noise_ridge=decided(model.noise_ridge, 1.0),

@@ -1,4 +1,4 @@
-"""What S-GBDT adds to boosting: its loss, its two kinds of query, the individual Renyi filter, and its random trees.
+"""What S-GBDT adds to boosting: its loss, its kind of query, the individual Renyi filter, and its random trees.
 
 The loss: the paper adds noise of variance sigma² / (2 r1) to the support and sigma² / (2 r2) to the sum of gradients
 (arXiv 2309.12041, algorithm 4). Noise of one variance on (g, c), c = sqrt(r1 / r2), is the same after dividing by c.
@@ -21,7 +21,7 @@ from its categories, of which one then goes left. The public grid rounds a value
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 from hedgerow.losses.kernels import packed_loss, statistics_of_block, unpack, words_for_block
 from hedgerow.losses.tables import RECORD_NORM, SCORE_UNIT, STEP_BITS, STEPS, Loss, check_units, logistic
 from hedgerow.methods.s_gbdt import SGbdt
+from hedgerow.methods.start import constant_tree
 from hedgerow.plan.plan import Plan
-from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, Query, SampledQuery, TreeBatch
+from hedgerow.protocol.queries import FILTER_UNITS, FilterTerms, IntVector, SampledQuery, TreeBatch
 from hedgerow.trees.binning import Grid
 from hedgerow.trees.leaf_sums import BLOCK, LeafSums, SiteRecords, TrainingSite, leaf_sums
-from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
 from hedgerow.trees.random_trees import PublicRandom
 
 _WEIGHT_UNIT = 1000
@@ -46,43 +46,6 @@ LEVEL_BITS = 6
 
 Divergence = Callable[[float], float]
 """The divergence of a release, rounded up, from the noise per unit of the record's norm."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LabelSums(Query):
-    """The sum of the clipped labels and the number of records, for an initial score: int64 [2].
-
-    A record adds (clip(y * unit), support), with y its label scaled to [-1, 1], or -1/2 and 1/2 for two classes.
-
-    Attributes:
-        unit: integer units per 1.0 of a label.
-        clip: largest magnitude of a label's statistic, in integer units.
-        support: integer units per record.
-    """
-
-    unit: int
-    clip: int
-    support: int
-
-    def answer(self, site: TrainingSite) -> IntVector:
-        """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
-        site.take_in(self.update)
-        labels = site.records.labels.astype(np.int64)
-        if site.plan.label.is_numeric:
-            sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
-            signs = np.where(labels < 0, -1, 1)
-        else:
-            sizes = np.full(len(labels), min(self.unit // 2, self.clip), dtype=np.int64)
-            signs = np.where(labels == 0, -1, 1)
-        return np.array([int((signs * sizes).sum()), self.support * len(labels)], dtype=np.int64)
-
-    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
-        reach = facts.reach(1)
-        if not -reach <= released[1] <= facts.n_rows * self.support + reach:
-            yield "the number of records is out of range"
-        records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
-        if abs(released[0]) > HAIR * self.clip * records + reach + 1:
-            yield "the sum of the labels is larger than its records allow"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -233,10 +196,3 @@ def uniform_tree(randomness: PublicRandom, plan: Plan, grid: Grid, depth: int) -
         trees.goes_left[0, node] = np.where(codes >= cells.missing_code, randomness.coin(), codes <= cut)
         trees.threshold[0, node] = cut
     return trees
-
-
-def constant_tree(grid: Grid, depth: int) -> TreeBatch:
-    """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
-    shape = (1, 2**depth - 1)
-    goes_left, threshold = np.ones((*shape, grid.n_codes), np.uint8), np.full(shape, grid.n_codes - 1, np.int32)
-    return TreeBatch(np.zeros(shape, np.int32), goes_left, threshold)

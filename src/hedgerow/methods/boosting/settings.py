@@ -1,0 +1,246 @@
+"""The settings of boosted trees: a rule on public quantities only, and the noise.
+
+The rule and the evidence for it are in docs/defaults.md. It may look at epsilon, delta, the declared number of records
+and the schema; it never looks at data or at a released number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hedgerow.losses.registry import loss_kind
+from hedgerow.losses.tables import LARGEST_UNIT, Loss
+from hedgerow.methods.start import (
+    LABEL_NORM,
+    N_EXCHANGES,
+    CalibrationSums,
+    LinearStart,
+    SpreadSums,
+    label_question,
+    label_release,
+    label_statistics,
+)
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.privacy.gdp import mu_of
+from hedgerow.protocol.queries import FittedTrees, Query
+from hedgerow.training.settings import ROUNDING, Settings, calibrated, decided
+from hedgerow.trees.leaves import JAMES_STEIN_SHARE
+
+MIN_TREES, MAX_TREES = 100, 300
+GREEDY_TREES = 25
+"""Where splits are paid for, more trees mean more noise: CCS'22, section 6.2, finds the best results at 25 to 50."""
+ADAPTIVE_SUBSET = 3
+
+# A bounded number, in units in which its public range is [-1, 1]
+
+MAX_TREES_OF_NUMBERS = 400
+DEEPER = (800.0, 6000.0)
+"""From so much signal on trees have a level more."""
+CLIP, HESSIAN_SCALE, NOISE_RIDGE = 0.2, 0.066, 90.0
+LEAST_RATE, MOST_RATE = 0.25, 2.2
+EXPLORING_SHARE, PARTNER_SHARE = 0.9, 0.7
+MEAN_STATISTICS = label_statistics(1.0)
+START_CLIP = 0.25
+START_SHARES = (0.1, 0.05, 0.85)
+"""Of the start's share of mu^2: for the mean, for the spread about it, and for a linear model."""
+MOST_START, CALIBRATION_SHARE = 0.6, 0.03
+MOST_ZOOM, WIDEST_ZOOMED = 8, 0.3
+"""Residuals are zoomed in on by so many doublings, as long as their spread about the mean is not beyond this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingSettings(Settings):
+    """Numbers in place of every "auto".
+
+    Attributes:
+        start: what the trees begin with: "none", "mean", or "linear", a linear model of the numeric features after it.
+        start_share, calibration_share: of mu^2, for the start, and for the last release, by which scores are mended.
+    """
+
+    start: str = "none"
+    start_share: float = 0.0
+    calibration_share: float = 0.0
+
+    def linear_start(self, plan: Plan) -> LinearStart:
+        """The part of a linear start that comes after the mean."""
+        return LinearStart(plan, START_CLIP)
+
+    def start_multipliers(self, plan: Plan, noise_multiplier: float) -> tuple[float, float, float]:
+        """Noise multipliers of the mean, of the spread, and of the linear start as if it were one release."""
+        left = 1 - self.start_share - self.calibration_share
+        whole = noise_multiplier * math.sqrt(left / (self.start_share * super().weight(plan)))
+        mean, spread, linear = START_SHARES
+        if self.start == "mean":
+            mean, spread = mean / (mean + spread), spread / (mean + spread)
+        return whole / math.sqrt(mean), whole / math.sqrt(spread), whole / math.sqrt(linear)
+
+    def mean_question(self, plan: Plan) -> Query:
+        """The question for the mean label."""
+        multiplier = self.start_multipliers(plan, self.noise_multiplier)[0] if self.noise_multiplier else 0.0
+        return label_question(MEAN_STATISTICS, multiplier, plan.privacy.rows_per_unit)
+
+    def spread_question(self, plan: Plan, update: FittedTrees) -> SpreadSums:
+        """The question for the spread about the mean."""
+        multiplier = self.start_multipliers(plan, self.noise_multiplier)[1] if self.noise_multiplier else 0.0
+        rows = plan.privacy.rows_per_unit
+        return SpreadSums(
+            purpose=SpreadSums.purpose_of(1, "spread"),
+            length=1,
+            bound=LABEL_NORM,
+            sensitivity_squared=(LABEL_NORM * rows) ** 2,
+            noise_multiplier=multiplier,
+            update=update,
+        )
+
+    def calibration_question(self, plan: Plan, exchange: int, centre: int, zoom: int) -> CalibrationSums:
+        """The question by which finished scores are mended."""
+        rows = plan.privacy.rows_per_unit
+        return CalibrationSums(
+            purpose=CalibrationSums.purpose_of(exchange, "calibration"),
+            length=3,
+            bound=LABEL_NORM,
+            sensitivity_squared=3 * (LABEL_NORM * rows) ** 2,
+            noise_multiplier=self.calibration_multiplier(plan, self.noise_multiplier),
+            centre=centre,
+            zoom=zoom,
+        )
+
+    def calibration_multiplier(self, plan: Plan, noise_multiplier: float) -> float:
+        """Its noise multiplier."""
+        share = self.calibration_share
+        left = 1 - self.start_share - share
+        return noise_multiplier * math.sqrt(left / (share * super().weight(plan))) if noise_multiplier else 0.0
+
+    def linear_loss(self, plan: Plan) -> Loss:
+        return self.linear_start(plan).loss if self.start == "linear" else super().linear_loss(plan)
+
+    def largest_length(self, plan: Plan) -> int:
+        length = self.linear_start(plan).length if self.start == "linear" else 0
+        return max(length, super().largest_length(plan))
+
+    @property
+    def n_start_exchanges(self) -> int:
+        """Exchanges before the first tree."""
+        return {"none": 0, "mean": 2, "linear": 2 + N_EXCHANGES}[self.start]
+
+    def n_exchanges(self, plan: Plan) -> int:
+        return self.n_start_exchanges + super().n_exchanges(plan) + (self.start != "none")
+
+    def n_released(self, plan: Plan) -> int:
+        per_exchange = self.linear_start(plan).length if self.start == "linear" else 2
+        last = 3 if self.start != "none" else 0
+        return self.n_start_exchanges * per_exchange + super().n_released(plan) + last
+
+    def n_start_trees(self, plan: Plan) -> int:
+        return {"none": 0, "mean": 1, "linear": 1 + self.linear_start(plan).n_trees}[self.start]
+
+    def weight(self, plan: Plan) -> float:
+        return super().weight(plan) / (1 - self.start_share - self.calibration_share)
+
+    def releases_at(self, plan: Plan, noise_multiplier: float) -> list[Event]:
+        trees = super().releases_at(plan, noise_multiplier)
+        if self.start == "none":
+            return trees
+        mean, spread, linear = self.start_multipliers(plan, noise_multiplier)
+        rows = plan.privacy.rows_per_unit
+        sigma = integer_sigma(spread, (LABEL_NORM * rows) ** 2)
+        first = label_release(MEAN_STATISTICS, mean, rows, ROUNDING)
+        second = DiscreteGaussianEvent(spread * (1 - ROUNDING), sigma, 1)
+        start = self.linear_start(plan).releases(linear, ROUNDING) if self.start == "linear" else []
+        last = self.calibration_multiplier(plan, noise_multiplier)
+        sigma = integer_sigma(last, 3 * (LABEL_NORM * rows) ** 2)
+        return [first, second, *start, *trees, DiscreteGaussianEvent(last * (1 - ROUNDING), sigma, 3)]
+
+
+def resolve_boosting(plan: Plan) -> BoostingSettings:
+    """Decide every "auto" of a plan for boosted trees and calibrate its noise.
+
+    Raises:
+        PrivacyError: when no noise keeps the promise.
+    """
+    model, privacy, kind = plan.model, plan.privacy, loss_kind(plan)
+    m = len(plan.features)
+    unlimited = math.isinf(privacy.epsilon)
+    signal = math.inf if unlimited else privacy.n_records * mu_of(privacy.epsilon, privacy.delta)
+    greedy = model.split_method != "totally_random"
+    default_interaction = "cyclical" if greedy else "adaptive"
+    interaction = default_interaction if model.interaction == "auto" else model.interaction
+    default_size = min(m, ADAPTIVE_SUBSET) if interaction == "adaptive" else 1
+    size = {"auto": default_size, "all": m}.get(str(model.interaction_size), model.interaction_size)
+    averaging = model.weight_update == "averaging"
+    numbers = kind.has_start and interaction == "adaptive"
+    default_trees = GREEDY_TREES if greedy and size != 1 and not unlimited else _default_trees(signal, m, numbers)
+    n_trees = decided(model.n_trees, default_trees)
+    batch_size = n_trees if model.batch_size == "all" or averaging else int(model.batch_size)
+    settings = BoostingSettings(
+        n_trees=n_trees,
+        max_depth=decided(model.max_depth, _depth(signal) if numbers else 4),
+        batch_size=min(batch_size, n_trees),
+        learning_rate=0.25,
+        interaction=interaction,
+        interaction_size=int(size),
+        noise_ridge=decided(model.noise_ridge, NOISE_RIDGE if numbers else kind.noise_ridge),
+        joint_clip=_joint_clip(plan, CLIP if numbers else kind.clip),
+        shrinkage=decided(model.shrinkage, 1.0 if numbers else JAMES_STEIN_SHARE),
+        hessian_scale=_hessian_scale(plan, HESSIAN_SCALE if numbers else kind.clipped_hessian_scale),
+    )
+    if numbers:
+        start = model.start
+        if start == "auto":
+            start = "mean" if all(feature.is_categorical for feature in plan.features) else "linear"
+        settings = replace(
+            settings,
+            start=start,
+            start_share=0.0 if start == "none" or unlimited else _start_share(signal),
+            calibration_share=0.0 if start == "none" or unlimited else CALIBRATION_SHARE,
+            interaction_share=EXPLORING_SHARE,
+            partner_share=PARTNER_SHARE,
+        )
+    if not unlimited:
+        settings = replace(settings, noise_multiplier=calibrated(plan, settings))
+    rate = _learning_rate(signal) if numbers else 0.25
+    return replace(settings, learning_rate=decided(model.learning_rate, rate))
+
+
+def _default_trees(signal: float, n_features: int, numbers: bool) -> int:
+    """More trees where there is more signal, and two turns per feature."""
+    if numbers:
+        root = math.sqrt(math.sqrt(min(signal, 1e9) / 500))
+        return max(2 * n_features, MIN_TREES, min(MAX_TREES_OF_NUMBERS, int(130 * root * math.sqrt(root))))
+    trees = MAX_TREES if math.isinf(signal) else int(100 * math.sqrt(math.sqrt(signal / 1000)))
+    return max(2 * n_features, MIN_TREES, min(MAX_TREES, trees))
+
+
+def zoom_of(spread: float, loss: Loss) -> int:
+    """By how many doublings residuals are zoomed in on, by their mean distance from the mean; kernels hold no more."""
+    most = max(0, min(MOST_ZOOM, math.floor(LARGEST_UNIT / loss.scales[0]).bit_length() - 1))
+    return sum(spread * 2**doublings <= WIDEST_ZOOMED for doublings in range(1, most + 1))
+
+
+def _depth(signal: float) -> int:
+    return 4 + sum(signal >= border for border in DEEPER)
+
+
+def _start_share(signal: float) -> float:
+    """Of mu^2: a linear model needs so much noise less, whatever the signal."""
+    return min(MOST_START, 125 / signal)
+
+
+def _learning_rate(signal: float) -> float:
+    """Steps are short where the noise ridge shortens them little."""
+    return max(LEAST_RATE, min(MOST_RATE, 1.75 * math.sqrt(math.sqrt(2000 / signal))))
+
+
+def _joint_clip(plan: Plan, default: float) -> float | None:
+    choice = plan.model.joint_clip
+    if choice == "none":
+        return None
+    return decided(choice, default if plan.model.weight_update in loss_kind(plan).clipped_updates else None)
+
+
+def _hessian_scale(plan: Plan, default: float | None) -> float | None:
+    is_clipped = plan.model.joint_clip == "auto" and _joint_clip(plan, 1.0) is not None
+    return decided(plan.model.hessian_scale, default if is_clipped else None)

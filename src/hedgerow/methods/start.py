@@ -1,0 +1,306 @@
+"""What trees begin with, in place of zero: the mean label, and a linear model of the numeric features.
+
+The mean is one release of two sums. The linear model is five. Numeric features that go together leave X^T X with a few
+large eigenvalues and many small ones, and noise that suits the large ones buries the small. So X^T X is asked for
+twice, and the second time of rows that the first release has made round:
+
+    A = X^T X + noise;    z = sqrt(A_00) L^-1 x   with   L L^T = A + lambda I, shortened to norm 1
+    B = Z^T Z + noise
+    three times:    coefficients += step (B + lambda I)^-1 (Z^T g + noise)
+
+Preconditioning by an earlier private release is due to Kamath, Li, Singhal and Ullman 2019 (arXiv 1805.00216), the
+rounds are those of boosted AdaSSP. Every row has norm 1 at most, whatever the releases were, so the sensitivities do
+not depend on them. Categories are left to the trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hedgerow.losses.tables import RECORD_NORM, SCORE_LIMIT, SCORE_UNIT, Loss
+from hedgerow.methods.adassp.linear import CrossProducts, LinearBasis, Matrix, linear_loss, lower_inverse, solve
+from hedgerow.methods.adassp.program import (
+    cross_question,
+    gram_question,
+    gram_sigma,
+    real_cross,
+    real_gram,
+    shifted_factor,
+)
+from hedgerow.methods.adassp.settings import cross_sensitivity_squared, gram_sensitivity_squared
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.calibration import integer_sigma
+from hedgerow.privacy.events import DiscreteGaussianEvent, Event
+from hedgerow.protocol.queries import FittedTrees, IntVector, Query, TreeBatch
+from hedgerow.training.steps import Run, grown_score_bound
+from hedgerow.trees.binning import Grid, build_grid
+from hedgerow.trees.leaf_sums import TrainingSite
+from hedgerow.trees.plausibility import HAIR, Reals, ReleaseChecks, SumFacts
+
+LABEL_NORM = 2**14
+ROUNDS = 3
+SHARES = (3 / 7, 1 / 7, 1 / 7)
+"""Of a linear start's divergence: for A, for B, and for each of the rounds."""
+N_EXCHANGES = 2 + ROUNDS
+ROW_NORM = 1.0
+FIRST_RIDGE, SECOND_RIDGE = 0.5, 1.5
+"""What least eigenvalues are lifted to, in sqrt(p) standard deviations of the noise."""
+CLASS_STEP = 2.0
+"""The logistic loss has at most a quarter of the curvature that X^T X stands for; half of that is taken back."""
+
+Start = Generator[Query, IntVector, tuple[FittedTrees, FittedTrees]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelSums(Query):
+    """The sum of the clipped labels and the number of records, for an initial score: int64 [2].
+
+    A record adds (clip(y * unit), support), with y its label scaled to [-1, 1], or -1/2 and 1/2 for two classes.
+
+    Attributes:
+        unit: integer units per 1.0 of a label.
+        clip: largest magnitude of a label's statistic, in integer units.
+        support: integer units per record.
+    """
+
+    unit: int
+    clip: int
+    support: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: labels are clipped and rounded towards zero one by one."""
+        site.take_in(self.update)
+        labels = site.records.labels.astype(np.int64)
+        if site.plan.label.is_numeric:
+            sizes = np.minimum((np.abs(labels) * self.unit) >> 16, self.clip)
+            signs = np.where(labels < 0, -1, 1)
+        else:
+            sizes = np.full(len(labels), min(self.unit // 2, self.clip), dtype=np.int64)
+            signs = np.where(labels == 0, -1, 1)
+        return np.array([int((signs * sizes).sum()), self.support * len(labels)], dtype=np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if not -reach <= released[1] <= facts.n_rows * self.support + reach:
+            yield "the number of records is out of range"
+        records = max(0.0, released[1] + reach + facts.clipped(self)) / self.support
+        if abs(released[0]) > HAIR * self.clip * records + reach + 1:
+            yield "the sum of the labels is larger than its records allow"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpreadSums(Query):
+    """The sum of how far labels are from their scores, each at most 1.0: int64 [1], 2**14 to 1.0."""
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`: distances are clipped and rounded towards zero one by one."""
+        site.take_in(self.update)
+        distances = np.abs(site.records.labels.astype(np.int64) - site.records.scores[0])
+        return np.array([int(np.minimum(distances * LABEL_NORM // SCORE_UNIT, LABEL_NORM).sum())], dtype=np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        reach = facts.reach(1)
+        if not -reach <= released[0] <= facts.n_rows * LABEL_NORM + reach:
+            yield "the sum of distances is out of range"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CalibrationSums(Query):
+    """How labels lie about finished scores: the sums of r, r f and f f, int64 [3], with 2**14 to 1.0.
+
+    For a record, r is its label less its score, and f its score less `centre`, both doubled `zoom` times, then cut off
+    at +-1.0; all are rounded towards zero. So no record's vector is longer than sqrt(3) times 2**14.
+
+    Attributes:
+        centre: in units of 2**-16.
+        zoom: doublings.
+    """
+
+    centre: int
+    zoom: int
+
+    def answer(self, site: TrainingSite) -> IntVector:
+        """See `Query.answer`."""
+        site.take_in(self.update)
+        scores = site.records.scores[0].astype(np.int64)
+        residuals = _shortened(site.records.labels - scores, self.zoom)
+        places = _shortened(scores - self.centre, self.zoom)
+        squares = places * places // LABEL_NORM
+        products = np.sign(residuals * places) * (np.abs(residuals * places) // LABEL_NORM)
+        return np.array([int(residuals.sum()), int(products.sum()), int(squares.sum())], dtype=np.int64)
+
+    def faults(self, released: Reals, facts: SumFacts, checks: ReleaseChecks) -> Iterator[str]:
+        limit = facts.n_rows * LABEL_NORM + facts.reach(1)
+        if (np.abs(released) > limit).any() or released[2] < -facts.reach(1):
+            yield "a sum of calibration is out of range"
+
+
+def _shortened(distances: IntVector, zoom: int) -> IntVector:
+    """Distances in units of 2**-16, doubled `zoom` times, in units of 2**-14, cut off at +-1.0: int64 [n]."""
+    sizes = np.minimum((np.abs(distances) << zoom) * LABEL_NORM // SCORE_UNIT, LABEL_NORM)
+    return np.asarray(np.where(distances < 0, -sizes, sizes))
+
+
+def label_statistics(largest: float) -> tuple[int, int, int]:
+    """Unit, clip and support of `LabelSums` for labels of that magnitude, of which a record's norm is below 2**14."""
+    unit = math.floor(LABEL_NORM / math.hypot(largest, largest / 2))
+    return unit, math.floor(largest * unit), math.floor(largest / 2 * unit)
+
+
+def label_question(statistics: tuple[int, int, int], noise_multiplier: float, rows: int) -> LabelSums:
+    """The question for the mean, by `label_statistics`; `rows` is the largest number of rows of one unit."""
+    unit, clip, support = statistics
+    return LabelSums(
+        purpose=LabelSums.purpose_of(0, "initial score"),
+        length=2,
+        bound=max(clip, support),
+        sensitivity_squared=(clip**2 + support**2) * rows * rows,
+        noise_multiplier=noise_multiplier,
+        unit=unit,
+        clip=clip,
+        support=support,
+    )
+
+
+def label_release(statistics: tuple[int, int, int], noise_multiplier: float, rows: int, rounding: float) -> Event:
+    """What `label_question` releases."""
+    _, clip, support = statistics
+    sigma = integer_sigma(noise_multiplier, (clip**2 + support**2) * rows * rows)
+    return DiscreteGaussianEvent(noise_multiplier * (1 - rounding), sigma, 2)
+
+
+def released_mean(released: IntVector, statistics: tuple[int, int, int]) -> float:
+    """The mean that an answer to `label_question` tells."""
+    unit, _, support = statistics
+    return float(released[0]) / unit / max(1.0, float(released[1]) / support)
+
+
+def constant_trees(grid: Grid, depth: int, value: float, largest: int) -> FittedTrees:
+    """One tree that adds `value` to every score, but at most `largest` units of 2**-16."""
+    trees = constant_tree(grid, depth)
+    values = np.zeros((1, trees.n_leaves, 1), dtype=np.int32)
+    values[0, 0, 0] = min(max(math.floor(value * SCORE_UNIT + 0.5), -largest), largest)
+    return FittedTrees(trees, values)
+
+
+def constant_tree(grid: Grid, depth: int) -> TreeBatch:
+    """A tree that sends every record to its first leaf: a batch of one, which carries an initial score."""
+    shape = (1, 2**depth - 1)
+    goes_left, threshold = np.ones((*shape, grid.n_codes), np.uint8), np.full(shape, grid.n_codes - 1, np.int32)
+    return TreeBatch(np.zeros(shape, np.int32), goes_left, threshold)
+
+
+@dataclass(frozen=True)
+class LinearStart:
+    """A linear start of a plan.
+
+    Attributes:
+        plan: with one numeric feature at least.
+        gradient_clip: largest |g| of the squared loss, in units in which the label's range is [-1, 1].
+        scale: what a numeric feature's value is: "grid" or "linear", as in [adassp].
+    """
+
+    plan: Plan
+    gradient_clip: float
+    scale: str = "grid"
+
+    @property
+    def n_trees(self) -> int:
+        """What nodes add to their scores: one tree per feature and round."""
+        return ROUNDS * len(self.plan.features)
+
+    @property
+    def length(self) -> int:
+        """The longest vector of the start."""
+        p = 1 + sum(not feature.is_categorical for feature in self.plan.features)
+        return p * (p + 1) // 2
+
+    @property
+    def loss(self) -> Loss:
+        """The logistic loss, or squares with clipped gradients, of one integer at least."""
+        clip = min(max(self.gradient_clip, 1 / RECORD_NORM), 1.0)
+        return linear_loss("logistic", self.plan.label.is_numeric, clip)
+
+    @cached_property
+    def basis(self) -> LinearBasis:
+        """The rows before they are made round."""
+        return LinearBasis.of(self.plan, build_grid(self.plan), ROW_NORM, self.scale, numeric_only=True)
+
+    def releases(self, whole: float, rounding: float) -> list[Event]:
+        """What the start releases at its smallest sensitivities."""
+        basis, rows = self.basis, self.plan.privacy.rows_per_unit
+        round_rows = basis.transformed(np.eye(basis.rows.n_columns))
+        smallest = cross_sensitivity_squared(round_rows, self.loss.sensitivity_squared(0), rows)
+        planned = (
+            (gram_sensitivity_squared(basis, rows), self.length, 1),
+            (gram_sensitivity_squared(round_rows, rows), self.length, 1),
+            (smallest, basis.rows.n_columns, ROUNDS),
+        )
+        return [
+            DiscreteGaussianEvent(z * (1 - rounding), max(1, math.floor(z * math.sqrt(squared))), length, count)
+            for z, (squared, length, count) in zip(start_multipliers(whole), planned, strict=True)
+        ]
+
+    def ask(self, run: Run, whole: float, largest: int, first: int = 0, known: int = 0, zoom: int = 0) -> Start:
+        """The start as a part of a program.
+
+        Args:
+            run: of this plan.
+            whole: the start's noise multiplier, as if it were one release; 0 without privacy.
+            largest: the largest magnitude of a tree's value, in units of 2**-16.
+            first, known: exchanges before it, and trees that nodes hold already.
+            zoom: of the gradients, see `hedgerow.losses.tables.zoomed`.
+
+        Returns:
+            All its trees in one batch, one per feature; and the last update, which nodes have not taken in yet.
+        """
+        loss, rows = self.loss, self.plan.privacy.rows_per_unit
+        noises = start_multipliers(whole) if whole else (0.0, 0.0, 0.0)
+        basis = self.basis
+        p = basis.rows.n_columns
+        query = gram_question(first, "linear start, X^T X", basis, noises[0], rows, known)
+        gram = real_gram((yield query), basis)
+        sigma = gram_sigma(run.sigma(query), basis)
+        factor = shifted_factor(gram, FIRST_RIDGE * sigma * math.sqrt(p), sigma)
+        basis = basis.transformed(_rounding_matrix(gram, factor))
+        query = gram_question(first + 1, "linear start, Z^T Z", basis, noises[1], rows, known)
+        gram = real_gram((yield query), basis)
+        sigma = gram_sigma(run.sigma(query), basis)
+        factor = shifted_factor(gram, SECOND_RIDGE * sigma * math.sqrt(p), sigma)
+        step = 1.0 if self.plan.label.is_numeric else CLASS_STEP
+        total = np.zeros((len(self.plan.features), basis.trees.n_leaves, 1), dtype=np.int64)
+        update: FittedTrees | None = None
+        score_bound = SCORE_LIMIT if known else 0
+        for number in range(ROUNDS):
+            if update is not None:
+                score_bound = grown_score_bound(score_bound, update)
+            purpose = CrossProducts.purpose_of(first + 2 + number, f"linear start, Z^T g, round {number}")
+            question = cross_question(purpose, basis, loss, (noises[2], rows), (update, known), score_bound, zoom)
+            release = yield question
+            cross = real_cross(release, basis)
+            known += 0 if update is None else update.trees.n_trees
+            values = basis.values(step * 2.0**-zoom * solve(factor, cross), largest)
+            update = FittedTrees(basis.trees, values)
+            total += values
+        if update is None:
+            raise ValueError("a linear start has rounds")
+        return FittedTrees(basis.trees, total.astype(np.int32)), update
+
+
+def start_multipliers(whole: float) -> tuple[float, float, float]:
+    """Noise multipliers of A, B and each round, when all together cost as much as one release at `whole`."""
+    first, second, each = (whole / math.sqrt(share) for share in SHARES)
+    return first, second, each
+
+
+def _rounding_matrix(gram: Matrix, factor: Matrix) -> Matrix:
+    """What makes rows round, and their mean squared norm about 1: sqrt(A_00 / d) L^-1, d as in the module's text."""
+    inverse = lower_inverse(factor)
+    ridge = float(factor[0, 0]) ** 2 - float(gram[0, 0])
+    resolved = len(gram) - ridge * math.fsum((inverse * inverse).reshape(-1).tolist())
+    return math.sqrt(max(1.0, float(gram[0, 0])) / max(1.0, resolved)) * inverse

@@ -1,0 +1,266 @@
+"""The default for a bounded number: its start, its zoom, its last release, and what they may depend on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hedgerow.client.node import Node
+from hedgerow.data.site_data import SiteData
+from hedgerow.errors import PlanError
+from hedgerow.local.training import train
+from hedgerow.losses.tables import LARGEST_UNIT, zoomed
+from hedgerow.methods.adassp.program import centred_step
+from hedgerow.methods.boosting.settings import MOST_ZOOM, BoostingSettings, zoom_of
+from hedgerow.methods.registry import program_for, resolve
+from hedgerow.methods.start import CalibrationSums, LabelSums, SpreadSums
+from hedgerow.plan.plan import Plan
+from hedgerow.privacy.noise import SeededNoise
+from hedgerow.protocol.queries import Query
+from hedgerow.training.features import FeatureOrder
+from hedgerow.training.steps import EndedEarly
+from hedgerow.trees.leaf_sums import LeafSums
+from hedgerow.trees.leaves import NoisyLeaves
+
+UNIT = 2**14
+
+
+def settings_of(plan: Plan) -> BoostingSettings:
+    own = resolve(plan)
+    assert isinstance(own, BoostingSettings)
+    return own
+
+
+def towards_zero(number: Fraction) -> int:
+    return math.trunc(number)
+
+
+def cut(number: Fraction) -> Fraction:
+    return max(Fraction(-1), min(Fraction(1), number))
+
+
+def record_sums(query: Query, label: int, score: int) -> list[int]:
+    """What one record adds, as the definition reads, in exact fractions; label and score in units of 2**-16."""
+    distance = Fraction(label - score, 2**16)
+    if isinstance(query, SpreadSums):
+        return [towards_zero(cut(abs(distance)) * UNIT)]
+    assert isinstance(query, CalibrationSums)
+    residual = towards_zero(cut(distance * 2**query.zoom) * UNIT)
+    place = towards_zero(cut(Fraction(score - query.centre, 2**16) * 2**query.zoom) * UNIT)
+    return [residual, towards_zero(Fraction(residual * place, UNIT)), towards_zero(Fraction(place * place, UNIT))]
+
+
+def node_with(plan: Plan, labels: list[int], scores: list[int]) -> Node:
+    """A node whose records have these labels and scores, in units of 2**-16."""
+    codes = np.zeros((len(plan.features), len(labels)), dtype=np.uint8)
+    node = Node("site", SiteData(codes, np.array(labels, dtype=np.int32)), plan, resolve(plan))
+    node.held.records.scores[0] = scores
+    return node
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), zoom=st.integers(0, MOST_ZOOM), centre=st.integers(-(2**16), 2**16), rows=st.integers(1, 3))
+def test_sums_about_scores_are_those_of_their_definition(
+    factory: ModuleType, data: st.DataObject, zoom: int, centre: int, rows: int
+) -> None:
+    """Integer for integer, and one unit's rows never add more than the bound and the sensitivity that are stated."""
+    privacy = {"unit": "patient", "max_rows_per_unit": rows} if rows > 1 else {}
+    plan = factory.make_plan("regression", {"start": "mean"}, privacy)
+    own = settings_of(plan)
+    edges = st.sampled_from([-(2**16), 2**16, 0, 2**31 - 1, -(2**31)])
+    labels = data.draw(st.lists(st.integers(-(2**16), 2**16), min_size=1, max_size=6))
+    scores = data.draw(st.lists(st.integers(-(2**17), 2**17) | edges, min_size=len(labels), max_size=len(labels)))
+    spread = dataclasses.replace(own.spread_question(plan, None), update=None)
+    for query in (spread, own.calibration_question(plan, 0, centre, zoom)):
+        parts = [record_sums(query, label, score) for label, score in zip(labels, scores, strict=True)]
+        answer = node_with(plan, labels, scores).answer(query)
+        assert answer.tolist() == [sum(column) for column in zip(*parts, strict=True)]
+        for part in parts:
+            assert max(abs(number) for number in part) <= query.bound
+            assert sum((rows * number) ** 2 for number in part) <= query.sensitivity_squared
+
+
+@settings(max_examples=60, deadline=None)
+@given(label=st.integers(-(2**16), 2**16), score=st.integers(-(2**31), 2**31 - 1), zoom=st.integers(0, MOST_ZOOM))
+def test_a_zoomed_residual_is_clipped_as_any_other(factory: ModuleType, label: int, score: int, zoom: int) -> None:
+    """Doubled before it is clipped, so the largest norm, and with it the noise, is the same for every zoom."""
+    plan = factory.make_plan("regression")
+    loss, queries = resolve(plan).loss(plan), queries_of(factory, plan)
+    query = dataclasses.replace(next(each for each in queries if isinstance(each, LeafSums)), zoom=zoom, update=None)
+    node = node_with(plan, [label], [score])
+    node._ensemble_size = query.ensemble_size
+    answer = node.answer(query).reshape(-1, 2).sum(axis=0).tolist()
+    residual = (score - label) * 2**zoom
+    size = min(abs(residual) * int(loss.scales[0]) // 2**16, loss.clip)
+    assert answer == [size if residual >= 0 else -size, loss.constant]
+    assert answer[0] ** 2 + answer[1] ** 2 <= query.sensitivity_squared == loss.norm_squared
+    assert zoomed(loss, zoom).norm_squared == loss.norm_squared
+
+
+def queries_of(factory: ModuleType, plan: Plan, seed: int = 0) -> list[Query]:
+    """Every query of a run over some rows, with no noise added."""
+    node, program, queries = Node("site", factory.make_data(plan, 50, seed), plan, resolve(plan)), program_for(plan), []
+    query = next(program)
+    while True:
+        queries.append(query)
+        try:
+            query = program.send(node.answer(query))
+        except StopIteration:
+            return queries
+
+
+def test_a_run_begins_with_a_start_and_ends_with_a_calibration(factory: ModuleType) -> None:
+    """The mean, the spread, five releases of a linear model, the trees, and one release more: all in the plan's sum."""
+    plan = factory.make_plan("regression")
+    kinds = [type(query).__name__ for query in queries_of(factory, plan)]
+    start = ["LabelSums", "SpreadSums", "GramMatrix", "GramMatrix", *["CrossProducts"] * 3]
+    assert kinds == [*start, *["LeafSums"] * 4, "CalibrationSums"]
+    assert len(kinds) == resolve(plan).n_exchanges(plan)
+    without = factory.make_plan("regression", {"start": "none"})
+    assert {type(query) for query in queries_of(factory, without)} == {LeafSums}
+
+
+def test_noise_that_hides_the_spread_is_not_taken_for_a_small_one(factory: ModuleType) -> None:
+    """A spread below its noise zooms no further than the noise allows, and no unit leaves what kernels hold."""
+    loss = resolve(factory.make_plan("regression")).loss(factory.make_plan("regression"))
+    assert [zoom_of(spread, loss) for spread in (1.0, 0.2, 0.15, 0.08, 0.07, 0.0)] == [0, 0, 1, 1, 2, MOST_ZOOM]
+    wide = dataclasses.replace(loss, scales=np.array([LARGEST_UNIT / 3, 1.0]))
+    assert zoom_of(0.0, wide) == 1
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, math.inf])
+def test_no_prediction_leaves_the_bounds(factory: ModuleType, epsilon: float) -> None:
+    """However little is known, and for labels at the bounds."""
+    plan = factory.make_plan("regression", {"n_trees": 30}, {"epsilon": epsilon})
+    data = factory.make_data(plan, 200, 3)
+    extreme = SiteData(data.codes, np.where(np.arange(200) % 3 == 0, 2**16, -(2**16)).astype(np.int32))
+    model = train(plan, {"one": extreme}, noise=SeededNoise(1))
+    predicted = model.predict_codes(data.codes)
+    low, high = plan.label.bounds
+    assert np.isfinite(predicted).all() and low <= predicted.min() <= predicted.max() <= high
+
+
+def test_a_run_that_ends_in_its_start_is_no_model(factory: ModuleType) -> None:
+    """The mean alone says the same of every record; after the first tree the start is part of the model."""
+    plan = factory.make_plan("regression")
+    for n_answered, n_trees in ((3, 0), (7, 0), (8, 1 + len(plan.features) + 1)):
+        node, program = Node("site", factory.make_data(plan, 50, 1), plan, resolve(plan)), program_for(plan)
+        query = next(program)
+        for _ in range(n_answered):
+            query = program.send(node.answer(query))
+        with pytest.raises(StopIteration) as ended:
+            program.throw(EndedEarly())
+        assert ended.value.value.n_trees == n_trees
+
+
+@pytest.mark.parametrize(
+    ("label", "model"),
+    [
+        ("binary", {"start": "mean"}),
+        ("count", {"start": "linear"}),
+        ("regression", {"start": "linear", "interaction": "cyclical"}),
+        ("regression", {"shrinkage": 0.5, "interaction": "random"}),
+        ("regression", {"start": "mean", "weight_update": "averaging"}),
+    ],
+)
+def test_a_start_that_would_be_ignored_is_refused(factory: ModuleType, label: str, model: dict[str, Any]) -> None:
+    """Whoever asks for one gets it, or hears why not."""
+    with pytest.raises(PlanError, match=r"start|shrinkage"):
+        factory.make_plan(label, model)
+
+
+def test_a_linear_start_needs_a_numeric_feature(factory: ModuleType) -> None:
+    """Without one the default is the mean, and a linear model is refused."""
+    words = [{"name": "word", "type": "categorical", "categories": ["a", "b", "c"]}]
+    assert settings_of(factory.make_plan("regression", features=words)).start == "mean"
+    with pytest.raises(PlanError, match="start"):
+        factory.make_plan("regression", {"start": "linear"}, features=words)
+
+
+def test_the_rule_sees_public_numbers_only(factory: ModuleType) -> None:
+    """More records, or a larger epsilon, at the same signal n mu: the same settings but for the noise."""
+    few, many = (
+        settings_of(factory.make_plan("regression", {"n_trees": "auto", "max_depth": "auto"}, {"n_records": n}))
+        for n in (1000, 100_000)
+    )
+    assert few.n_trees < many.n_trees and few.max_depth < many.max_depth
+    assert few.learning_rate > many.learning_rate and few.start_share > many.start_share
+    assert many.noise_multiplier > few.noise_multiplier
+
+
+def test_partners_are_those_that_gained(factory: ModuleType) -> None:
+    """With the whole share, every subset that is tried has a feature that gained alone; without gains, any."""
+    own = dataclasses.replace(
+        resolve(factory.make_plan()), interaction="adaptive", interaction_size=3, n_trees=60, interaction_share=0.9,
+        partner_share=1.0,
+    )  # fmt: skip
+    for gaining in ({2}, {1, 5}):
+        order, again = FeatureOrder(4, own, 7), FeatureOrder(4, own, 7)
+        tried = []
+        for tree in range(60):
+            subset = order.features_of(tree)
+            assert subset == again.features_of(tree)
+            gradient = 100.0 if len(subset) == 1 and gaining & set(subset) else 0.5
+            leaves = NoisyLeaves(
+                np.full((1, 4, 1), gradient), np.full((1, 4, 1), 10.0), 1.0, 1.0, np.zeros((1, 4), dtype=np.int64)
+            )
+            for each in (order, again):
+                each.take_leaves(leaves, 1.0)
+            if len(subset) == 3:
+                tried.append(set(subset))
+        assert len(tried) > 20
+        assert all(len(subset) == 3 and subset & gaining for subset in tried)
+        # The others come from everywhere.
+        assert set.union(*tried) == set(range(7))
+
+
+def test_a_centred_step_is_least_squares_without_noise() -> None:
+    """Of the same equations, by numpy's own solver; and with nothing but noise, the mean alone."""
+    random = np.random.default_rng(5)
+    rows = np.column_stack([np.ones(4000), random.uniform(-1, 1, (4000, 3))])
+    label = -0.9 + 0.02 * rows[:, 1] - 0.03 * rows[:, 3] + 0.01 * random.normal(size=4000)
+    gram, cross = rows.T @ rows, rows.T @ label
+    exact = np.linalg.lstsq(rows, label, rcond=None)[0]
+    np.testing.assert_allclose(centred_step(gram, cross, (0.0, 0.0), 0.0, 1.0), exact, atol=1e-4)
+    buried = centred_step(gram, cross, (0.0, 200.0), 0.0, 1.0)
+    assert not buried[1:].any() and buried[0] == pytest.approx(label.mean(), abs=1e-9)
+
+
+def test_a_linear_model_of_a_narrow_label_does_not_blow_up(factory: ModuleType) -> None:
+    """Wide bounds, a mean far from their middle and little spread: at the least it predicts about the mean."""
+    random = np.random.default_rng(8)
+    n, n_features = 6000, 6
+    features = [{"name": f"x{i}", "type": "numeric", "min": 0, "max": 1} for i in range(n_features)]
+    plan = Plan.from_dict(
+        {
+            **factory.make_plan("regression", features=features).to_dict(),
+            "model": {"algorithm": "adassp"},
+            "privacy": {"epsilon": 0.5, "delta": 1 / n, "n_records": n},
+        }
+    )
+    codes = random.integers(0, 250, (n_features, n)).astype(np.uint8)
+    label = -0.8 + 0.0001 * codes[0] + 0.1 * random.normal(size=n)
+    data = SiteData(codes, np.rint(np.clip(label, -1, 1) * 2**16).astype(np.int32))
+    for seed in range(4):
+        model = train(plan, {"one": data}, noise=SeededNoise(seed))
+        scores = np.clip(model.ensemble.scores(codes)[0], -1, 1)
+        assert 1 - np.mean((label - scores) ** 2) / label.var() > -0.05
+
+
+def test_labels_and_spread_are_asked_for_a_unit_s_rows(factory: ModuleType) -> None:
+    """Three rows of one person add three times as much: the mean's question counts them as well."""
+    one, three = (
+        queries_of(factory, factory.make_plan("regression", None, privacy))
+        for privacy in ({}, {"unit": "patient", "max_rows_per_unit": 3})
+    )
+    for kind in (LabelSums, SpreadSums, CalibrationSums):
+        single, several = (next(query for query in queries if isinstance(query, kind)) for queries in (one, three))
+        assert several.sensitivity_squared == 9 * single.sensitivity_squared
