@@ -227,6 +227,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "features[0].buckets": no_integer(2, 250),
     "features[0].integer": NO_BOOLEAN,
     "features[0].spacing": NO_WORD,
+    "features[0].format": ["", 1, True, "%d.%m", "%d.%m.%Y.%Y", "%x"],
     "features[1].categories": NO_LIST,
     "label.name": NO_TEXT,
     "label.type": NO_WORD,
