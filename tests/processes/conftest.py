@@ -123,8 +123,10 @@ class Process:
         """The code word of the error with which it ended."""
         if not self.err:
             return ""
-        if self.err[0].startswith("{"):
-            return str(json.loads("".join(self.err))["error"]["code"])
+        for line in self.err:
+            # Lines of the log may stand before it.
+            if line.startswith('{"error"'):
+                return str(json.loads(line)["error"]["code"])
         return self.err[-1].rpartition("(")[2].partition(",")[0]
 
 

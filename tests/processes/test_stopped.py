@@ -126,7 +126,8 @@ def another_plan_and_back(scene: Scene) -> None:
     hub = coordinator(scene)
     mistaken = scene.node("site-0", "--plan", "other.toml")
     assert mistaken.wait() == 8 and mistaken.error == "plan-mismatch"
-    assert hub.says("plan-mismatch") and hub.says("site-0 holds")
+    # What another process writes may be read a moment later.
+    scene.wait_until(lambda: hub.says("plan-mismatch") and hub.says("site-0 holds"))
     assert mistaken.says("site=site-0 This node holds the plan")
     start_nodes(scene, "--plan", "plan.toml")
     check_new_run(scene, hub)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,11 @@ def test_nothing_is_spent_where_all_is_declared() -> None:
     model = DPGBDTClassifier(classes=[0, 1], **declared).fit(X, (X[:, 0] > 0).astype(int))
     assert len(model.ledger_) == 5 and not model.model_.plan.prepared
     assert "prepared" not in model.model_.plan.to_dict()
-    assert len(DPGBDTRegressor(label_bounds=(-3, 3), **declared).fit(X, X[:, 0]).ledger_) == 5
+    numbers = DPGBDTRegressor(label_bounds=(-3, 3), **declared).fit(X, X[:, 0])
+    kinds = Counter(release.kind for release in numbers.ledger_.releases)
+    assert kinds.pop("LeafSums") == 5 and not numbers.model_.plan.prepared
+    # The others are of the start and the end of a regression.
+    assert set(kinds) == {"LabelSums", "SpreadSums", "GramMatrix", "CrossProducts", "CalibrationSums"}
 
 
 def test_only_what_is_called_private_is_asked_for() -> None:

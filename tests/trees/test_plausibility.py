@@ -147,8 +147,19 @@ def test_a_sum_with_the_wrong_sign_is_no_sum_over_records(
         assert dialogue(plan, data, lambda _, exact: -exact)[0][1]
         return
     for query, fault in dialogue(plan, data, lambda _, exact: -exact):
-        assert fault or type(query).__name__ == "CrossProducts"
+        # These count no records: their sums may have either sign, or be lost in the noise.
+        assert fault or type(query).__name__ in ("CrossProducts", "CalibrationSums")
     assert not any(fault for _, fault in dialogue(plan, data, lambda _, exact: exact))
+
+
+def with_narrow_clips(plan: Plan) -> Plan:
+    """A regression in which gradients are as short as Hessians: by default they are longer, and so may be what a node
+    has to clip off a sum.
+    """
+    table = plan.to_dict()
+    return Plan.from_dict(
+        {**table, "model": {**table["model"], "start": "none", "joint_clip": 0.25, "hessian_scale": 0.25}}
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["random", "hist", "partially_random"])
@@ -158,6 +169,7 @@ def test_trees_over_the_same_rows_have_the_same_totals(factory: ModuleType, algo
     # With several classes it is not known that nodes do not clip, unless their words have room for all.
     n_rows = 5000 if label == "multiclass" else 20_000
     plan = plan_of(factory, algorithm, label, "gradient", epsilon=30.0, n_records=n_rows)
+    plan = with_narrow_clips(plan) if label == "regression" else plan
 
     def lie(query: Query, exact: IntVector) -> IntVector:
         worse = exact.copy()
@@ -171,6 +183,7 @@ def test_trees_over_the_same_rows_have_the_same_totals(factory: ModuleType, algo
 def test_rows_do_not_come_or_go_between_two_rounds(factory: ModuleType, label: str) -> None:
     """A site that begins to lie in the middle of a run moves the number of records, which no score can move."""
     plan = plan_of(factory, "random", label, "gradient", epsilon=30.0, n_records=20_000)
+    plan = with_narrow_clips(plan) if label == "regression" else plan
     data = factory.make_data(plan, 20_000, 1)
     said = dialogue(plan, data, lambda query, exact: exact * (1 + (query.purpose.round > 3)))
     leaves = [(query.purpose.round, fault) for query, fault in said if isinstance(query, LeafSums)]
