@@ -20,7 +20,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.cli.inputs import address_of, listed
-from hedgerow.cli.monitor import CALM, EVENT_WORDS, PHASE_WORDS, STATE_MARKS, clock_time, span
+from hedgerow.cli.monitor import CALM, clock_time, mark_of, phase_words, span, words_of
 from hedgerow.cli.output import megabytes, note, number
 from hedgerow.errors import EnvironmentFault, HedgerowError, missing_extra
 from hedgerow.protocol.messages import RunState
@@ -250,8 +250,7 @@ def state_of(
     elif report.is_over:
         phase, mood = "Finished", "good"
     else:
-        said = PHASE_WORDS.get(report.phase, report.phase)
-        phase, mood = said[:1].upper() + said[1:], "waits" if waiting else "runs"
+        phase, mood = phase_words(report.phase), "waits" if waiting else "runs"
     has_promise = not math.isinf(report.epsilon_limit)
     left = report.seconds_left
     dropouts, refusals = (sum(getattr(one, name) for one in report.sites) for name in ("dropouts", "refusals"))
@@ -287,16 +286,12 @@ def state_of(
 
 
 def _site(site: SiteReport) -> dict[str, Any]:
-    mark, _ = STATE_MARKS.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
     counts = [site.rounds, site.dropouts, site.refusals]
-    words = {"name": site.name, "mark": mark, "state": site.state, "why": site.code}
+    words = {"name": site.name, "mark": mark_of(site.state)[0], "state": site.state, "why": site.code}
     return {**words, "is_calm": site.state in CALM, "counts": counts}
 
 
 def _said(event: EventReport) -> dict[str, str]:
-    words, colour = EVENT_WORDS.get(event.kind, (event.kind, ""))
-    code = f" ({event.code})" if event.code else ""
-    if event.kind == "phase":
-        words, code = PHASE_WORDS.get(event.code, event.code), ""
+    text, colour = words_of(event)
     mood = {"red": "bad", "yellow": "waits", "green": "good"}.get(colour, "")
-    return {"time": clock_time(event.seconds), "text": f"{event.site} {words}{code}".strip(), "mood": mood}
+    return {"time": clock_time(event.seconds), "text": text, "mood": mood}

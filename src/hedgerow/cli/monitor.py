@@ -300,8 +300,7 @@ class MonitorView:
         elif report.is_over:
             said, style = "FINISHED", "bold green"
         else:
-            phase = PHASE_WORDS.get(report.phase, report.phase)
-            said, style = phase[:1].upper() + phase[1:], "bold"
+            said, style = phase_words(report.phase), "bold"
         return Text.assemble((said, style), (where, "dim"))
 
 
@@ -354,7 +353,7 @@ def _sites(sites: Sequence[SiteReport], width: int, room: int | None) -> Panel:
     for title in ("rounds", "drops", "refusals"):
         table.add_column(title, justify="right", no_wrap=True)
     for site in shown:
-        mark, style = STATE_MARKS.get(SiteState(site.state), ("", "")) if site.state in set(SiteState) else ("", "")
+        mark, style = mark_of(site.state)
         counts = [str(count) if count else "-" for count in (site.rounds, site.dropouts, site.refusals)]
         # What a coordinator says is text: a plain str would be read as rich's markup, with links and colours.
         table.add_row(Text(site.name), Text(f"{mark} {site.state}", style=style), Text(site.code), *counts)
@@ -371,13 +370,28 @@ def _events(events: Sequence[EventReport], width: int) -> Panel:
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True)
     for event in events:
-        said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
-        if event.kind == "phase":
-            said, code = PHASE_WORDS.get(event.code, event.code), ""
-        else:
-            code = f" ({event.code})" if event.code else ""
-        table.add_row(clock_time(event.seconds), Text(f"{event.site} {said}{code}".strip(), style=style))
+        said, style = words_of(event)
+        table.add_row(clock_time(event.seconds), Text(said, style=style))
     return Panel(table if events else Text("nothing yet", "dim"), title="events", title_align="left", width=width)
+
+
+def phase_words(phase: str) -> str:
+    """A phase of a run as the beginning of a sentence."""
+    said = PHASE_WORDS.get(phase, phase)
+    return said[:1].upper() + said[1:]
+
+
+def mark_of(state: str) -> tuple[str, str]:
+    """A site's state as one character and a style; empty for a state that this version does not know."""
+    return STATE_MARKS[SiteState(state)] if state in set(SiteState) else ("", "")
+
+
+def words_of(event: EventReport) -> tuple[str, str]:
+    """An event in words, and its style."""
+    if event.kind == "phase":
+        return f"{event.site} {PHASE_WORDS.get(event.code, event.code)}".strip(), EVENT_WORDS["phase"][1]
+    said, style = EVENT_WORDS.get(event.kind, (event.kind, ""))
+    return f"{event.site} {said}{f' ({event.code})' if event.code else ''}".strip(), style
 
 
 def span(seconds: float) -> str:

@@ -147,6 +147,19 @@ def _add_log(add: Callable[..., Any]) -> None:
     add("--log-format", choices=("text", "json"), default="text", help=text)
 
 
+def _add_nodes(add: Add, noise: str, journal: str) -> None:
+    """Add what a command that asks nodes takes, with these helps for who adds the noise and where it is journalled."""
+    add("--roster", **_ROSTER)
+    add("--identity", **_HUB_IDENTITY)
+    add("--listen", **_LISTEN)
+    _add_engine(add)
+    add("--noise", choices=("distributed", "server"), help=noise)
+    add("--journal", metavar="FILE", help=journal)
+    add("--new-run", **_NEW_RUN)
+    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    _add_log(add)
+
+
 def _add_engine(add: Callable[..., Any]) -> None:
     add("--engine", choices=sorted(ENGINES), default="grpc", help="what carries the messages (%(default)s)")
 
@@ -219,16 +232,8 @@ def _add_survey(commands: Any) -> None:
     add("--seed", **_SEED)
     add = command.add_argument_group("over nodes: the same, asked of sites that keep their tables").add_argument
     add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
-    add("--roster", **_ROSTER)
-    add("--identity", **_HUB_IDENTITY)
-    add("--listen", **_LISTEN)
-    _add_engine(add)
-    text = "who adds the noise; sites have to allow it (distributed)"
-    add("--noise", choices=("distributed", "server"), help=text)
-    add("--journal", metavar="FILE", help="where the run is journalled, to go on after a crash (FOLDER/survey.journal)")
-    add("--new-run", **_NEW_RUN)
-    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
-    _add_log(add)
+    journal = "where the run is journalled, to go on after a crash (FOLDER/survey.journal)"
+    _add_nodes(add, "who adds the noise; sites have to allow it (distributed)", journal)
     command.add_argument("--json", **_JSON)
 
 
@@ -249,19 +254,11 @@ def _add_plan(actions: Any) -> None:
     add("--out", metavar="PLAN", help="file to write (default: print it); an existing one is kept")
     add = command.add_argument_group("over nodes: ask them for bounds, classes and the number of records").add_argument
     add("--federated", action="store_true", help="as the coordinator of a roster; the answers are noised and charged")
-    add("--roster", **_ROSTER)
-    add("--identity", **_HUB_IDENTITY)
-    add("--listen", **_LISTEN)
-    _add_engine(add)
     kinds = ("binary", "multiclass", "regression", "count")
     add("--label-type", choices=kinds, help="what the label is, where DATA is a table's header (binary)")
     text = "who adds the noise, where DATA is a table's header; sites have to allow it (distributed)"
-    add("--noise", choices=("distributed", "server"), help=text)
-    add("--journal", metavar="FILE", help="where the survey is journalled; started again, it goes on")
-    add("--new-run", **_NEW_RUN)
-    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
+    _add_nodes(add, text, "where the survey is journalled; started again, it goes on")
     add("--seed", type=_whole(0), metavar="N", help="noise from a seed: voids the plan's guarantee")
-    _add_log(add)
     command.add_argument("--json", **_JSON)
     add = _command(actions, "preset", "hedgerow.cli.plan:preset", "print a named method, or a plan with it")
     add("name", nargs="?", metavar="NAME", help="the method's name")
@@ -297,16 +294,8 @@ def _add_evaluate(commands: Any) -> None:
     add("--seed", type=_whole(0), metavar="N", help="noise from a seed: voids the model's guarantee")
     add("--strict", **_STRICT)
     add = command.add_argument_group("over nodes: --federated as the coordinator of a roster").add_argument
-    add("--roster", **_ROSTER)
-    add("--identity", **_HUB_IDENTITY)
-    add("--listen", **_LISTEN)
-    _add_engine(add)
     text = "who adds the noise, whichever party added it to the training; sites have to allow it (distributed)"
-    add("--noise", choices=("distributed", "server"), help=text)
-    add("--journal", metavar="FILE", help="where the run is journalled (MODEL.evaluation-N.journal)")
-    add("--new-run", **_NEW_RUN)
-    add("--metrics", metavar="[HOST:]PORT", help="numbers for Prometheus, as `hedgerow coordinator`")
-    _add_log(add)
+    _add_nodes(add, text, "where the run is journalled (MODEL.evaluation-N.journal)")
     command.add_argument("--json", **_JSON)
 
 

@@ -105,7 +105,6 @@ class Loss:
         return math.isqrt(self.norm_squared)
 
 
-@lru_cache(maxsize=64)
 def zoomed(loss: Loss, zoom: int) -> Loss:
     """The squared loss of residuals that are multiplied by 2**zoom before they are clipped: the same largest norm."""
     if zoom == 0:
