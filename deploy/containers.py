@@ -1,6 +1,6 @@
 """Whether the containers of a composition are as they should be: each party apart, without rights, with its own volume.
 
-    python deploy/containers.py SHOWN [SERVICE ...]     SHOWN: what `inspect` printed; services that still run
+python deploy/containers.py SHOWN [SERVICE ...]     SHOWN: what `inspect` printed; services that still run
 """
 
 import json

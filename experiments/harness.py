@@ -268,7 +268,6 @@ class Lines:
                 writer.writeheader()
             writer.writerow(line)
 
-
     def fill(
         self, wanted: Sequence[T], fields: Mapping[str, Callable[[T], str]], run: Callable[[T], Line], title: str, *,
         jobs: int = 1, accepts: Callable[[Line], bool] = lambda _: True,

@@ -142,9 +142,7 @@ def mean_of(values: Sequence[str]) -> str:
 
 def main(argv: list[str]) -> int:
     """Print the table; the exit code is 1 when -100 times is not stopped, or honest sites are."""
-    parser = arguments(
-        "poisoning", __doc__, trees=(60, "trees of a model"), splits=(3, "random splits per line")
-    )
+    parser = arguments("poisoning", __doc__, trees=(60, "trees of a model"), splits=(3, "random splits per line"))
     parser.add_argument("--epsilon", type=float, default=1.0, help="of a model (default 1)")
     options = parser.parse_args(argv)
     prepared = Prepared(load("adult", options.data))

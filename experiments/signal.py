@@ -64,9 +64,7 @@ def _part(prepared: Prepared, seed: int, n_rows: int, epsilon: float) -> float:
     return _score(prepared, chosen, ~train, seed, epsilon)
 
 
-def _score(
-    prepared: Prepared, chosen: NDArray[np.bool_], test: NDArray[np.bool_], seed: int, epsilon: float
-) -> float:
+def _score(prepared: Prepared, chosen: NDArray[np.bool_], test: NDArray[np.bool_], seed: int, epsilon: float) -> float:
     """The AUC over the rows in `test`, of a model of those in `chosen`."""
     plan = plan_for(prepared.table, epsilon, int(chosen.sum()), {"structure_seed": seed}, delta=DELTA)
     outcome = run_plainly(plan, rows_of(prepared, plan, chosen), SeededNoise(seed, exact=False))

@@ -64,9 +64,7 @@ def _best(repeats: int, run: Any, *arguments: Any) -> float:
     return min(seconds)
 
 
-def _ours(
-    rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, size: int | str, n_threads: int
-) -> None:
+def _ours(rows: NDArray[np.float32], labels: NDArray[np.int32], n_trees: int, size: int | str, n_threads: int) -> None:
     plan = Plan.from_dict(
         {
             "version": 1,

@@ -84,7 +84,6 @@ class Scene:
         path.write_bytes(change(path.read_bytes()))
         return ["predict", str(path), self.path("site.csv")]
 
-
     def in_folder(self) -> list[str]:
         return ["--folder", str(self.folder)]
 

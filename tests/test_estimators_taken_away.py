@@ -84,9 +84,7 @@ def test_graphs_give_the_classes_that_were_given(numbers: tuple[Any, Any], fitte
     named = clone(fitted).set_params(classes=["no", "yes"]).fit(X, words)
     single = X.astype(np.float32)
     for model in (fitted, named):
-        session = onnxruntime.InferenceSession(
-            model.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(model.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
         labels, _ = session.run(None, {"X": single})
         assert labels.tolist() == model.predict(single).tolist()
 

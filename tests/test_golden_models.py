@@ -59,7 +59,11 @@ GOLDEN: dict[str, tuple[str, Overrides, str]] = {
         "regression",
         {
             "model": {
-                "start": "none", "shrinkage": 0.4, "learning_rate": 0.25, "noise_ridge": 12.0, "joint_clip": 0.25,
+                "start": "none",
+                "shrinkage": 0.4,
+                "learning_rate": 0.25,
+                "noise_ridge": 12.0,
+                "joint_clip": 0.25,
                 "hessian_scale": 0.25,
             }
         },

@@ -51,9 +51,7 @@ def test_a_picture_names_every_feature(model_of: Any, tmp_path: Path) -> None:
         assert word in drawn, word
 
 
-def test_without_matplotlib_the_remedy_is_named(
-    model_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_remedy_is_named(model_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a node's small installation, drawing says which extra to install."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(EnvironmentFault, match=r"hedgerow\[plots\]") as caught:

@@ -122,9 +122,7 @@ def test_one_long_row_does_not_keep_a_site_out(plan_of: PlanOf, tmp_path: Path) 
     rows[20:20] = ["p1,30,a,1", "p1,30,a,7,no class"]
     long = f'p1,30,a,1,"{"x" * 5_000_000}\n"'
     before, told = read_site_data(table(tmp_path / "a.csv", rows, header), plan_of({}))
-    after, told_after = read_site_data(
-        table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of({})
-    )
+    after, told_after = read_site_data(table(tmp_path / "b.csv", [*rows[:60], long, *rows[60:]], header), plan_of({}))
     assert (np.delete(after.codes, 58, axis=1) == before.codes).all() and after.n_records == before.n_records + 1
     assert told.unfit == told_after.unfit == {"data-ragged-row": 1, "data-label-outside": 1}
 

@@ -302,9 +302,7 @@ def test_a_misspelled_label_is_corrected_on_the_command_line(study: Path, capsys
     assert "Correct --label; the columns are" in said and "another plan" not in said
 
 
-def test_training_on_nothing_is_said(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_on_nothing_is_said(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Classes in another case leave every row out; the model of no rows does not pass for one."""
     header = (study / "north.csv").read_text(encoding="utf-8").splitlines()[0]
     (tmp_path / "empty.csv").write_text(header + "\n", encoding="utf-8")

@@ -24,7 +24,7 @@ dose,numeric,0,2.5,,mg
 sick,binary,,,0|1,
 elsewhere,numeric,0,1,,
 """
-REDCAP = b'''"Variable / Field Name","Form Name","Section Header","Field Type","Field Label",\
+REDCAP = b""""Variable / Field Name","Form Name","Section Header","Field Type","Field Label",\
 "Choices, Calculations, OR Slider Labels","Field Note","Text Validation Type OR Show Slider Number",\
 "Text Validation Min","Text Validation Max",Identifier?
 patient_id,base,,text,"Study ID",,,,,,y
@@ -35,7 +35,7 @@ born,base,,text,"Date of birth",,,date_ymd,1900-01-01,2030-01-01,
 symptoms,base,,checkbox,Symptoms,"1, fever | -2, other",,,,,
 sick,base,,yesno,Sick,,,,,,
 remark,base,,notes,Remarks,,,,,,
-'''
+"""
 
 
 @pytest.mark.parametrize("book", [OWN, REDCAP, OWN.replace(b",", b";"), b"\xef\xbb\xbf" + OWN], ids=range(4))

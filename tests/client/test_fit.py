@@ -153,8 +153,8 @@ OTHERWISE = plan_with(
     feature("lactate", type="numeric", min=0, max=30),
 )
 ODD_ROWS = [
-    f'{7000 + 250 * row};{"MF"[row % 2]};{"S" if row % 2 else "Medicine"};{row % 28 + 1}.{row % 12 + 1}.1980;'
-    f'{1.5 + row / 200};{"-999" if row % 9 == 0 else 60 + row % 50};{"." if row % 7 == 0 else row % 5};{row % 2}'
+    f"{7000 + 250 * row};{'MF'[row % 2]};{'S' if row % 2 else 'Medicine'};{row % 28 + 1}.{row % 12 + 1}.1980;"
+    f"{1.5 + row / 200};{'-999' if row % 9 == 0 else 60 + row % 50};{'.' if row % 7 == 0 else row % 5};{row % 2}"
     for row in range(100)
 ]
 ODD_TABLE = "\n".join(["age;sex;ward;born;height;pulse;lactate;ill", *ODD_ROWS]) + "\n"

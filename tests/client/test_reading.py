@@ -351,5 +351,3 @@ def test_concatenating_nothing_is_an_error() -> None:
 def test_header_names_are_trimmed(write_file: WriteFile) -> None:
     """A space after a comma in the header is not part of a name."""
     assert column_names(write_file("a.csv", b"age, sex ,sick\n1,f,no\n")) == ["age", "sex", "sick"]
-
-

@@ -85,9 +85,7 @@ def test_two_processes_find_what_one_does(store: StoreOf, tmp_path: Any) -> None
     assert without_times(one) == without_times(two) and list(one) == list(two)
 
 
-def test_runs_of_other_code_are_used_unless_fresh_are_wanted(
-    store: StoreOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_other_code_are_used_unless_fresh_are_wanted(store: StoreOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--fresh` repeats them; both lines stay in the file, and the later one counts."""
     run_cells(TWO[:1], 2, store(), "")
     path = store().path

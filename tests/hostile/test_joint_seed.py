@@ -239,9 +239,7 @@ def test_a_run_that_draws_its_trees_needs_more_than_two_thirds_of_the_roster_to_
     federation.run()
 
 
-def test_an_epoch_that_broke_down_leaves_its_origin(
-    federate: Builder, plan: Plan, killed: type[BaseException]
-) -> None:
+def test_an_epoch_that_broke_down_leaves_its_origin(federate: Builder, plan: Plan, killed: type[BaseException]) -> None:
     """The first epoch that was ready has drawn the seed, whatever became of it; a site of it goes on in a later one."""
     federation = federate(4, plan)
     with dying_without_vectors(federation, killed), pytest.raises(killed):

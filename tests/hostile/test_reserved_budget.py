@@ -196,9 +196,7 @@ def test_the_nodes_of_a_lying_coordinator_are_in_debt_for_nothing_in_the_end(
     """It invites to one run after the other and ends none: each is settled, at no cost, when the next is joined."""
     federation = federate(4)
     victim = federation.parties[VICTIM]
-    victim.setup = dataclasses.replace(
-        victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2)
-    )
+    victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2))
     for epsilon in (1.5, 1.6, 1.7, 1.8):
         restart(federation, other(factory, epsilon))
         with pytest.raises(killed):
@@ -275,9 +273,7 @@ def test_a_run_that_cannot_be_joined_again_keeps_its_cost(federate: Builder, kil
     assert lines(victim) == [("left", reserved)]
 
 
-def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(
-    tmp_path: Path, factory: ModuleType
-) -> None:
+def test_two_nodes_with_one_book_in_one_run_are_settled_each_for_itself(tmp_path: Path, factory: ModuleType) -> None:
     """The first that ends must not end the line of the other, whose vectors go on leaving."""
     plan, events = factory.make_plan(), [GaussianEvent(10.0, count=8)]
     books = [BudgetBook(tmp_path / "budget.db") for _ in range(2)]

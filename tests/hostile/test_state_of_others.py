@@ -58,9 +58,7 @@ def test_a_state_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: i
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_what_belongs_to_another_user_is_refused(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner could write to it at any time, whatever its mode; root is no exception."""
     opened(kind, tmp_path)
     for user in (os.geteuid() + 1, 0 if os.geteuid() else 10001):

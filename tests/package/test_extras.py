@@ -37,12 +37,9 @@ ASKED = {
     "dp_accounting": "from hedgerow.privacy.accountants import epsilon_pld\n"
     "from hedgerow.privacy.events import GaussianEvent\n"
     "epsilon_pld([GaussianEvent(1.0)], 1e-6)",
-    "sqlalchemy": "from hedgerow.data.sources import column_names\n"
-    "column_names('mysql://#select 1')",
-    "adbc_driver_postgresql": "from hedgerow.data.sources import column_names\n"
-    "column_names('postgresql://#select 1')",
-    "duckdb": "from hedgerow.data.sources import column_names\n"
-    "column_names('duckdb:///t.duckdb#select 1')",
+    "sqlalchemy": "from hedgerow.data.sources import column_names\ncolumn_names('mysql://#select 1')",
+    "adbc_driver_postgresql": "from hedgerow.data.sources import column_names\ncolumn_names('postgresql://#select 1')",
+    "duckdb": "from hedgerow.data.sources import column_names\ncolumn_names('duckdb:///t.duckdb#select 1')",
 }
 
 

@@ -31,9 +31,7 @@ class ToyTable:
     def types(self) -> dict[str, Any]:
         return {name: pa.array(values).type for name, values in self._columns.items()}
 
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         require_columns(self.source, names, self.names())
         n_rows = len(next(iter(self._columns.values())))
         for start in range(0, n_rows, chunk_rows):

@@ -39,7 +39,7 @@ def test_distance_to_the_rounded_gaussian_is_bounded(sigma: int) -> None:
         s = mpmath.sqrt(mpmath.mpf(sigma) ** 2 - mpmath.mpf(1) / 12)
         half = mpmath.mpf(1) / 2
         cells = range(-14 * sigma, 14 * sigma + 1)
-        discrete = [mpmath.exp(-mpmath.mpf(i) ** 2 / (2 * sigma**2)) for i in cells]
+        discrete = [mpmath.exp(-(mpmath.mpf(i) ** 2) / (2 * sigma**2)) for i in cells]
         normaliser = mpmath.fsum(discrete)
         rounded = [mpmath.ncdf((i + half) / s) - mpmath.ncdf((i - half) / s) for i in cells]
         pairs = zip(discrete, rounded, strict=True)

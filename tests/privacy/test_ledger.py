@@ -87,8 +87,14 @@ def test_unknown_event_types_are_refused(name: object) -> None:
         {"type": "gaussian", "noise_multiplier": 1.0, "count": 0},
         {"type": "gaussian", "noise_multiplier": 1.0, "count": 1.5},
         {"type": "discrete-gaussian", "noise_multiplier": 1.0, "sigma": 0, "length": 1, "count": 1},
-        {"type": "discrete-gaussian-sum", "noise_multiplier": 1.0, "share_sigma": 1, "n_shares": 0, "length": 1,
-         "count": 1},
+        {
+            "type": "discrete-gaussian-sum",
+            "noise_multiplier": 1.0,
+            "share_sigma": 1,
+            "n_shares": 0,
+            "length": 1,
+            "count": 1,
+        },
     ],
 )
 def test_malformed_events_are_refused(data: dict[str, object]) -> None:
@@ -122,8 +128,9 @@ def test_a_ledger_survives_json(purposes: list[str], data: st.DataObject) -> Non
     """Protects stored runs: same releases in the same order, same bytes when written again."""
     ledger = Ledger()
     for index, purpose in enumerate(purposes):
-        ledger = ledger.append(_release(purpose, data.draw(st.sampled_from([GaussianEvent(3.5), UnnoisedEvent()])),
-                                        round=index))
+        ledger = ledger.append(
+            _release(purpose, data.draw(st.sampled_from([GaussianEvent(3.5), UnnoisedEvent()])), round=index)
+        )
     again = Ledger.from_json(ledger.to_json())
     assert again == ledger
     assert again.to_json() == ledger.to_json()
@@ -166,8 +173,15 @@ def test_a_release_cannot_claim_more_noise_than_it_had() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"purpose": ""}, {"round": -1}, {"length": 0}, {"sensitivity": 0.0}, {"sensitivity": math.nan}, {"sigma": 0},
-     {"sigma": math.inf}],
+    [
+        {"purpose": ""},
+        {"round": -1},
+        {"length": 0},
+        {"sensitivity": 0.0},
+        {"sensitivity": math.nan},
+        {"sigma": 0},
+        {"sigma": math.inf},
+    ],
 )
 def test_releases_out_of_range_are_refused(changes: dict[str, Any]) -> None:
     """Protects the ledger from lines that say nothing."""
@@ -182,8 +196,16 @@ def test_an_unnoised_release_may_have_no_sigma() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"version": 3, "releases": []}', '{"version": 1}', '{"version": 1, "releases": [{}]}',
-     '{"version": 1, "releases": [3]}', '{"version": 1, "releases": ['],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 3, "releases": []}',
+        '{"version": 1}',
+        '{"version": 1, "releases": [{}]}',
+        '{"version": 1, "releases": [3]}',
+        '{"version": 1, "releases": [',
+    ],
 )
 def test_broken_ledgers_are_refused(text: str) -> None:
     """Protects against a truncated or newer file being read as a cheaper run."""

@@ -40,7 +40,7 @@ def on_the_lattice(order: int, rate: float, sigma: int, shift: int) -> tuple[flo
         reach = 60 * sigma + order * shift
         two = mpmath.mpf(2) * sigma**2
         points = range(-reach, reach + 1)
-        noise = {x: mpmath.exp(-mpmath.mpf(x) ** 2 / two) for x in range(-reach - shift, reach + 1)}
+        noise = {x: mpmath.exp(-(mpmath.mpf(x) ** 2) / two) for x in range(-reach - shift, reach + 1)}
         total = mpmath.fsum(noise[x] for x in points)
         q = mpmath.mpf(rate)
         absent = [noise[x] / total for x in points]

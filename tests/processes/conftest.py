@@ -160,9 +160,7 @@ class Scene:
         self.plan = parse_plan(text)
         return self.plan
 
-    def start(
-        self, name: str, *arguments: str, strike: Strike | None = None, files: int | None = None
-    ) -> Process:
+    def start(self, name: str, *arguments: str, strike: Strike | None = None, files: int | None = None) -> Process:
         """A command in this folder; it may open so many files."""
         whole_name = f"{name}.{len(self.processes)}"
         process = Process(self._nursery, self.folder, whole_name, arguments, strike=strike, files=files)
@@ -240,9 +238,7 @@ class Theatre:
         self._pool = ThreadPoolExecutor(4)
         self._template = own / "template"
         self._template.mkdir()
-        plan = wards.plan_text(
-            N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4}
-        )
+        plan = wards.plan_text(N_SITES, model={"n_trees": 6, "max_depth": 2}, privacy={"epsilon": 4})
         wards.furnish(self._template, SITES, plan, 9, monitor="watch")
         self._begun: dict[str, Future[None]] = {}
 

@@ -131,8 +131,6 @@ def test_two_runs_that_begin_at_once_do_not_both_get_the_last_of_a_budget(
         book.close()
 
 
-
-
 @pytest.mark.parametrize("is_older", [False, True])
 def test_a_node_whose_book_is_not_its_own_takes_part_in_nothing(
     federate: Builder, tmp_path: Path, is_older: bool

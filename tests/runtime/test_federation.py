@@ -41,9 +41,7 @@ def with_echo(plan: Plan, echo: bool) -> Plan:
 
 @pytest.mark.parametrize("n_sites", [3, 4, 7])
 @pytest.mark.parametrize("candidates", ["adaptive", "iterative_hessian"])
-def test_the_model_is_the_local_engines(
-    federate: Builder, factory: ModuleType, n_sites: int, candidates: str
-) -> None:
+def test_the_model_is_the_local_engines(federate: Builder, factory: ModuleType, n_sites: int, candidates: str) -> None:
     """Whoever carries the messages, the model file is the same to the byte, and every node's replica makes it too."""
     plan = factory.make_plan(model={"split_candidates": candidates, "batch_size": 2, "n_trees": 5})
     federation = federate(n_sites, plan)

@@ -116,9 +116,7 @@ def test_no_exact_sum_leaves_a_site_or_stays_with_the_coordinator(run: tuple[obj
     federation, places = run
     n_controls = 0
     for name, values in private_numbers(federation).items():
-        hits = [
-            (place, form) for place, content in places.items() for form in spellings(values) if form in content
-        ]
+        hits = [(place, form) for place, content in places.items() for form in spellings(values) if form in content]
         if name.startswith("control"):
             n_controls += {place for place, _ in hits} >= {"messages"}
             continue

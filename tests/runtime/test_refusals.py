@@ -162,9 +162,7 @@ def test_without_a_word_about_it_a_policy_withstands_a_colluding_site(federate: 
 def test_a_sites_own_sum_beyond_the_bound_is_no_refusal(federate: Builder, factory: ModuleType) -> None:
     """Whether one site has more rows than the whole plan declares depends on one record; it must not be told."""
     federation = federate(4, factory.make_plan(privacy={"n_records": 2000, "epsilon": 50.0}))
-    too_few = dataclasses.replace(
-        federation.plan, privacy=dataclasses.replace(federation.plan.privacy, n_records=1)
-    )
+    too_few = dataclasses.replace(federation.plan, privacy=dataclasses.replace(federation.plan.privacy, n_records=1))
     for party in federation.parties.values():
         party.kill()
         party.setup = dataclasses.replace(party.setup, plan=too_few)

@@ -166,9 +166,7 @@ def test_a_refused_run_leaves_the_old_one_as_it_is(
     victim = federation.parties[VICTIM]
     stop(federation, THREE_RELEASES, killed)
     reserved = lines(victim)
-    victim.setup = dataclasses.replace(
-        victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2)
-    )
+    victim.setup = dataclasses.replace(victim.setup, policy=dataclasses.replace(victim.setup.policy, max_epsilon=2.2))
     journal = (federation.folder / "journal.db").read_bytes()
     new_journal(federation)
     start(federation, None, other(factory, epsilon=9.0))
@@ -256,9 +254,7 @@ def test_rows_may_be_corrected_until_something_was_answered_with_them(
     finish(federation, federation.plan)
 
 
-def test_an_owner_leaves_a_run_and_is_charged_for_what_left(
-    federate: Builder, killed: type[BaseException]
-) -> None:
+def test_an_owner_leaves_a_run_and_is_charged_for_what_left(federate: Builder, killed: type[BaseException]) -> None:
     """--leave: the run is closed in both files, and the node that starts next is in none."""
     federation = federate(4)
     stop(federation, VECTORS_LEFT, killed)
@@ -326,9 +322,7 @@ def test_a_policy_that_became_stricter_does_not_hold_the_node_in_its_old_run(
     """The owner forbids what the stopped run used: it is not gone on with, and a run within the rules is."""
     federation = federate(4)
     stop(federation, VECTORS_LEFT, killed)
-    plan = dataclasses.replace(
-        other(factory), privacy=dataclasses.replace(other(factory).privacy, noise="distributed")
-    )
+    plan = dataclasses.replace(other(factory), privacy=dataclasses.replace(other(factory).privacy, noise="distributed"))
     for party in federation.parties.values():
         policy = dataclasses.replace(party.setup.policy, noise=("distributed",))
         party.setup = dataclasses.replace(party.setup, policy=policy)

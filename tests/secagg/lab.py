@@ -106,9 +106,7 @@ class Lab:
         manifest = Manifest(**fields).to_signed(self.session.coordinator)
         peers = [node for node in self.view.peers(holder) if node in survivors]
         shown = tuple(headers[node] for node in sorted({*peers, *({holder} & set(survivors))}))
-        sealed = tuple(
-            aggregator.uploads[node].sealed[self.view.peers(node).index(holder)] for node in peers
-        )
+        sealed = tuple(aggregator.uploads[node].sealed[self.view.peers(node).index(holder)] for node in peers)
         return UnmaskRequest(manifest, shown, sealed).to_bytes()
 
     def answered(self, number: int, request: bytes) -> Step[Participant]:

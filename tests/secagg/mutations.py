@@ -308,9 +308,7 @@ def _masks_without(keep: Callable[[list[bytes]], list[bytes]], keeps_minus: bool
     return mock.patch.object(
         masks,
         "add_masks",
-        lambda spec, context, words, plus, minus: plain(
-            spec, context, words, keep(plus), minus if keeps_minus else []
-        ),
+        lambda spec, context, words, plus, minus: plain(spec, context, words, keep(plus), minus if keeps_minus else []),
     )
 
 

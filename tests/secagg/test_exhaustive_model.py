@@ -49,10 +49,12 @@ def revealed(lab: Lab) -> list[list[tuple[frozenset[int], frozenset[int]]]]:
                 kinds = Answer.from_signed(step.message or b"").kinds
                 assert WITHHELD not in kinds
                 about = dict(zip(sorted((*lab.view.peers(holder), holder)), kinds, strict=True))
-                options.add((
-                    frozenset(node for node, kind in about.items() if kind == SEED_SHARE),
-                    frozenset(node for node, kind in about.items() if kind == SLOT_KEY_SHARE),
-                ))
+                options.add(
+                    (
+                        frozenset(node for node, kind in about.items() if kind == SEED_SHARE),
+                        frozenset(node for node, kind in about.items() if kind == SLOT_KEY_SHARE),
+                    )
+                )
         table.append(sorted(options, key=repr))
     return table
 

@@ -79,18 +79,15 @@ def with_manifest(**changes) -> Callable[[], None]:
     return scenario
 
 
-
 def begin(changes: dict | None = None, **context) -> None:
     made = set_up("keys")
     parameters = replace(made.parameters, **(changes or {})).to_bytes()
     Enrolment.begin(replace(made.contexts[0], **context), parameters, seeded_entropy(1))
 
 
-
 def ready_list(made: SetUp, messages: list[bytes]) -> bytes:
     view = Acknowledgement.from_signed(messages[0]).view
     return ReadyList(view, tuple(messages)).to_bytes()
-
 
 
 def other_spec() -> None:
@@ -101,7 +98,6 @@ def other_spec() -> None:
     twin, _ = twin.receive([lab.masked(1, twin)])
     mixed = replace(aggregator, uploads=dict(sorted({**aggregator.uploads, **twin.uploads}.items())))
     lab.answered(0, lab.request(mixed, 0, (0, 1, 2, 3, 4)))
-
 
 
 MORE_LIES = {

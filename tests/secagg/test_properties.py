@@ -51,9 +51,7 @@ def test_exact_sum_or_typed_abort(cohort):
         for site in sites
     }
     try:
-        session = EpochSession(
-            sites, 2, seeded_entropy(seed), wishes=wishes, policy=LENIENT, silent_at_setup=setup
-        )
+        session = EpochSession(sites, 2, seeded_entropy(seed), wishes=wishes, policy=LENIENT, silent_at_setup=setup)
     except Abandoned as abort:
         assert abort.reason is Code.TOO_FEW_READY
         return

@@ -296,5 +296,3 @@ def test_every_code_has_a_scenario_a_reason_and_a_place():
     sentences = {name: row for rows in kinds for name, row in rows.items()}
     assert set(sentences) == set(Code)
     assert all(set(row) == {"what", "cause", "remedy"} for row in sentences.values())
-
-

@@ -215,7 +215,11 @@ def test_hashed_columns_are_refused_by_name() -> None:
     random = np.random.default_rng(0)
     table = pandas.DataFrame({"town": random.choice(["a", "b", "c"], 400), "age": random.uniform(0, 90, 400)})
     fitted = DPGBDTClassifier(
-        bounds={"age": (0, 90), "town": "private"}, classes=[0, 1], n_records=400, n_trees=5, interaction_size=1,
+        bounds={"age": (0, 90), "town": "private"},
+        classes=[0, 1],
+        n_records=400,
+        n_trees=5,
+        interaction_size=1,
         random_state=0,
     )
     model = fitted.fit(table, random.integers(0, 2, 400)).model_

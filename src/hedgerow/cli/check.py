@@ -46,9 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "n_rows": found.n_rows,
                 "left_out": found.unfit,
                 "ignored": found.ignored,
-                "columns": [
-                    {**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns
-                ],
+                "columns": [{**dataclasses.asdict(column), "findings": column.findings()} for column in found.columns],
             }
         )
         return

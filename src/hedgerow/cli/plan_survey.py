@@ -168,9 +168,7 @@ def sites_in(session: RunSession) -> list[str]:
     return sorted({site for survivors in session.run.survivors for site in survivors})
 
 
-def _print(
-    arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession, asked: OpenPlan
-) -> None:
+def _print(arguments: argparse.Namespace, plan: Plan, outcome: Outcome, session: RunSession, asked: OpenPlan) -> None:
     sites = sites_in(session)
     cost = outcome.report.epsilon
     if arguments.json:

@@ -220,9 +220,7 @@ def _lines(rows: Sequence[tuple[str, Noisy]], top: float, title: str) -> str:
 
 def _svg(content: str, height: int, title: str, axis: int | None = None) -> str:
     line = "" if axis is None else f'<line class="axis" x1="0" x2="{WIDTH}" y1="{axis}" y2="{axis}"/>'
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">{line}{content}</svg>'
-    )
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">{line}{content}</svg>'
 
 
 def _rates(found: TableStatistics) -> str:

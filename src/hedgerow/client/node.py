@@ -193,9 +193,7 @@ class Node:
         self._noise = noise or SystemNoise(os.urandom)
         loss, draw = settings.loss(plan), (sampling or SystemSampling(os.urandom)).draw
         records = _with_scores(data, loss.n_outputs)
-        self.held = TrainingSite(
-            plan, records, n_threads, loss=loss, linear_loss=settings.linear_loss(plan), draw=draw
-        )
+        self.held = TrainingSite(plan, records, n_threads, loss=loss, linear_loss=settings.linear_loss(plan), draw=draw)
         self._ensemble_size = 0
         self._fitted: list[FittedTrees] = []
         self._arrivals: ArrivalsOfRun | None = None

@@ -67,9 +67,7 @@ class NodeRun:
         origin: digest of the epoch whose nonces seed the trees, and the seed; no other is taken in this run.
     """
 
-    def __init__(
-        self, setup: NodeSetup, files: tuple[NodeStore, BudgetBook], stored: StoredRun, node: Answers
-    ) -> None:
+    def __init__(self, setup: NodeSetup, files: tuple[NodeStore, BudgetBook], stored: StoredRun, node: Answers) -> None:
         self._setup, (self._store, self._book), self.node = setup, files, node
         self._context = NodeContext(setup.identity, setup.roster, setup.policy.secure_sums)
         self.run_id, self.task = stored.run_id, stored.task

@@ -456,9 +456,7 @@ def _value_at(typed: Any, index: int) -> object:
     return value
 
 
-def _error_of_cell(
-    place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]
-) -> DataError:
+def _error_of_cell(place: Place, index: int, typed: Any, otherwise: Callable[[str, object], DataError]) -> DataError:
     """That the cell's bytes are not UTF-8, or what the caller says of its value."""
     value = typed[index]
     if isinstance(typed, pa.Array):

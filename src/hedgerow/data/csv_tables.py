@@ -54,9 +54,7 @@ class CsvTable:
         """See `Table.names`."""
         return list(_csv_header(self._file, self._declared).names)
 
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         header = _csv_header(self._file, self._declared)
         require_columns(self.source, names, header.names)

@@ -222,9 +222,7 @@ class _Counted:
             low, high = (item.min, item.max) if isinstance(item, Feature) else item.bounds
             is_date = isinstance(item, Feature) and item.is_date
             layout = item.format if isinstance(item, Feature) else None
-            numbers = (
-                encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
-            )
+            numbers = encoders.days(column, layout, place, unfit) if is_date else encoders.numbers(column, place, unfit)
             missing = np.isnan(numbers) & ~bad
             found.n_missing += int(np.count_nonzero(missing))
             good = numbers[~missing & ~bad]
@@ -282,4 +280,3 @@ def _decodable(column: Any) -> Any:
     if not isinstance(column, pa.Array) or not pa.types.is_binary(column.type):
         return column
     return pa.array([None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()])
-

@@ -35,9 +35,7 @@ class ParquetTable:
         with _parquet_errors(self.source):
             return [name.strip() for name in arrow_parquet.read_schema(self._file).names]
 
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`."""
         require_columns(self.source, names, self.names())
         batches = _parquet_batches(self._file, names, chunk_rows)

@@ -27,7 +27,6 @@ Location = str | os.PathLike[str]
 """A path, or a URL."""
 
 
-
 @dataclass(frozen=True)
 class AdaptedLocation(os.PathLike[str]):
     """A place with how its site writes tables, which all that is read from there goes through; see `adapted`."""

@@ -71,9 +71,7 @@ class TypedQuery(_Query, ABC):
         with self._asked(1) as reader:
             return [name.strip() for name in reader.schema.names]
 
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`.
 
         Raises:
@@ -115,9 +113,7 @@ class SqlTable(_Query):
         with self._asked() as result:
             return [str(name).strip() for name in result.keys()]
 
-    def batches(
-        self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None
-    ) -> Iterator[tuple[Any, ...]]:
+    def batches(self, names: Sequence[str], chunk_rows: int, left_out: RowsLeftOut | None) -> Iterator[tuple[Any, ...]]:
         """See `Table.batches`: lists of what the driver gives.
 
         Raises:

@@ -657,9 +657,7 @@ class PrivateTrees(BaseEstimator):
                 "federation": {"secure_aggregation": start.is_masked},
                 "label": label,
                 "features": declared_features(table, names, declaration, start.found),
-                "prepared": prepared_tables(
-                    start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)
-                ),
+                "prepared": prepared_tables(start.ledger, unit.get("unit", "record"), unit.get("max_rows_per_unit", 1)),
             }
         )
 

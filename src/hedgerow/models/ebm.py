@@ -42,9 +42,7 @@ HISTOGRAM_BINS = 20
 _LINKS = {"logistic": "logit", "softmax": "mlogit", "identity": "identity", "log": "log"}
 
 
-def to_ebm(
-    plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float64]] | None = None
-) -> dict[str, Any]:
+def to_ebm(plan: Plan, ensemble: Ensemble, deviations: Sequence[NDArray[np.float64]] | None = None) -> dict[str, Any]:
     """The model as the JSON object that InterpretML reads.
 
     Args:
@@ -145,9 +143,7 @@ def _histogram(shape: Shape, low: float, high: float) -> list[float]:
     return [float(shape.density[-1]), *shares.tolist(), 0.0]
 
 
-def _term(
-    feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape
-) -> dict[str, Any]:
+def _term(feature: Feature, table: NDArray[np.float64], spread: NDArray[np.float64], shape: Shape) -> dict[str, Any]:
     """One feature's table in their order: missing, cells or categories, and last what is unknown."""
     missing = len(table) - 1
     # Not a number at all: for us that is an error, so it may as well be missing.

@@ -249,9 +249,7 @@ class _Graph:
             graph, opset_imports=versions, ir_version=IR_VERSION, producer_name="hedgerow", producer_version=__version__
         )
         features = json.dumps(list(plan.feature_names))
-        helper.set_model_props(
-            model, {"label": plan.label.name, "features": features, "plan_digest": plan.digest}
-        )
+        helper.set_model_props(model, {"label": plan.label.name, "features": features, "plan_digest": plan.digest})
         self._onnx.checker.check_model(model)
         return model
 

@@ -109,9 +109,7 @@ class OpenPlan:
     def trial(self) -> Plan:
         """The plan with something in each gap: everything else about it is as it will be. PlanError."""
         table = _copy(self.table)
-        table["features"] = [
-            {**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else item for item in table["features"]
-        ]
+        table["features"] = [{**item, **_TRIAL_BOUNDS} if _lacks_bounds(item) else item for item in table["features"]]
         label, privacy = table.get("label", {}), table.get("privacy", {})
         if label.get("type") in ("binary", "multiclass"):
             if _lacks_classes(label):

@@ -215,9 +215,7 @@ def declared_column(feature: Feature) -> AskedColumn:
     bounds = None
     if feature.min is not None and feature.max is not None and feature.min < feature.max:
         bounds = feature.min, feature.max
-    return AskedColumn(
-        feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format
-    )
+    return AskedColumn(feature.name, "number", bounds, feature.integer, is_date=feature.is_date, layout=feature.format)
 
 
 def _lacks_bounds(item: Mapping[str, Any]) -> bool:
