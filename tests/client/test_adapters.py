@@ -106,6 +106,77 @@ def test_train_and_check_read_through_a_sites_file(
     assert (age["n_missing"], age["n_above"], sex["n_unlisted"]) == (1, 0, 0)
 
 
+def test_every_command_reads_through_a_sites_file(
+    write_file: WriteFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same rows in two codings have the same predictions, scores, noised scores, statistics and drafts."""
+    plan = str(write_file("plan.toml", PLAN))
+    places = [tmp_path / "own" / "site.csv", tmp_path / "shared" / "site.csv"]
+    for place, content in zip(places, (SITE.encode("cp1252"), SHARED.encode()), strict=True):
+        place.parent.mkdir()
+        place.write_bytes(content)
+    own, shared = places
+    file, model = str(write_file("site.toml", ADAPTER)), str(tmp_path / "model.json")
+    assert main(["train", plan, "--site", f"x={shared}", "--out", model, "--seed", "1"]) == 0
+
+    def said(*given: str) -> str:
+        capsys.readouterr()
+        assert main(list(given)) == 0
+        return capsys.readouterr().out.replace(str(own), "TABLE").replace(str(shared), "TABLE")
+
+    for command in (
+        ["predict", model, "TABLE", "--proba"],
+        ["evaluate", model, "TABLE", "--json"],
+        ["survey", "TABLE", "--epsilon", "9", "--label", "ill", "--seed", "3", "--json"],
+        ["plan", "init", "TABLE", "--label", "ill", "--bounds-are-public"],
+    ):
+        table = command.index("TABLE")
+        through = [*command[:table], str(own), *command[table + 1 :], "--adapter", file]
+        assert said(*through) == said(*command[:table], str(shared), *command[table + 1 :]), command
+    noised = []
+    for number, given in enumerate(
+        ([f"x={own}", "--adapter", f"x={file}"], [f"x={own}", "--adapter", file], [f"x={shared}"])
+    ):
+        out, more = str(tmp_path / f"{number}.json"), ["--epsilon", "1", "--seed", "4", "--site", *given]
+        said("evaluate", model, "--federated", "--out", out, *more)
+        noised.append(Path(out).read_bytes())
+    assert noised[0] == noised[1] == noised[2]
+
+
+def test_what_a_survey_says_to_type_reads_through_the_same_file(
+    write_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan that a survey drafts is by the plan's names: the training that it suggests has to read by them too."""
+    write_file("own.csv", SITE.encode("cp1252"))
+    write_file("site.toml", ADAPTER)
+    # Short names: long ones are broken over lines.
+    monkeypatch.chdir(tmp_path)
+    given = ["survey", "own.csv", "--adapter", "site.toml", "--label", "ill", "--epsilon", "900", "--seed", "3"]
+    assert main([*given, "--out", "found"]) == 0
+    suggested = capsys.readouterr().err.partition("hedgerow train ")[2].split()
+    assert main(["train", *suggested]) == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["evaluate", "model.json", "--federated", "--roster", "r", "--identity", "i", "--epsilon", "1"],
+        ["survey", "--federated", "--roster", "r", "--identity", "i", "--epsilon", "1", "--out", "o", "--schema=PLAN"],
+        ["plan", "init", "PLAN", "--federated", "--roster", "r", "--identity", "i", "--out", "o"],
+    ],
+)
+def test_an_adapter_without_a_table_is_refused(
+    given: list[str], write_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Where sites read their own tables, a file that nobody would use is not taken as if it counted."""
+    monkeypatch.chdir(tmp_path)
+    plan = str(write_file("plan.toml", PLAN))
+    file = str(write_file("site.toml", ADAPTER))
+    assert main([*(each.replace("PLAN", plan) for each in given), "--adapter", file]) == 2
+    assert "(adapter-no-table, exit code 2)" in capsys.readouterr().err
+
+
 def test_names_and_types_are_those_of_the_plan(write_file: WriteFile) -> None:
     """A column that another one takes the name of is hidden, and two may change places."""
     place = write_file("a.csv", b"age,days,sex\n1,2,M\n")

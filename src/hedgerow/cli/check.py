@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hedgerow.cli.inputs import read_plan
+from hedgerow.cli.inputs import adapted_table, read_plan
 from hedgerow.cli.output import note, print_facts, print_json, wrapped
 from hedgerow.client.policy import Policy
-from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.codings import counted, renames
 from hedgerow.data.fit import ColumnFit, TableFit, table_fit
-from hedgerow.data.sources import Location, adapted, column_names, is_url
+from hedgerow.data.sources import Location, column_names, is_url
 from hedgerow.data.units import MANY, needed_columns
 from hedgerow.plan.fields import shown
 from hedgerow.plan.plan import Plan
@@ -33,8 +32,7 @@ _MOST_LINES = 12
 def run(arguments: argparse.Namespace) -> None:
     """Print one line a column, then what its owner should look at, and what would mend it."""
     plan = read_plan(arguments.plan)
-    own = PLAIN if arguments.adapter is None else read_adapter(arguments.adapter)
-    place = adapted(arguments.data, own)
+    place = adapted_table(arguments.data, arguments.adapter)
     if not arguments.json:
         _note_renames(place, plan)
     found = table_fit(place, plan)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.cli.inputs import check_can_write, listed, named_sites, picture_file
+from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, picture_file
 from hedgerow.cli.output import number, print_facts, print_json, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.train import read_sites
@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
         _run_federated(arguments)
         return
     _check_plain(arguments)
+    (table,) = adapted_sites({arguments.data: arguments.data}, arguments.adapters).values()
     model = Model.load(arguments.model)
     with status(f"Predicting {Path(arguments.data).name}", quiet=arguments.json):
-        scores = evaluate(model, read_records(arguments.data, model.plan, with_unit=False))
+        scores = evaluate(model, read_records(table, model.plan, with_unit=False))
     if arguments.json:
         print_json({"model": arguments.model, "data": arguments.data, **scores})
         return
@@ -101,7 +102,8 @@ def _run_federated(arguments: argparse.Namespace) -> None:
     noise: NoiseSource = SystemNoise(os.urandom) if arguments.seed is None else SeededNoise(arguments.seed)
     if arguments.roster is None:
         require_room(out, model)
-        rows = read_sites(named_sites(arguments.sites), model.plan, quiet=arguments.json, strict=arguments.strict)
+        tables = adapted_sites(named_sites(arguments.sites), arguments.adapters)
+        rows = read_sites(tables, model.plan, quiet=arguments.json, strict=arguments.strict)
         with status("Evaluating", quiet=arguments.json), use_threads(available_threads()) as n_threads:
             found = evaluate_federated(
                 model, rows, epsilon=arguments.epsilon, delta=arguments.delta, noise=noise, n_threads=n_threads
@@ -171,6 +173,8 @@ def _check_federated(arguments: argparse.Namespace) -> None:
     over_network = arguments.roster is not None
     if over_network and arguments.sites:
         raise UsageError("usage-site-and-roster")
+    if over_network:
+        adapted_sites({}, arguments.adapters)
     if arguments.noise is not None and not over_network:
         raise UsageError("usage-noise")
     missing = "--identity" if over_network and arguments.identity is None else ""

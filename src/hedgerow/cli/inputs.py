@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hedgerow.client.policy import Policy, parse_policy
 from hedgerow.crypto.identity import Identity
@@ -13,6 +14,9 @@ from hedgerow.errors import EnvironmentFault, PlanError, UsageError
 from hedgerow.plan.plan import Plan, parse_plan
 from hedgerow.secagg.messages import Roster, Site
 from hedgerow.transport.identities import PinnedRoster, PrivateIdentity
+
+if TYPE_CHECKING:
+    from hedgerow.data.sources import Location
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -51,12 +55,42 @@ def named_sites(arguments: Sequence[str]) -> dict[str, str]:
     return sites
 
 
+def adapted_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
+    """Each site's table, by its name, to be read as its site writes it.
+
+    Args: given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
+
+    Raises:
+        UsageError: a file is no adapter, a site has one already, or there is no table.
+    """
+    # Not at the top: commands without a table need no pyarrow.
+    from hedgerow.data.adapters import PLAIN, read_adapter
+    from hedgerow.data.sources import adapted
+
+    files: dict[str, str] = {}
+    for argument in given:
+        name, equals, path = argument.partition("=")
+        name, path = (name, path) if equals and name in tables else ("", argument)
+        if not tables:
+            raise UsageError("adapter-no-table", argument=argument)
+        if name in files:
+            raise UsageError("adapter-twice", argument=argument)
+        files[name] = path
+    own = {name: read_adapter(path) for name, path in files.items()}
+    return {name: adapted(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
+
+
+def adapted_table(place: str, file: str | None) -> Location:
+    """One site's table, to be read as the site's own file says, if one is given; raises UsageError."""
+    return adapted_sites({"": place}, [] if file is None else [file])[""]
+
+
 def _site(argument: str) -> tuple[str, str]:
     name, equals, place = argument.partition("=")
     # Behind a "#" stands what is declared about a file, or a query.
     if equals and name and not {os.sep, "#"} & set(name) and place and not Path(argument).exists():
         return name, place
-    # Not at the top: commands without a table need no pyarrow.
+    # Not at the top, as above.
     from hedgerow.data.sources import ending_of, file_of, is_url
 
     if is_url(argument):

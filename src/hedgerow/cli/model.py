@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from hedgerow.cli.inputs import check_can_write, picture_file
+from hedgerow.cli.inputs import adapted_table, check_can_write, picture_file
 from hedgerow.cli.output import note, print_json, warn, wrapped
-from hedgerow.data.sources import read_records
+from hedgerow.data.sources import Location, read_records
 from hedgerow.errors import ModelError
 from hedgerow.models.model import Model
 from hedgerow.models.plots import plot_shapes
@@ -72,7 +72,7 @@ def predict(arguments: argparse.Namespace) -> None:
     out = None if arguments.out is None else check_can_write(arguments.out)
     model = Model.load(arguments.model)
     header = _header(model, arguments.proba)
-    chunks = _predictions(model, arguments.data, arguments.proba)
+    chunks = _predictions(model, adapted_table(arguments.data, arguments.adapter), arguments.proba)
     if arguments.json and out is None:
         rows = [row if arguments.proba else row[0] for chunk in chunks for row in chunk]
         print_json({"columns": header, "predictions": rows})
@@ -98,8 +98,8 @@ def _header(model: Model, proba: bool) -> list[str]:
     return [f"probability_{name}" for name in model.plan.label.classes]
 
 
-def _predictions(model: Model, path: str, proba: bool) -> Iterator[Rows]:
-    for records in read_records(path, model.plan, with_label=False):
+def _predictions(model: Model, table: Location, proba: bool) -> Iterator[Rows]:
+    for records in read_records(table, model.plan, with_label=False):
         codes = model.ensemble.grid.encode(records.features)
         if proba:
             yield model.predict_proba_codes(codes).tolist()

@@ -107,6 +107,13 @@ _SEED: dict[str, Any] = {
 _CONSOLE: dict[str, Any] = {
     "metavar": "[HOST:]PORT", "help": "show the run on a page for the browser, on 127.0.0.1 unless a host is given",
 }  # fmt: skip
+_ADAPTER: dict[str, Any] = {
+    "metavar": "FILE", "help": "how this site writes its table: a policy, or another file with [data] (docs/data.md)",
+}  # fmt: skip
+_ADAPTERS: dict[str, Any] = {
+    "action": "append", "default": [], "dest": "adapters", "metavar": "[NAME=]FILE",
+    "help": "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat",
+}  # fmt: skip
 _ROSTER: dict[str, Any] = {"metavar": "ROSTER", "help": "who takes part, and by which keys"}
 _HUB_IDENTITY: dict[str, Any] = {"metavar": "FILE", "help": "the coordinator's .private.json"}
 _CONNECT: dict[str, Any] = {"required": True, "metavar": "HOST:PORT", "help": "the coordinator"}
@@ -189,8 +196,7 @@ def _add_local(commands: Any) -> None:
     add = _command(commands, "check", "hedgerow.cli.check:run", text)
     add("plan", **_PLAN)
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file, or a database's URL with # and a query")
-    text = "how this site writes its table: a policy, or another file with a [data] table (docs/data.md)"
-    add("--adapter", metavar="FILE", help=text)
+    add("--adapter", **_ADAPTER)
     add("--json", **_JSON)
     _add_survey(commands)
     text = "train over sites whose tables are all on this machine"
@@ -198,8 +204,7 @@ def _add_local(commands: Any) -> None:
     add("plan", **_PLAN)
     text = "one site's table, a file or a URL (a database's with # and a query); repeat"
     add("--site", action="append", required=True, dest="sites", metavar="[NAME=]TABLE", help=text)
-    text = "how a site writes its table: a policy, or a file with a [data] table; without NAME: every site; repeat"
-    add("--adapter", action="append", default=[], dest="adapters", metavar="[NAME=]FILE", help=text)
+    add("--adapter", **_ADAPTERS)
     add("--out", metavar="MODEL", help="the model file to write (default: a new model.json)")
     add("--seed", **_SEED)
     add("--no-secagg", action="store_true", help="add the sites' sums in the clear: faster with many sites, same trees")
@@ -215,6 +220,7 @@ def _add_survey(commands: Any) -> None:
     text = "a .csv, .csv.gz or .parquet file, or a database's URL with a query; with --federated only its header"
     add("data", metavar="DATA", nargs="?", help=text)
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="one site's table instead; repeat")
+    add("--adapter", **_ADAPTERS)
     add("--epsilon", type=_above_zero, required=True, metavar="E", help="what all these statistics may cost")
     add("--delta", type=float, default=1e-6, metavar="D", help="the chance that the promise fails (%(default)s)")
     text = "show the shares of this column's classes by bin of each other, and draft a plan that predicts it"
@@ -241,6 +247,7 @@ def _add_plan(actions: Any) -> None:
     add = _command(actions, "init", "hedgerow.cli.plan:init", "draft a commented plan from a table's header")
     command: argparse.ArgumentParser = actions.choices["init"]
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; with --federated also a plan with gaps, .toml")
+    add("--adapter", **_ADAPTER)
     add("--label", metavar="COLUMN", help="the column to be predicted")
     text = "a code book: a CSV with the columns name,type,min,max,categories,unit, or REDCap's data dictionary"
     add("--codebook", metavar="CSV", help=text)
@@ -284,6 +291,7 @@ def _add_evaluate(commands: Any) -> None:
     command: argparse.ArgumentParser = commands.choices["evaluate"]
     add("model", metavar="MODEL")
     add("data", metavar="DATA", nargs="?", help="a .csv, .csv.gz or .parquet file with labels")
+    add("--adapter", **_ADAPTERS)
     add = command.add_argument_group("over sites that may not show their rows").add_argument
     add("--federated", action="store_true", help="add noise, and charge it to the model's account")
     add("--site", action="append", dest="sites", metavar="[NAME=]TABLE", help="held-out rows; repeat")
@@ -304,6 +312,7 @@ def _add_model(commands: Any) -> None:
     add = _command(commands, "predict", "hedgerow.cli.model:predict", "predict each row of a table")
     add("model", metavar="MODEL")
     add("data", metavar="DATA", help="a .csv, .csv.gz or .parquet file; labels are not needed")
+    add("--adapter", **_ADAPTER)
     add("--proba", action="store_true", help="one probability per class instead of the class")
     add("--out", metavar="FILE", help="CSV file to write (default: print it)")
     add("--json", **_JSON)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.inputs import new_file, read_plan
+from hedgerow.cli.inputs import adapted_table, new_file, read_plan
 from hedgerow.cli.output import note, print_facts, typed, wrapped
 from hedgerow.cli.survey import private_draft
 from hedgerow.data.codebook import read_codebook
@@ -31,7 +31,7 @@ def init(arguments: argparse.Namespace) -> None:
         _write(private_draft(arguments), out)
         return
     text = draft_plan(
-        arguments.data,
+        adapted_table(arguments.data, arguments.adapter),
         arguments.label,
         bounds_are_public=arguments.bounds_are_public,
         epsilon=arguments.epsilon,

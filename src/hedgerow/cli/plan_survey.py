@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hedgerow.cli.inputs import check_can_write, listed, read_text
+from hedgerow.cli.inputs import adapted_sites, adapted_table, check_can_write, listed, read_text
 from hedgerow.cli.output import note, number, print_facts, print_json, typed, warn_seeded
 from hedgerow.errors import HedgerowError, UsageError
 from hedgerow.methods.tasks import SurveyTask, TrainingTask
@@ -102,10 +102,11 @@ def plan_found_by(asked: OpenPlan, outcome: Outcome) -> Plan:
 def open_plan_of(arguments: argparse.Namespace) -> OpenPlan:
     """What is asked for: a TOML file's plan with its gaps, or all columns of a table's header as numbers."""
     if arguments.data.lower().endswith(".toml"):
+        adapted_sites({}, [] if arguments.adapter is None else [arguments.adapter])
         return parse_open_plan(read_text(arguments.data))
     from hedgerow.data.sources import column_names
 
-    names = column_names(arguments.data)
+    names = column_names(adapted_table(arguments.data, arguments.adapter))
     if arguments.label is None:
         raise UsageError("usage-survey-missing", missing="--label")
     if arguments.epsilon is None:

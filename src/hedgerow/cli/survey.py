@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hedgerow.cli.inputs import listed, named_sites, new_file, output_folder, read_text
+from hedgerow.cli.inputs import adapted_sites, listed, named_sites, new_file, output_folder, read_text
 from hedgerow.cli.output import WIDEST, json_text, note, print_facts, print_json, typed, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import status
 from hedgerow.cli.survey_page import page_of
@@ -98,6 +98,7 @@ def private_draft(arguments: argparse.Namespace) -> str:
     if arguments.epsilon is None or declares:
         raise UsageError("survey-private-epsilon")
     arguments.sites, arguments.schema, arguments.without = None, None, []
+    arguments.adapters = [] if arguments.adapter is None else [arguments.adapter]
     arguments.seed, arguments.json, arguments.unit, arguments.max_rows_per_unit = None, False, None, None
     arguments.delta = 1e-6 if arguments.delta is None else arguments.delta
     found, _ = _over_tables(arguments, None)
@@ -112,7 +113,7 @@ def _over_tables(arguments: argparse.Namespace, folder: Path | None) -> tuple[Ta
     if folder is not None and arguments.label:
         # Before anything is spent: an earlier plan's account is another one, and somebody may have corrected it.
         new_file(str(folder / _PLAN))
-    places = named_sites(arguments.sites or [arguments.data])
+    places = adapted_sites(named_sites(arguments.sites or [arguments.data]), arguments.adapters)
     schema, without = _known(arguments, column_names(next(iter(places.values()))))
     with status("Reading", quiet=arguments.json):
         tables = read_site_tables(places, schema, without, arguments.unit or "record")
@@ -131,14 +132,15 @@ def _over_nodes(arguments: argparse.Namespace) -> tuple[TableSurvey, list[str]]:
     from hedgerow.cli.coordinator import serve
     from hedgerow.cli.plan_survey import StatisticsFolder, sites_in
 
-    schema, without = _known(arguments, None if arguments.data is None else column_names(arguments.data))
+    given = adapted_sites({} if arguments.data is None else {"": arguments.data}, arguments.adapters)
+    schema, without = _known(arguments, column_names(given[""]) if given else None)
     if arguments.unit is not None:
         without.append(arguments.unit)
-    if arguments.data is None:
-        columns = tuple(own for name, own in schema.items() if name not in without)
-    else:
-        columns, unread = columns_of({"": arguments.data}, schema, without)
+    if given:
+        columns, unread = columns_of(given, schema, without)
         _say_unread(unread)
+    else:
+        columns = tuple(own for name, own in schema.items() if name not in without)
     if not columns:
         raise UsageError("survey-no-columns")
     asked, noise = _open_table(arguments, columns), _noise(arguments)
@@ -364,8 +366,9 @@ def _say_what_next(
         return
     print_facts([(name, str(path)) for name, path in files.items()])
     if plan is not None:
-        parties = " ".join(f"--site {shlex.quote(each)}" for each in arguments.sites or [arguments.data])
-        command = f"train {files[_PLAN]} {parties}"
+        parties = [f"--site {shlex.quote(each)}" for each in arguments.sites or [arguments.data]]
+        parties += [f"--adapter {shlex.quote(each)}" for each in arguments.adapters]
+        command = f"train {files[_PLAN]} {' '.join(parties)}"
         if arguments.federated:
             command = f"coordinator {files[_PLAN]} --roster {arguments.roster} --identity {arguments.identity}"
         epsilon = usual_epsilon(found.report) if arguments.train_epsilon is None else arguments.train_epsilon

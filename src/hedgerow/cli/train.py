@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from hedgerow.cli.inputs import check_can_write, listed, named_sites, read_plan
+from hedgerow.cli.inputs import adapted_sites, check_can_write, listed, named_sites, read_plan
 from hedgerow.cli.output import note, print_facts, print_json, warn, warn_seeded, wrapped
 from hedgerow.cli.progress import TrainingProgress, status
 from hedgerow.client.node import seeded_samplings
-from hedgerow.data.adapters import PLAIN, read_adapter
 from hedgerow.data.site_data import SiteData, bounded_sites, read_site_rows
-from hedgerow.data.sources import Location, adapted, is_url
-from hedgerow.errors import UsageError
+from hedgerow.data.sources import Location, is_url
 from hedgerow.local.training import check_sites, train, without_secure_aggregation
 from hedgerow.methods.registry import resolve
 from hedgerow.models.model import Model, require_room, save_unless_kept
@@ -24,25 +22,6 @@ from hedgerow.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 from hedgerow.threads import available_threads, use_threads
 
 Sites = Mapping[str, SiteData]
-
-
-def adapted_sites(tables: Mapping[str, str], given: Sequence[str]) -> dict[str, Location]:
-    """Each site's table, to be read as its site writes it.
-
-    Args: given: `[NAME=]FILE` arguments; one without a name is for the sites that have none of their own.
-
-    Raises:
-        UsageError: a file is no adapter, or names a site that is not there or has one already.
-    """
-    files: dict[str, str] = {}
-    for argument in given:
-        name, equals, path = argument.partition("=")
-        name, path = (name, path) if equals and name in tables else ("", argument)
-        if name in files:
-            raise UsageError("adapter-twice", argument=argument)
-        files[name] = path
-    own = {name: read_adapter(path) for name, path in files.items()}
-    return {name: adapted(place, own.get(name, own.get("", PLAIN))) for name, place in tables.items()}
 
 
 def read_sites(tables: Mapping[str, Location], plan: Plan, *, quiet: bool, strict: bool = False) -> Sites:

@@ -195,15 +195,16 @@ def draft_plan(
     names = column_names(path)
     for name in names:
         if name and names.count(name) > 1:
-            raise DataError("data-duplicate-column", source=path, column=name)
+            raise DataError("data-duplicate-column", source=os.fspath(path), column=name)
     if label not in names:
-        raise DataError("data-no-label-column", source=path, missing=repr(label), present=listed(names))
+        missing, present = repr(label), listed(names)
+        raise DataError("data-no-label-column", source=os.fspath(path), missing=missing, present=present)
     usable = [name for name in names if _is_usable(name)]
     summaries, book = summarise(path, usable), codebook or {}
     outcome = summaries.pop(label)
     identifiers = [name for name in summaries if _is_identifier(name, book)]
     if len(summaries) == len(identifiers):
-        raise UsageError("usage-no-features", path=path, label=label)
+        raise UsageError("usage-no-features", path=os.fspath(path), label=label)
     sections = [
         _top(bounds_are_public),
         _privacy(epsilon, delta, n_records, next(iter(identifiers), "person_id")),

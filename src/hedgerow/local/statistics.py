@@ -10,7 +10,7 @@ from typing import Any
 from hedgerow.data.codebook import Entry
 from hedgerow.data.drafts import plan_toml
 from hedgerow.data.raw_tables import RawTable, bounded_tables, read_raw, types_of
-from hedgerow.data.sources import opened
+from hedgerow.data.sources import Location, opened
 from hedgerow.data.tables import require_columns
 from hedgerow.data.units import RowsLeftOut
 from hedgerow.errors import UsageError
@@ -62,7 +62,10 @@ class TableSurvey:
 
 
 def read_site_tables(
-    tables: Mapping[str, str], schema: Mapping[str, AskedColumn], without: Sequence[str] = (), unit: str = "record"
+    tables: Mapping[str, Location],
+    schema: Mapping[str, AskedColumn],
+    without: Sequence[str] = (),
+    unit: str = "record",
 ) -> SiteTables:
     """Read the tables of all sites, by name; the columns are those of the first one, but for those to be left out.
 
@@ -82,7 +85,7 @@ def read_site_tables(
 
 
 def columns_of(
-    tables: Mapping[str, str], schema: Mapping[str, AskedColumn], without: Sequence[str]
+    tables: Mapping[str, Location], schema: Mapping[str, AskedColumn], without: Sequence[str]
 ) -> tuple[tuple[AskedColumn, ...], tuple[str, ...]]:
     """What is known of each column by the headers alone, and the columns of types that Hedgerow does not read.
 
