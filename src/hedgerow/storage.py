@@ -109,14 +109,14 @@ class Database:
                 execute(sql, values)
 
     @contextmanager
-    def transaction(self) -> Iterator[Callable[[str, tuple[Any, ...]], object]]:
+    def transaction(self, *, is_kept: bool = True) -> Iterator[Callable[[str, tuple[Any, ...]], object]]:
         """No one else writes to the file from here on; what was executed is on the disk when the block ends, or, when
-        it raises, undone.
+        it raises or unless `is_kept`, undone.
         """
         try:
             self._connection.execute("begin immediate")
             yield self._connection.execute
-            self._connection.execute("commit")
+            self._connection.execute("commit" if is_kept else "rollback")
         except sqlite3.Error as fault:
             raise _fault_of(self.path, fault) from fault
         finally:

@@ -73,7 +73,7 @@ def test_a_node_waits_no_longer_than_it_may(federate: Builder) -> None:
     with pytest.raises(AggregationError) as ended:
         run_node(session, uplink, uplink.clock, 1.7)
     assert ended.value.code == "coordinator-silent"
-    assert uplink.waits == [pytest.approx(wait) for wait in (1.7, 1.7, 1.1, 0.5)]
+    assert uplink.waits == [pytest.approx(wait) for wait in (1.0, 1.0, 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("echo", [False, True])

@@ -66,6 +66,7 @@ _SAID = {
     RunEventKind.JOINED: "is connected",
     RunEventKind.LEFT: "is gone",
     RunEventKind.READY: "is ready",
+    RunEventKind.DEFERRED: "asks its owner first",
     RunEventKind.REFUSED: "refuses",
     RunEventKind.SILENT: "does not answer",
     RunEventKind.COMPLAINT: "sent what cannot be used",

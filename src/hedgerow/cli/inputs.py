@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,6 +142,11 @@ def picture_file(path: str) -> Path:
     if file.suffix.lower() not in _PICTURES:
         raise UsageError("picture-format", path=file, endings=", ".join(_PICTURES))
     return file
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked, and types the answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from hedgerow.cli import check, monitor, node, privacy
-from hedgerow.cli.inputs import read_policy, read_text
+from hedgerow.cli.inputs import is_terminal, read_policy, read_text
 from hedgerow.cli.output import note, print_facts
 from hedgerow.cli.parser import build_parser
 from hedgerow.cli.study import policy_of
@@ -146,7 +145,7 @@ def _name_of(table: str) -> str:
 
 
 def _says_yes(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not is_terminal():
         raise UsageError("usage-yes")
     return input(f"{question} [yes/no] ").strip().lower() in ("y", "yes")
 
@@ -206,7 +205,7 @@ def _compare(invitation: Invitation, notes: Notebook) -> None:
     if notes.read("confirmed") is not None:
         return
     note(f"Call the operator of {invitation.study} at a number that you knew before. Each reads the other the words.")
-    if sys.stdin is not None and sys.stdin.isatty():
+    if is_terminal():
         if not _says_yes("Are all four the same, in the same order?"):
             notes.write(refused=b"1")
             raise UsageError("words-differ", name=invitation.party)

@@ -193,16 +193,18 @@ PHASE_WORDS = {
 STATE_MARKS = {
     SiteState.ABSENT: ("·", "dim"),
     SiteState.CONNECTED: ("○", "yellow"),
+    SiteState.ASKING: ("○", "yellow"),
     SiteState.READY: ("●", "green"),
     SiteState.REFUSED: ("✕", "red"),
     SiteState.SILENT: ("?", "yellow"),
     SiteState.LEFT: ("✕", "red"),
     SiteState.DONE: ("✓", "green"),
 }
-CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.DONE}
+CALM = {SiteState.READY, SiteState.CONNECTED, SiteState.ASKING, SiteState.DONE}
 EVENT_WORDS = {
     "joined": ("connected", ""),
     "left": ("is gone", "red"),
+    "deferred": ("asks its owner first", "yellow"),
     "ready": ("is ready", "green"),
     "refused": ("refuses", "red"),
     "silent": ("does not answer", "yellow"),

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hedgerow.cli.approve import AtTheNode
 from hedgerow.cli.check import look
 from hedgerow.cli.evaluate import score_facts
 from hedgerow.cli.inputs import address_of, read_plan, read_policy, signing_key, signing_roster
@@ -254,7 +255,7 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
             try:
                 if not arguments.json:
                     note(f"{name}: dialling {address} with {_agreed(plan, pinned)}.")
-                result = _taken_part(session, uplink, pinned, quiet=arguments.json)
+                result = _taken_part(session, uplink, pinned, AtTheNode(store.desk, folder), quiet=arguments.json)
             finally:
                 uplink.close()
             _print(arguments, name, result, book, policy)
@@ -267,12 +268,12 @@ def run(arguments: argparse.Namespace) -> Ensemble | Evaluation | Found:
 
 
 def _taken_part(
-    session: NodeSession, uplink: Uplink, pinned: PinnedRoster, *, quiet: bool
+    session: NodeSession, uplink: Uplink, pinned: PinnedRoster, asked: AtTheNode, *, quiet: bool
 ) -> Ensemble | Evaluation | Found:
     """Take part until the run is over; raises as `run_node`."""
     observer = None if quiet else ConnectionNotes(lambda: patience_of(session, PATIENCE))
     try:
-        result = run_node(session, uplink, time.monotonic, PATIENCE, observer)
+        result = run_node(session, uplink, time.monotonic, PATIENCE, observer, asked)
     except HedgerowError as fault:
         if fault.code in _MISMATCHES and not quiet:
             warn(f"This node holds {_agreed(session.plan, pinned)}. The coordinator says what it holds in its own log.")

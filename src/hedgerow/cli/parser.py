@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_watching(commands)
     _add_study(commands)
     _add_join(commands)
+    _add_approve(commands)
     _add_parties(commands)
     return parser
 
@@ -528,6 +529,24 @@ def _add_join(commands: Any) -> None:
     add("--budget", metavar="FILE", help="the budget book of the data (PARTY-budget.db beside the invitation)")
     add("--threads", **_THREADS)
     add("--json", **_JSON)
+
+
+_APPROVE_END = """\
+A node asks where its policy says ask = "always". An approval holds for one run, by one plan, at one cost.
+"""
+
+
+def _add_approve(commands: Any) -> None:
+    """Add `approve`."""
+    text = "say what a site's node asks its owner, approve or deny it, or end the node's part"
+    add = _command(commands, "approve", "hedgerow.cli.approve:run", text, _APPROVE_END)
+    add("folder", metavar="FOLDER", help="the node's folder (`--state`), or a party's of a study (STUDY-PARTY)")
+    add("question", nargs="?", metavar="QUESTION", help="approve this question, by its 32 digits, without asking")
+    ways = commands.choices["approve"].add_mutually_exclusive_group()
+    ways.add_argument("--deny", action="store_true", help="deny what is asked, or QUESTION")
+    text = "the node leaves its run for good, charged for what it has answered, and ends"
+    ways.add_argument("--stop", action="store_true", help=text)
+    add("--json", action="store_true", help="print what is asked as one JSON object")
 
 
 def _add_parties(commands: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from hedgerow.cli import coordinator
 from hedgerow.cli import evaluate as evaluation
-from hedgerow.cli.inputs import address_of, listed, read_plan, read_text
+from hedgerow.cli.inputs import address_of, is_terminal, listed, read_plan, read_text
 from hedgerow.cli.output import note, print_facts, print_json
 from hedgerow.cli.parser import build_parser
 from hedgerow.client.policy import parse_policy
@@ -242,7 +241,7 @@ class _Lines:
     def _introduce(self, guest: Guest) -> None:
         words = guest.words(self._coordinator)
         self._say(f"{guest.name} has enrolled. Its words: {words}")
-        if sys.stdin is not None and sys.stdin.isatty():
+        if is_terminal():
             said = input(f"Call {guest.name}. Which four words do they read to you? ")
             try:
                 self._book.confirm(guest.name, said, self._coordinator)

@@ -217,9 +217,34 @@ class BudgetBook:
             PolicyRefusal: policy-over-budget; run-closed for a run that has ended; policy-unit when earlier runs of
                 the data set protected another unit, for then their costs cannot be added.
         """
+        self._reserve(run_id, data_set, plan, events, limit, leaving or {}, is_kept=True)
+
+    def total_with(
+        self,
+        run_id: bytes,
+        data_set: str,
+        plan: Plan,
+        events: Sequence[Event],
+        limit: tuple[float, float],
+        leaving: Mapping[bytes, Sequence[Event] | None],
+    ) -> float:
+        """The epsilon of a data set once this run is reserved as well; nothing changes. Raises as `reserve`."""
+        return self._reserve(run_id, data_set, plan, events, limit, leaving, is_kept=False)
+
+    def _reserve(
+        self,
+        run_id: bytes,
+        data_set: str,
+        plan: Plan,
+        events: Sequence[Event],
+        limit: tuple[float, float],
+        leaving: Mapping[bytes, Sequence[Event] | None],
+        *,
+        is_kept: bool,
+    ) -> float:
         # Another process may share the book: what is read here must still be so when the run is written down.
-        with self._database.transaction() as execute:
-            for left, used in (leaving or {}).items():
+        with self._database.transaction(is_kept=is_kept) as execute:
+            for left, used in leaving.items():
                 execute(*self._settled(left, used, LEFT))
             if self._has_room(run_id, data_set, plan, events, limit):
                 place = (run_id.hex(), self._site, self._state)
@@ -227,6 +252,7 @@ class BudgetBook:
                     "insert or replace into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (*place, data_set, plan.name, plan.digest, plan.privacy.unit, RESERVED, _written(events)),
                 )
+            return self.spent(data_set, limit[1])
 
     def _has_room(
         self, run_id: bytes, data_set: str, plan: Plan, events: Sequence[Event], limit: tuple[float, float]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hedgerow.client.budget import ACCEPTED, CLOSED, FINISHED, LEFT, RESERVED, STOPPED, BudgetBook
 from hedgerow.client.node_run import NodeRun
+from hedgerow.client.owner import Question
 from hedgerow.client.policy import (
     Answers,
     NodeSetup,
@@ -26,12 +27,13 @@ from hedgerow.client.state import JOINING, OPEN, NodeStore, StoredRun
 from hedgerow.errors import AggregationError, DataError, HedgerowError, PolicyRefusal
 from hedgerow.evaluation.estimates import Evaluation
 from hedgerow.methods.replica import Replica
-from hedgerow.methods.tasks import Task, digest_of_model
+from hedgerow.methods.tasks import EvaluationTask, SurveyTask, Task, TrainingTask, digest_of_model
 from hedgerow.plan.plan import Plan
 from hedgerow.protocol.messages import (
     FROM_COORDINATOR,
     NO_HASH,
     Abandoned,
+    Deferred,
     Done,
     EvaluationInvitation,
     Finished,
@@ -61,7 +63,9 @@ from hedgerow.survey.open_tables import Found
 from hedgerow.transport.interface import Connected, Disconnected, Uplink, UplinkEvent
 from hedgerow.trees.ensemble import Ensemble
 
-_LONGEST_WAIT = 60.0
+_KINDS = {TrainingTask: "training", EvaluationTask: "evaluation", SurveyTask: "survey"}
+_SECONDS_BETWEEN_LOOKS = 1.0
+"""At what the owner says."""
 _LEAST_WAIT = 1.0
 """If the time to give up came while this process did not run, what the coordinator sent meanwhile is read first."""
 
@@ -79,6 +83,7 @@ class NodeSession:
         failure: why it has stopped, if it has.
         salvaged: why the run ended early, and how far it came, if its model is that of a part of its rounds.
         set_aside: what became of the run in its store, if its owner's plan, policy or tables do not allow it any more.
+        question: what its owner is asked before it answers an invitation; None where it waits for no one.
     """
 
     def __init__(self, setup: NodeSetup, store: NodeStore, book: BudgetBook) -> None:
@@ -95,6 +100,8 @@ class NodeSession:
         self._lost: HedgerowError | None = None
         self._greeting: int | None = None
         self.set_aside: PolicyRefusal | None = None
+        self.question: Question | None = None
+        self._held: Invitation | EvaluationInvitation | SurveyInvitation | None = None
         _reconcile(store, book)
         stored = store.load()
         if stored is not None:
@@ -110,6 +117,8 @@ class NodeSession:
         if self.state in (NodeState.FINISHED, NodeState.STOPPED):
             return []
         run = self._run
+        # Who waited for its owner is invited again.
+        self.question = self._held = None
         self._greeting = int.from_bytes(self._setup.entropy(8), "big")
         if run is None:
             return [encode(Hello(self._greeting))]
@@ -140,6 +149,33 @@ class NodeSession:
         except HedgerowError as fault:
             return self._stop(fault)
 
+    def consider(self) -> list[bytes]:
+        """What to send after the owner may have said something; to be called now and then. Never raises, as `receive`.
+
+        The desk of the store (`NodeStore.desk`) has what the owner says.
+        """
+        if self.state in (NodeState.FINISHED, NodeState.STOPPED):
+            return []
+        try:
+            if self._store.desk.take_stop():
+                for run_id in self._book.reserved():
+                    close_reserved(self._store, self._book, run_id)
+                raise PolicyRefusal("stopped-by-owner")
+            held = self._held
+            if held is None or self.question is None or self._store.desk.said(self.question.id) is None:
+                return []
+            return [encode(answer) for answer in self._asked(held)]
+        except HedgerowError as fault:
+            return self._stop(fault)
+
+    def wait_no_more(self) -> list[bytes]:
+        """What to send where this process cannot wait for the owner: a refusal, until the owner has approved."""
+        question = self.question
+        if question is None:
+            return []
+        self.question = self._held = None
+        return self._stop(PolicyRefusal("policy-asks", name=question.name, run=question.run_id[:12]))
+
     # What a message does -----------------------------------------------------------------------------------------
 
     def _react(self, message: Message) -> list[Message]:
@@ -164,6 +200,9 @@ class NodeSession:
 
     def _stop(self, fault: HedgerowError) -> list[bytes]:
         has_ended = self.state is NodeState.STOPPED
+        if self.question is not None:
+            self._store.desk.withdraw()
+            self.question = self._held = None
         self.failure, self.state = fault, NodeState.STOPPED
         if has_ended:
             return []
@@ -187,28 +226,36 @@ class NodeSession:
 
     def _asked(self, message: Invitation | EvaluationInvitation | SurveyInvitation) -> list[Message]:
         """Answer an invitation; whatever the answer is, the owner can read in the book that it was given."""
+        was_asked, self.question, self._held = self.question, None, None
         try:
             answers = self._invited(message.run_id, task_of(message))
         except HedgerowError as fault:
             self._book.note_invitation(asked_by(message), fault.code)
             raise
+        if self.question is not None:
+            self._held = message
+            return [] if self.question == was_asked else [Deferred()]
         self._book.note_invitation(asked_by(message), ACCEPTED)
         return answers
 
     def _invited(self, run_id: bytes, task: Task) -> list[Message]:
+        """What to answer; nothing where the owner has to be asked first, which `question` says then."""
         run = self._run
         if run is not None and run.run_id == run_id:
             require_same_plan(task, run.task)
             if task.plan.has_joint_structure and run.origin is None:
                 require_draws_left(self._store, self._book, task.plan)
             run.leave_epoch()
-        else:
-            self._join(run_id, task)
+        elif not self._join(run_id, task):
+            return []
         self.state = NodeState.INVITED
         return [Ready(run_id, bytes.fromhex(task.digest))]
 
-    def _join(self, run_id: bytes, task: Task) -> None:
-        """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses."""
+    def _join(self, run_id: bytes, task: Task) -> bool:
+        """Take up a new run, if the plan, the policy, the data and the budget allow it; raises what refuses.
+
+        Returns False where its owner has to be asked first.
+        """
         status = self._store.status_of(run_id)
         if status in (FINISHED, STOPPED, CLOSED) or (status == LEFT and self._store.has_masked(run_id)):
             raise PolicyRefusal("run-closed", status=status)
@@ -222,11 +269,14 @@ class NodeSession:
             raise PolicyRefusal("run-closed", status=OPEN)
         Replica(task)  # Raises what a plan is refused for that cannot be run, before anything is reserved.
         policy = self._setup.policy
-        self._store.note_joining(run_id, task, NO_HASH)
         # Whatever else is reserved for this node will not go on: a node is in one run at a time.
         left = {old: self._store.charge(old) for old in self._book.reserved() if old != run_id}
-        room = (policy.max_epsilon, policy.delta), left
-        self._book.reserve(run_id, policy.data_set, task.plan, task.planned_releases(), *room)
+        limit = (policy.max_epsilon, policy.delta)
+        wanted = (run_id, policy.data_set, task.plan, task.planned_releases(), limit, left)
+        if policy.asks and not self._is_approved(run_id, task, self._book.total_with(*wanted)):
+            return False
+        self._store.note_joining(run_id, task, NO_HASH)
+        self._book.reserve(*wanted)
         for old in {*left, *self._store.run_ids(OPEN)}:
             if self._store.status_of(old) in (OPEN, JOINING):
                 self._store.close_run(old, LEFT)
@@ -243,6 +293,24 @@ class NodeSession:
         stored = self._store.load()
         if stored is not None:
             self._resume(stored, node)
+        return True
+
+    def _is_approved(self, run_id: bytes, task: Task, total: float) -> bool:
+        """Whether the owner has approved this run of this task; asks where they were not asked.
+
+        Args: total: what the data set would then have cost. Raises PolicyRefusal (code "policy-denied").
+        """
+        policy, name = self._setup.policy, task.plan.name
+        question = Question(
+            run_id.hex(), _KINDS[type(task)], name, task.digest, task.plan.digest, *task.promise, policy.data_set,
+            total, policy.max_epsilon, policy.delta,
+        )  # fmt: skip
+        said = self._store.desk.ask(question)
+        if said is None:
+            self.question = self._store.desk.pending()
+        elif not said:
+            raise PolicyRefusal("policy-denied", name=name, run=question.run_id[:12])
+        return bool(said)
 
     def _take_up(self, stored: StoredRun) -> None:
         """Go on with the run in the store, or set it aside when its owner has decided otherwise; raises DataError."""
@@ -346,6 +414,10 @@ def handle(session: NodeSession, uplink: Uplink, event: UplinkEvent) -> None:
             raise WireRefusal(known(event.reason))
     else:
         answers = session.receive(event)
+    _send(session, uplink, answers)
+
+
+def _send(session: NodeSession, uplink: Uplink, answers: list[bytes]) -> None:
     for answer in answers:
         uplink.send(answer)
     if session.failure is not None:
@@ -358,6 +430,7 @@ def run_node(
     clock: Callable[[], float],
     patience: float,
     observer: Callable[[Connected | Disconnected], None] | None = None,
+    asked: Callable[[Question], None] | None = None,
 ) -> Ensemble | Evaluation | Found:
     """Take part until the run is over.
 
@@ -368,6 +441,7 @@ def run_node(
         patience: seconds without any message after which the node gives up; the plan's own idle timeout counts as
             soon as the node has a plan.
         observer: is told whenever the connection comes or goes.
+        asked: is told what the owner is asked, every second while there is no answer; it may wait for none.
 
     Returns:
         The model, or what the evaluation or the survey found, as this node's own replica made it.
@@ -377,8 +451,11 @@ def run_node(
     """
     last = clock()
     while session.state is not NodeState.FINISHED:
+        _send(session, uplink, session.consider())
+        if asked is not None and session.question is not None:
+            asked(session.question)
         limit = patience_of(session, patience)
-        wait = min(_LONGEST_WAIT, last + limit - clock())
+        wait = min(_SECONDS_BETWEEN_LOOKS, last + limit - clock())
         event = uplink.receive(wait if wait > 0 else _LEAST_WAIT)
         if event is None:
             if clock() - last >= limit:
@@ -396,8 +473,11 @@ def run_node(
 
 
 def patience_of(session: NodeSession, patience: float) -> float:
-    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet."""
-    return patience if session.plan is None else session.plan.federation.idle_timeout
+    """Seconds without a message after which a node gives up: the plan's, or these where it has no plan yet, or waits
+    for its owner.
+    """
+    is_asking = session.plan is None or session.question is not None
+    return patience if is_asking or session.plan is None else session.plan.federation.idle_timeout
 
 
 # The store and the budget book together --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ The owner's policy is a TOML file that never leaves the site:
                                         # of the columns above, with the noise above, before there is a plan
     min_colluders = 1                   # sites, besides the coordinator, that may collude; 1 without it
     requires_echo = false
+    ask = "never"                       # or "always": no answer to a run before the owner has approved it
     coordinators = ["3f0c..."]          # Ed25519 keys, in hexadecimal; without it: the roster's
     rows_that_do_not_fit = "leave-out"  # or "refuse", which tells the others that there is such a row
     max_unlisted = 0.02                 # the largest share of a column's cells that the plan may not list, and
@@ -109,6 +110,7 @@ class Policy:
     surveys: bool = checked(boolean, False)
     min_colluders: int = checked(integer(0, 4096), 1)
     requires_echo: bool = checked(boolean, False)
+    ask: str = checked(one_of("never", "always"), "never")
     coordinators: tuple[str, ...] = checked(distinct_texts, ())
     rows_that_do_not_fit: str = checked(one_of("leave-out", "refuse"), "leave-out")
     max_unlisted: float = checked(number(0, 1), 1.0)
@@ -119,6 +121,11 @@ class Policy:
     def is_strict(self) -> bool:
         """Whether one row that does not fit, or a table without rows, keeps the site out of a run."""
         return self.rows_that_do_not_fit == "refuse"
+
+    @property
+    def asks(self) -> bool:
+        """Whether the owner is asked before the node answers an invitation; see `client.owner`."""
+        return self.ask == "always"
 
     @property
     def limits_fit(self) -> bool:

@@ -35,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hedgerow.client.owner import OwnerDesk
 from hedgerow.codec import stored_version
 from hedgerow.errors import EnvironmentFault
 from hedgerow.methods.tasks import Task, task_from_text, task_to_text
@@ -201,6 +202,9 @@ class StoredRun:
 class NodeStore:
     """The state of the runs of one node, in one folder.
 
+    Attributes:
+        desk: where the node asks its owner, in a file of its own.
+
     Raises:
         EnvironmentFault: the disk is full, another process has the folder open, or the folder or a file in it is not
             this user's alone; nothing has changed then.
@@ -210,6 +214,7 @@ class NodeStore:
         if folder.is_dir():
             require_private(folder, folder.stat())
         self.folder, self.database = folder, Database(folder / "node.db", _SCHEMA, stored_version(_VERSION))
+        self.desk = OwnerDesk(folder)
         self._counter_file = CounterFile(folder / "counter.json")
         self._counter = self._counter_file.read()
         # Digest of the epoch that the database holds, and the purposes answered in it.
@@ -481,6 +486,7 @@ class NodeStore:
     def close(self) -> None:
         """Close the files."""
         self.database.close()
+        self.desk.close()
         self._counter_file.close()
 
     def _write_counter(self, counter: Counter) -> None:

@@ -205,6 +205,7 @@ class FlowerNode:
 
     def _work(self, messages: Sequence[bytes], link: _Link, *, is_greeting: bool) -> tuple[list[bytes], bytes]:
         """What the session answers, and what the next process needs of it."""
+        hello = [encode(Hello(0))] if is_greeting else []
         with self._files() as (store, book):
             try:
                 session = NodeSession(self._setup, store, book)
@@ -215,10 +216,15 @@ class FlowerNode:
                 for message in (decode(each, FROM_COORDINATOR) for each in messages):
                     if isinstance(message, Invitation | EvaluationInvitation | SurveyInvitation):
                         book.note_invitation(asked_by(message), fault.code)
-                return ([encode(Hello(0))] if is_greeting else []) + [encode(Refused(0, code))], b""
+                return [*hello, encode(Refused(0, code))], b""
             if session.set_aside is not None and is_greeting:
                 self._report(session.set_aside)
-            answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
+            stopped = session.consider()
+            if session.failure is not None:
+                answers = hello + stopped
+            else:
+                answers = self._greet(session, messages) if is_greeting else self._go_on(session, messages, link.kept)
+                answers += session.wait_no_more()
             if session.failure is not None:
                 self._report(session.failure)
             return answers, session.kept()

@@ -9,6 +9,7 @@ The script is one table for both parties:
     node                                          coordinator
     OUTSIDE    Hello ->          <- Welcome       any state
     OUTSIDE                      <- Invitation    GATHERING     (join timeout; EvaluationInvitation, SurveyInvitation)
+    OUTSIDE    Deferred ->                                      (it asks its owner first; Ready or Refused follow)
     INVITED    Ready ->          <- Origin        SETTING_UP    (from the second epoch on, if sites draw the seed)
     INVITED                      <- Enrol         SETTING_UP    (four collections, round timeout each)
     ENROLLING  SetupAnswer ->    <- Setup
@@ -104,6 +105,7 @@ class MessageKind(IntEnum):
     ANSWER = 25
     REFUSED = 26
     DONE = 27
+    DEFERRED = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,13 @@ class Ready(Encoded):
     KIND = MessageKind.READY
     run_id: Hash
     plan_digest: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred(Encoded):
+    """Node: it asks its owner before it says Ready or Refused; that may take days."""
+
+    KIND = MessageKind.DEFERRED
 
 
 PAYLOADS = frozenset(
@@ -308,7 +317,7 @@ class Done(Encoded):
 
 
 Message = (
-    Hello | Welcome | Invitation | EvaluationInvitation | SurveyInvitation | Ready | Payload | RoundRequest
+    Hello | Welcome | Invitation | EvaluationInvitation | SurveyInvitation | Ready | Deferred | Payload | RoundRequest
     | Abandoned | Finished | Salvaged | Stop | Refused | Done
 )  # fmt: skip
 
@@ -415,6 +424,7 @@ SCRIPT: tuple[Cue, ...] = (
     # What the coordinator may receive.
     _cue(_RUNNING, _K.HELLO, set()),
     _cue(_RUNNING, _K.READY, set()),
+    _cue(_RUNNING, _K.DEFERRED, set()),
     _cue({_R.SETTING_UP}, _K.SETUP_ANSWER, set()),
     _cue({_R.COLLECTING_VECTORS}, _K.UPLOAD, set()),
     _cue({_R.COLLECTING_ECHOES}, _K.ECHO, set()),

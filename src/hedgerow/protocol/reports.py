@@ -40,6 +40,7 @@ class SiteState(StrEnum):
 
     ABSENT = "absent"
     CONNECTED = "connected"
+    ASKING = "asking"
     READY = "ready"
     REFUSED = "refused"
     SILENT = "silent"

@@ -17,6 +17,7 @@ from hedgerow.methods.replica import rehearse
 from hedgerow.plan.plan import Federation
 from hedgerow.protocol.messages import (
     FROM_NODES,
+    Deferred,
     Done,
     Hello,
     Message,
@@ -190,6 +191,8 @@ class RunSession:
                 self._greet(site, message)
             case Ready():
                 self._accept(site, message)
+            case Deferred():
+                run.tell(RunEventKind.DEFERRED, site.name)
             case Refused():
                 if message.code not in _PASSING:
                     site.refuse(message.code, is_explained=explains_refusal(run, site, message.code))

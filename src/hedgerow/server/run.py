@@ -439,6 +439,7 @@ class RunEventKind(StrEnum):
     JOINED = "joined"
     LEFT = "left"
     READY = "ready"
+    DEFERRED = "deferred"
     REFUSED = "refused"
     SILENT = "silent"
     LATE = "late"

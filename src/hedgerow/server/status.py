@@ -37,6 +37,7 @@ _IN_A_ROUND = {RunState.COLLECTING_VECTORS, RunState.COLLECTING_ECHOES, RunState
 _STATE_AFTER = {
     RunEventKind.JOINED: SiteState.CONNECTED,
     RunEventKind.LEFT: SiteState.LEFT,
+    RunEventKind.DEFERRED: SiteState.ASKING,
     RunEventKind.READY: SiteState.READY,
     RunEventKind.REFUSED: SiteState.REFUSED,
     RunEventKind.SILENT: SiteState.SILENT,
