@@ -26,9 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     with owner_desk(Path(arguments.folder)) as desk:
         if arguments.stop:
             desk.stop()
-            note(
-                "The node leaves its run, charged for what it has answered, and ends. One that is down ends at its start."
-            )
+            note("The node leaves its run, charged for what it has answered, and ends: now, or when it is started.")
             return
         question = desk.pending()
         if arguments.question is not None or arguments.deny:
@@ -77,10 +75,8 @@ def command_of(question: Question, folder: object) -> str:
 
 
 def _answer(desk: OwnerDesk, question_id: str, *, approve: bool) -> None:
-    question = desk.answer(question_id, approve=approve)
-    note(
-        f"The {question.kind} by {question.name!r} (run {question.run_id[:12]}) is {'approved' if approve else 'denied'}."
-    )
+    question, became = desk.answer(question_id, approve=approve), "approved" if approve else "denied"
+    note(f"The {question.kind} by {question.name!r} (run {question.run_id[:12]}) is {became}.")
 
 
 class AtTheNode:
@@ -102,9 +98,9 @@ class AtTheNode:
         if question.id != self._shown:
             self._shown, self._since, self._count = question.id, time.monotonic(), 1
             self._number = 1000 + secrets.randbelow(9000)
-            print_facts(facts_of(question))
-            how = f"Type yes {self._number}, or no. From elsewhere: " if self._reads else ""
-            note(f"The owner is asked first. {how}{command_of(question, self._folder)}")
+            note(f"The owner is asked first. {'; '.join(f'{name}: {value}' for name, value in facts_of(question))}")
+            how = f"Type yes {self._number}, or no. From elsewhere: " if self._reads else "To approve it: "
+            note(f"{how}{command_of(question, self._folder)}")
         if self._reads and select.select([sys.stdin], [], [], 0)[0]:
             self._take(sys.stdin.readline(), question)
         waited = time.monotonic() - self._since
